@@ -1,4 +1,4 @@
-"""The command line as a user meets it: real processes, real sockets, exit codes and what is printed."""
+"""The command line as a user meets it: real sockets, exit codes and what is printed."""
 
 import json
 import os
@@ -12,11 +12,12 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from conftest import Scripted, answer
+from dyno.cli.main import main
 from dyno.cli.serve import BACKENDS
 from dyno.cli.settings import DATASETS
 from dyno.engines.fake import Fake, FakeSpec
@@ -26,11 +27,10 @@ from dyno.workload import DATASETS as WORKLOAD_DATASETS
 CAPTURES = Path(__file__).parent / "captures"
 
 
-class Done:
-    def __init__(self, process: "subprocess.CompletedProcess[str]") -> None:
-        self.code = process.returncode
-        self.out = process.stdout
-        self.err = process.stderr
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
 
     @property
     def said(self) -> str:
@@ -38,14 +38,21 @@ class Done:
 
 
 @pytest.fixture
-def dyno(tmp_path: Path) -> Callable[..., Done]:
+def dyno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """A command in this process, which has loaded everything; `start` begins one in a process of its own."""
+
     def call(*words: str, **env: str) -> Done:
-        done = subprocess.run(
-            [sys.executable, "-m", "dyno", *words],
-            cwd=tmp_path, capture_output=True, text=True, timeout=600, env={**os.environ, **env},
-        )  # fmt: skip
-        assert "Traceback" not in done.stderr, done.stderr
-        return Done(done)
+        with monkeypatch.context() as patch:
+            patch.chdir(tmp_path)
+            for name, value in env.items():
+                patch.setenv(name, value)
+            try:
+                code: Any = main(words)
+            except SystemExit as e:  # argparse's way
+                code = e.code or 0
+        done = Done(code, *capsys.readouterr())
+        assert "Traceback" not in done.err, done.err
+        return done
 
     return call
 

@@ -176,6 +176,46 @@ def test_what_prompts_share_comes_from_the_cache_only_where_that_is_asked_for(tm
     assert [a.cached_tokens for a in on.iterations[0].answers] == [0, 0, 64, 64], "two slots: the third finds it there"
 
 
+# ---- replicas ----
+
+PAIR = EngineSpec("llamacpp", replicas=2)
+
+
+def test_replicas_share_the_prompts_and_one_iteration_spans_all_of_them(tmp_path: Path) -> None:
+    alone = trial("throughput", 16, 4, 7, iterations=2, warmup_iterations=1)
+    pair = trial("throughput", 16, 4, 7, PAIR, iterations=2, warmup_iterations=1)
+    one, two = measured(tmp_path, alone, pair)
+    assert one.manifest.workload_sha256 == two.manifest.workload_sha256, "the same prompts, shared out"
+    for it in two.iterations:
+        assert [part.requests for part in it.parts] == [4, 3] and len(it.answers) == 7
+        assert it.start_ns == min(part.start_ns for part in it.parts)
+        assert it.end_ns == max(part.end_ns for part in it.parts)
+        # Each began before the other ended, and a request's times are those of its own copy.
+        assert max(part.start_ns for part in it.parts) < min(part.end_ns for part in it.parts)
+        for i, a in enumerate(it.answers):
+            part = it.parts[i >= 4]
+            assert a.start_ns is not None and a.end_ns is not None
+            assert part.start_ns <= it.start_ns + a.start_ns <= it.start_ns + a.end_ns <= part.end_ns
+    o = two.result.offline
+    assert o is not None and (o.requests, o.completed, o.output_tokens) == (7, 14, 56)
+    assert [(r.completed, r.input_tokens, r.output_tokens) for r in o.replicas] == [(8, 128, 32), (6, 96, 24)]
+    assert o.output_throughput.mean <= sum(r.output_throughput.mean for r in o.replicas)
+    facts = two.run.engine()
+    assert facts is not None and len({launch.port for launch in facts.launches}) == 2
+    assert sorted(p.name for p in two.run.path.glob("engine*.log")) == ["engine-2.log", "engine.log"]
+    assert "load.replicas_share_cpu" in {f.code for f in two.result.findings}
+    assert reopened(two.run).result == two.result and workers(tmp_path) == []
+    assert one.result.offline is not None and one.result.offline.replicas == one.iterations[0].parts == []
+
+
+def test_each_replica_has_a_batch_of_its_own_where_latency_is_measured(tmp_path: Path) -> None:
+    (outcome,) = measured(tmp_path, trial("latency", 16, 4, 3, PAIR, iterations=2, warmup_iterations=0))
+    assert outcome.manifest.target.slots == 3
+    assert [[part.requests for part in it.parts] for it in outcome.iterations] == [[3, 3]] * 2
+    assert outcome.result.offline is not None and outcome.result.offline.completed == 12
+    assert "load.slots" not in {f.code for f in outcome.result.findings}
+
+
 # ---- what goes wrong ----
 
 
@@ -326,6 +366,43 @@ def test_a_crash_in_the_middle_is_told_and_leaves_no_result(stand_in: Any, tmp_p
     assert not Run(folder).whole and len(list(Run(folder).iterations())) == 2
 
 
+def test_a_replica_that_dies_stops_the_others_at_once(stand_in: Any, tmp_path: Path) -> None:
+    body = f"""
+    first = not os.path.exists("{tmp_path}/second")
+    open("{tmp_path}/second", "w").close()
+    class LLM(LLM):
+        def generate(self, prompts, sampling, use_tqdm):
+            if self.calls == 1 and not first:
+                print("EngineDeadError: the engine core died", file=sys.stderr, flush=True)
+                os._exit(3)
+            time.sleep(600 * self.calls)
+            return super().generate(prompts, sampling, use_tqdm)
+    """
+    spec = msgspec.structs.replace(stand_in(body), replicas=2)
+    begun = time.monotonic()
+    with pytest.raises(EngineError, match=r"copy \d\) exited with code 3 .*stopped the other copies.*engine core died"):
+        measured(tmp_path, trial("latency", engine=spec, iterations=5, warmup_iterations=0))
+    assert time.monotonic() < begun + 300
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert not Run(folder).whole and len(list(Run(folder).iterations())) == 1
+
+
+def test_no_replica_begins_before_all_are_prepared(stand_in: Any, tmp_path: Path) -> None:
+    body = f"""
+    class LLM(LLM):
+        def reset_prefix_cache(self):
+            with open("{tmp_path}/order", "a") as file:
+                print("prepared", file=file)
+        def generate(self, prompts, sampling, use_tqdm):
+            with open("{tmp_path}/order", "a") as file:
+                print("begun", file=file)
+            return super().generate(prompts, sampling, use_tqdm)
+    """
+    spec = msgspec.structs.replace(stand_in(body), replicas=3)
+    measured(tmp_path, trial("throughput", 8, 4, 9, spec, iterations=2, warmup_iterations=0))
+    assert (tmp_path / "order").read_text().split() == (["prepared"] * 3 + ["begun"] * 3) * 2
+
+
 def test_an_iteration_that_doesnt_end_is_given_up(stand_in: Any, tmp_path: Path) -> None:
     body = """
     class LLM(LLM):
@@ -455,7 +532,6 @@ def test_a_killed_dyno_leaves_no_worker_and_what_it_measured_can_be_shown(
     [
         (EngineSpec("tgi", model="m"), "TGI can't be measured offline: vllm, llamacpp and transformers can"),
         (EngineSpec("openai"), "is not started by dyno"),
-        (EngineSpec("llamacpp", replicas=2), "one copy of the engine is measured"),
         (EngineSpec("llamacpp", max_model_len=16), "they would fail"),
         (EngineSpec("llamacpp", tensor_parallel=2), "can't use several devices"),
     ],
@@ -466,6 +542,13 @@ def test_what_cant_be_done_offline_is_said_before_anything_starts(
     with pytest.raises(UsageError, match=told):
         measured(tmp_path, trial("latency", 16, 16, engine=engine))
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_micro_test_has_one_copy_and_each_copy_needs_a_prompt(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"A micro test measures a single request.*remove replicas"):
+        measured(tmp_path, trial("micro", 16, 0, 1, EngineSpec("llamacpp", replicas=2)))
+    with pytest.raises(UsageError, match="2 prompts can't be shared by 3 replicas"):
+        measured(tmp_path, trial("throughput", count=2, engine=EngineSpec("llamacpp", replicas=3)))
 
 
 def test_llama_bench_is_asked_for_only_where_there_is_one(tmp_path: Path) -> None:

@@ -376,11 +376,25 @@ CHECKS = (
             "A prefix cache makes repeats faster. Prepare more with --num-prompts, or use a larger dataset."),
     }, server=load.repeated_prompts),
     Check({
-        "load.replicas_uneven": ("doubt", "A replica completed under 80 % of an even share (and 3 standard deviations "
-            "less), or its mean TPOT is over 125 % of the others'.",
+        "load.replicas_uneven": ("doubt; offline: note, doubt from 25 %",
+            "A replica completed under 80 % of an even share (and 3 standard deviations less), or its mean TPOT is "
+            "over 125 % of the others'. Offline: its tokens/s are over 10 % (and 3 standard errors) below another's.",
             "The sum is not a multiple of one replica. Check the odd one's log, and what it shares: a device, cores, a "
             "link."),
-    }, server=load.replicas),
+        "load.replicas_apart": ("note; doubt from 5 %",
+            "Offline: a replica began later than the first one by over 1 % of an iteration.",
+            "The throughput counts the time from the first begin. Use longer iterations (--num-prompts, "
+            "--output-len)."),
+    }, server=load.replicas, offline=load.offline_replicas),
+    Check({
+        "load.replicas_share_cpu": ("note", "Several replicas ran without an accelerator of their own.",
+            "They slow each other down: the sum says nothing about replicas on separate accelerators."),
+    }, run=load.replicas_on_cpu),
+    Check({
+        "load.replicas_no_gain": ("doubt", "Several replicas have a lower throughput than one with the same settings "
+            "and load.",
+            "They share something that limits them: a device, cores, memory bandwidth. Give each its own, or use one."),
+    }, rows=load.replicas_gain),
     Check({
         "client.proxy": ("note", "Requests went through a proxy named in the environment.",
             "A proxy adds latency and may buffer streams. To measure the server alone, add it to no_proxy."),

@@ -105,6 +105,7 @@ def add(p: argparse.ArgumentParser) -> None:
         help="llamacpp, vllm, transformers; several: each gets the models it supports (default: by the model)",
     )  # fmt: skip
     settings.add_engine(p.add_argument_group("engine settings"))
+    p._option_string_actions["--replicas"].help = argparse.SUPPRESS  # refused: a test is a single request
     g = p.add_argument_group("result")
     g.add_argument("-o", "--output", choices=OUTPUTS, default="md", help="format of the table")
     g.add_argument("-oe", "--output-err", choices=OUTPUTS, help="print to stderr, too, in this format (default: no)")

@@ -43,7 +43,7 @@ class EnginePlan:
         the digest that a container's image must have."""
         self.kind: EngineKind = kind_of(spec.kind)
         self.rig, self.batch, self.image, self._asked = rig, batch, image, (spec, port)
-        self.spec = spec = self.kind.prepare(_checked(self.kind, spec, offline=batch is not None))
+        self.spec = spec = self.kind.prepare(_checked(self.kind, spec, batch))
         secrets.learn([*secrets.values(os.environ), *spec_secrets(spec)])  # what the engine is given, or inherits
         self.program: Program = locate(self.kind, self._pinned(spec), dry)
         # In a dry run for another machine a model that isn't here is a problem to report, and the command still shown.
@@ -261,7 +261,7 @@ def _vendor(rig: Rig) -> str | None:
     return rig.accelerators[0].vendor if rig.accelerators else None
 
 
-def _checked(kind: EngineKind, spec: EngineSpec, offline: bool) -> EngineSpec:
+def _checked(kind: EngineKind, spec: EngineSpec, batch: Batch | None) -> EngineSpec:
     """Refuse settings that contradict themselves; return the others with whole paths."""
     if not kind.starts:
         raise UsageError(f"An engine of the kind {spec.kind} is not started by dyno: give its --base-url.")
@@ -269,7 +269,7 @@ def _checked(kind: EngineKind, spec: EngineSpec, offline: bool) -> EngineSpec:
         raise UsageError("replicas, tensor_parallel and pipeline_parallel must be at least 1.")
     if spec.draft_tokens and not spec.draft_model:
         raise UsageError("draft_tokens needs a draft_model.")
-    return _absolute(_offline(kind, spec) if offline else spec)
+    return _absolute(_offline(kind, spec, batch) if batch else spec)
 
 
 def _check_devices(asked: list[int] | None, present: Sequence[int], embedded: bool, dry: bool) -> None:
@@ -297,11 +297,11 @@ def _ports(spec: EngineSpec, first: int | None, dry: bool) -> list[int]:
     return ports
 
 
-def _offline(kind: EngineKind, spec: EngineSpec) -> EngineSpec:
+def _offline(kind: EngineKind, spec: EngineSpec, batch: Batch) -> EngineSpec:
     if type(kind).worker is EngineKind.worker:
         raise UsageError(f"{kind.title} can't be measured offline: vllm, llamacpp and transformers can.")
-    if spec.replicas > 1:
-        raise UsageError("Offline, one copy of the engine is measured: remove replicas.")
+    if spec.replicas > 1 and batch.kind == "micro":
+        raise UsageError("A micro test measures a single request, which one copy of the engine does: remove replicas.")
     if spec.container is None:
         return spec
     if not kind.module:

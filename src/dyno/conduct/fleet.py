@@ -73,7 +73,7 @@ def running(plan: EnginePlan, folder: Path, headers: dict[str, str], say: Say, c
         if plan.spec.container and headers:
             say("dyno can't check that the port belongs to the container: the key goes to whatever listens there")
         for i in range(len(plan.launches)):
-            engines.append(start(plan, folder / (f"engine-{i + 1}.log" if i else "engine.log"), i))
+            engines.append(start(plan, folder, i))
         ready_s = max(_wait_ready(engine, fleet, headers, say) for engine in engines)
         fleet.check_ports()
         targets = [verify(plan, engine, look_at(plan, engine.base_url, headers)) for engine in engines]

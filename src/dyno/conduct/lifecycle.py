@@ -170,8 +170,9 @@ def rarely(say: Say, what: str) -> Say:
     return below
 
 
-def start(plan: EnginePlan, log: Path, index: int = 0) -> Engine:
-    """Start one copy."""
+def start(plan: EnginePlan, folder: Path, index: int = 0) -> Engine:
+    """Start one copy, with a log in that folder."""
+    log = folder / (f"engine-{index + 1}.log" if index else "engine.log")
     launch: Launch = plan.launches[index]
     title = plan.title + (f" (copy {index + 1})" if plan.spec.replicas > 1 else "")
     share = room(plan)

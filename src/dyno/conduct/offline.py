@@ -48,7 +48,15 @@ def batch_of(trial: TrialSpec) -> Batch:
     o, w = trial.offline, trial.workload
     if o.kind == "micro":
         return Batch("micro", 1, longest(trial), o.depth or 0, o.by)
-    return Batch(o.kind, w.num_prompts, longest(trial) or 2048)
+    # Replicas share the prompts of a throughput trial; of a latency trial each has a batch of its own.
+    shared = replicas(trial) if o.kind == "throughput" else 1
+    if w.num_prompts < shared:
+        raise UsageError(f"{w.num_prompts} prompts can't be shared by {shared} replicas. Give at least {shared}.")
+    return Batch(o.kind, -(-w.num_prompts // shared), longest(trial) or 2048)
+
+
+def replicas(trial: TrialSpec) -> int:
+    return trial.engine.replicas if trial.engine else 1
 
 
 def engine_plan(
@@ -77,6 +85,8 @@ def lines(trial: TrialSpec, machine: Rig | None = None) -> Iterator[str]:
     yield from engine_plan(trial, machine or rig.look(), dry=True).lines()
     iterations, warmups = counts(trial)
     yield f"# {iterations} measured iterations after {warmups} to warm up"
+    if (copies := replicas(trial)) > 1:
+        yield f"# {copies} copies begin each iteration together, with up to {batch_of(trial).requests} prompts each"
 
 
 def problems(trial: TrialSpec, machine: Rig | None = None) -> list[str]:
@@ -133,10 +143,9 @@ def same_engine(plan: EnginePlan, other: EnginePlan) -> bool:
     """Whether one loaded engine serves both."""
 
     def loaded(p: EnginePlan) -> tuple[Any, ...]:
-        launch = p.launches[0]
-        own = {str(launch.port), *p.containers}  # others each time
-        argv = [word for word in launch.argv if word not in own]
-        return argv, launch.env, launch.devices, p.spec.before, p.spec.after
+        own = {*(str(launch.port) for launch in p.launches), *p.containers}  # others each time
+        copies = [([w for w in one.argv if w not in own], one.env, one.devices) for one in p.launches]
+        return copies, p.spec.before, p.spec.after
 
     return loaded(plan) == loaded(other)
 
@@ -146,6 +155,7 @@ class Batches:
 
     def __init__(self, trial: TrialSpec, worker: Worker, watcher: Watcher) -> None:
         self._trial = trial
+        self._copies = replicas(trial)
         w = trial.workload
         self._fixed: list[Request] | None = None
         if w.dataset != "random":
@@ -169,7 +179,7 @@ class Batches:
         rng = np.random.default_rng([w.seed, 3, index])
         prefix = self.ids(np.random.default_rng([w.seed, 4]), w.prefix_len)
         # Lengths are the same in each iteration: else they would differ by what was asked for.
-        pairs = random_lengths(w)[:count]
+        pairs = random_lengths(w)[:count] * (self._copies if self._trial.kind == "latency" else 1)
         return [Request([*prefix, *self.ids(rng, n)], w.prefix_len + n, output) for n, output in pairs]
 
     def job(self, index: int, warmup: bool) -> dict[str, Any]:
@@ -177,8 +187,8 @@ class Batches:
         assert o is not None
         if o.kind == "micro":
             return self._micro(index, o)
-        few = t.workload.num_warmups or None if warmup and o.kind == "throughput" else None
-        requests = self.requests(index, few)
+        few = t.workload.num_warmups if warmup and o.kind == "throughput" else 0
+        requests = self.requests(index, max(few, self._copies) if few else None)
         return {
             "do": "generate",
             "prompts": [r.prompt for r in requests],
@@ -189,6 +199,13 @@ class Batches:
             "reset": True,
             "detokenize": o.detokenize,
         }
+
+    def shares(self, job: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the part of each replica."""
+        if self._copies == 1:
+            return [job]
+        lists = [{name: job[name][i :: self._copies] for name in ("prompts", "wanted")} for i in range(self._copies)]
+        return [{**job, **own} for own in lists]
 
     def _micro(self, index: int, o: OfflineSpec) -> dict[str, Any]:
         w = self._trial.workload
@@ -241,13 +258,13 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
             job = first if i == warmups else batches.job(i, i < warmups)
             before, began = others_s(worker.cpu_s), time.monotonic()
             limit_s, count = trial.offline.timeout_s if trial.offline else 0.0, len(job.get("prompts", [0]))
-            answers = worker.ask(job, limit_s, lambda done: watcher.within(done, count))  # noqa: B023 (called meanwhile)
+            each = worker.ask(batches.shares(job), limit_s, lambda done: watcher.within(done, count))  # noqa: B023
             after, took_s = others_s(worker.cpu_s), time.monotonic() - began
-            own_s = sum(answer.pop("cpu_s", 0.0) for answer in answers)  # of a child that has ended
+            own_s = sum(it.pop("cpu_s", 0.0) for iterations in each for it in iterations)  # of a child that has ended
             others = None if before is None or after is None else max(after - before - own_s, 0.0) / took_s
-            for n, answer in enumerate(answers):
-                fields = {**answer, "index": i + n, "warmup": i < warmups, "others_cpu": others}
-                append(msgspec.convert(fields, Iteration))
+            for n, parts in enumerate(zip(*each, strict=True)):
+                fields = {"index": i + n, "warmup": i < warmups, "others_cpu": others}
+                append(measured.joined([msgspec.convert({**part, **fields}, Iteration) for part in parts]))
             watcher.iteration(i + 1, warmups, iterations, took_s)
 
 

@@ -263,8 +263,7 @@ class Conductor:
         try:
             measure_offline(run, planned.trial, worker, self.watcher, planned.place)
         finally:
-            log = worker.engine.process.log
-            if log.exists():
+            for log in worker.logs:
                 write(run.path / log.name, worker.plan.clean(excerpt(log)).encode())
         return finish_offline(run)
 

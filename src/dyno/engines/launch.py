@@ -183,13 +183,13 @@ def launches(
     batch: Batch | None = None,
 ) -> list[Launch]:
     """`devices`: those of the rig that may be used, in order. `batch`: an offline run instead of a server."""
-    kind.check_args(spec.args, program.version)
+    own = kind.own_args(spec.args, program.version)
     shares = _shares(spec, devices)
     return [
         Launch(
             argv=[
                 *(kind.argv(spec, program, port) if batch is None else worker_argv(kind, spec, program, port, batch)),
-                *spec.args,
+                *own,
             ],
             env={
                 **(kind.env(spec) if batch is None else kind.worker_env(program)),

@@ -77,8 +77,8 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None  # fmt: skip
     replicas: Annotated[
         int,
-        Option("--replicas", "N", "copies of the engine, each on its own accelerators; requests go to the least busy",
-               least=1),
+        Option("--replicas", "N", "copies of the engine, each on its own accelerators; they share the requests "
+               "(latency: a batch each)", least=1),
     ] = 1  # fmt: skip
     max_model_len: Annotated[
         int | None,
@@ -138,6 +138,10 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Option("--engine-environment", "NAME", "environment, as `dyno engines list` names it (default: the newest)"),
     ] = None
     container: Annotated[ContainerSpec | None, Option(help="run it in a container: image, mounts, …")] = None
+    host: Annotated[
+        Literal["127.0.0.1", "0.0.0.0"],
+        Option(help="address to listen on; 0.0.0.0: other machines can reach it, too"),
+    ] = "127.0.0.1"
     # Of the first replica, the next ones for the others; None: free ones.
     port: Annotated[
         int | None,

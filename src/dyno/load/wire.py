@@ -167,6 +167,7 @@ class Wire:
         `_facts` are known."""
         pool = self._pool = Pool(self._routes, self._fronts)
         plan, progress = self._plan, self.progress
+        thaw = not gc.get_freeze_count()  # what a caller froze stays frozen
         try:
             pool.open_first(plan, lambda: self._stop.requested, self._read)
             gc.collect()
@@ -188,7 +189,8 @@ class Wire:
             self._linger()
         finally:
             gc.enable()
-            gc.unfreeze()
+            if thaw:
+                gc.unfreeze()
             pool.close()
             self._spool.flush()
         self._facts = ClientFacts(

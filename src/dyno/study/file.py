@@ -414,8 +414,9 @@ def _shown(value: Any, name: str = "") -> Any:
 
 
 def _value(text: str) -> Any:
-    """Read a value as TOML does; a plain word is a text."""
+    """Read a value as TOML does; a plain word is a text. True and False are written as in Python or TOML."""
     try:
+        text = text.lower() if text in ("True", "False") else text
         return tomllib.loads(f"x = {text}")["x"]
     except files.BROKEN:
         return text

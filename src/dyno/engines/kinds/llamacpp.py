@@ -116,7 +116,7 @@ class LlamaCpp(EngineKind):
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         assert spec.model
         self._check_split(spec, program)
-        out = [*program.argv, "--model", spec.model, "--host", "127.0.0.1", "--port", str(port), "--metrics"]
+        out = [*program.argv, "--model", spec.model, "--host", spec.host, "--port", str(port), "--metrics"]
         slots, length = spec.max_num_seqs, spec.max_model_len
         # The context is shared out to the slots: what one request may use is asked for times their number.
         if length:

@@ -79,6 +79,7 @@ class LlamaServerWorker(WorkerEngine):
             for _ in range(pool._max_workers):
                 pool.submit(gate.wait)
             gate.wait()
+            self.begin()
             start = now_ns()
             calls = [
                 pool.submit(self._one, p, w, job, start, self.caches) for p, w in zip(job["prompts"], job["wanted"])

@@ -62,6 +62,7 @@ class VllmWorker(WorkerEngine):
         if job.get("reset"):
             self.llm.reset_prefix_cache()
         before = self._speculation()
+        self.begin()
         wall = time.time_ns() - now_ns()
         start = now_ns()
         outputs = self.llm.generate(prompts, sampling, use_tqdm=False)
