@@ -3,13 +3,13 @@
 import os
 import resource
 import shutil
+import socket
 import subprocess
 import tarfile
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -94,20 +94,20 @@ def registry(folder: Path, port: int) -> Iterator[str]:
     config.write_text(f"version: 0.1\n{storage}\nhttp: {{addr: 127.0.0.1:{port}}}\n")
     with subprocess.Popen([program, "serve", str(config)], stderr=subprocess.DEVNULL) as process:
         try:
-            deadline = time.monotonic() + 60
-            while not _answers(port):
-                assert process.poll() is None, "the registry died"
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            await_port(port)
             yield f"127.0.0.1:{port}"
         finally:
             process.terminate()
 
 
-def _answers(port: int) -> bool:
-    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/", timeout=2) as answer:
-        return bool(answer.status == 200)
-    return False
+def await_port(port: int, within_s: float = 60) -> None:
+    deadline = time.monotonic() + within_s
+    while True:
+        with socket.socket() as s:
+            if s.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def running(tool: str) -> list[str]:

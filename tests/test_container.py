@@ -523,12 +523,13 @@ def test_a_secret_gets_in_by_name_and_the_exit_code_gets_out(image: tuple[str, s
     tool, name = image
     argv = ["/bin/busybox", "sh", "-c", "/bin/busybox env; exit 7"]
     given = Launch(argv, {"HF_TOKEN": "hf_x", "COLOR": "green"}, 1)
-    made = container.wrap(given, ContainerSpec(name), "dyno-test-env", tool, None, "none").launch
+    exported = {"NCCL_DEBUG": "INFO", "HF_TOKEN": "hf_y"}
+    made = container.wrap(given, ContainerSpec(name), "dyno-test-env", tool, None, "none", exported).launch
     assert "hf_x" not in " ".join(made.argv)
-    with EngineProcess(made.argv, {**os.environ, **made.env}, tmp_path / "log") as process:
+    with EngineProcess(made.argv, {**os.environ, **exported, **made.env}, tmp_path / "log") as process:
         await_true(lambda: not process.alive())
         assert process.exit_code == 7
-    assert {"HF_TOKEN=hf_x", "COLOR=green"} < set((tmp_path / "log").read_text().split())
+    assert {"HF_TOKEN=hf_x", "COLOR=green", "NCCL_DEBUG=INFO"} < set((tmp_path / "log").read_text().split())
 
 
 def test_an_engine_in_a_container_is_asked_to_end_before_it_is_ended(image: tuple[str, str], tmp_path: Path) -> None:
