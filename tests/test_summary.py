@@ -12,7 +12,7 @@ from dyno.audit.document import read_bytes as imported
 from dyno.checks import CHECKS, client, engine, examine, load, machine, physics, statistics, tokens
 from dyno.checks import requests as requests_check
 from dyno.checks.evidence import Evidence
-from dyno.facts.engine import EngineFacts, EngineSpec
+from dyno.facts.engine import EngineFacts, EngineSpec, Launch
 from dyno.facts.finding import Finding, verdict
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import ClientFacts, Record
@@ -662,6 +662,7 @@ def near(measured: bool = False, count: int = 1, **share: Any) -> dict[str, Any]
 Q4 = TargetFacts("llama.Q4_K_M.gguf", quantization="Q4_K - Medium")
 RIG_OF_TWO = Rig("Linux", "6", "aarch64", "Arm", 2)
 UP = EngineFacts("vllm", "0.32.0", [], 30.0)
+ON_CPU = Launch(["vllm"], {}, 8000)
 CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] = [
     (requests_check.failed, evidence(), None, None),
     (requests_check.failed, evidence({"failed": 1, "failures": {"reset": 1}}), "requests.failed", "doubt"),
@@ -837,6 +838,13 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (load.repeated_prompts, evidence(), None, None),
     (load.repeated_prompts, evidence(repeated_prompts=3), "load.repeated_prompts", "doubt"),
     (load.repeated_prompts, evidence({"sent": 2500}), "load.repeated_prompts", "doubt"),
+    (load.replicas_on_cpu, evidence(engine=msgspec.structs.replace(UP, launches=[ON_CPU])), None, None),
+    (
+        load.replicas_on_cpu,
+        evidence(engine=msgspec.structs.replace(UP, launches=[ON_CPU, ON_CPU])),
+        "load.replicas_share_cpu",
+        "note",
+    ),
     (load.replicas, evidence(), None, None),  # one server
     (load.replicas, evidence({"replicas": copies((1000, 10.0), (1000, 10.0))}), None, None),
     (load.replicas, evidence({"replicas": copies((1100, 9.0), (900, 11.0))}), None, None),  # a little
