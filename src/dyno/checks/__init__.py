@@ -530,6 +530,10 @@ CHECKS = (
             "An engine that fails now and then may fail again. Check the log of its start."),
     }, run=engine.second_attempt),
     Check({
+        "engine.variables_withheld": ("note", "Exported variables did not reach the engine in its container.",
+            "A path must be mounted (`--engine-mount`); a device is chosen with `--devices`."),
+    }, run=engine.variables_withheld),
+    Check({
         "engine.memory_held": ("doubt",
             "Over 512 MiB of accelerator memory was not released within 30 s of the engine's stop.",
             "The next trial has that much less. `dyno doctor` shows which process holds it."),

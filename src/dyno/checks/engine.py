@@ -126,6 +126,12 @@ def generic_build(e: Circumstances) -> Iterator[Finding]:
         yield note("engine.generic_build", text)
 
 
+def variables_withheld(e: Circumstances) -> Iterator[Finding]:
+    if e.engine is not None and e.engine.withheld:
+        names = ", ".join(f"{name} ({why})" for name, why in e.engine.withheld.items())
+        yield note("engine.variables_withheld", f"Not passed to the container: {names}.")
+
+
 def memory_held(e: Circumstances) -> Iterator[Finding]:
     if e.engine is not None and e.engine.memory_held_bytes:
         held = human_bytes(e.engine.memory_held_bytes)

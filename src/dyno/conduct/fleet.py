@@ -68,6 +68,7 @@ def running(
     fleet = Fleet(plan, changed)
     engines = fleet.engines
     with around(fleet, folder, say, below):
+        plan = fleet.plan  # perhaps another, by the version of an image that was pulled
         say(f"Starting {describe(plan)}")
         for launch in plan.launches:
             if by := port.in_use(launch.port):

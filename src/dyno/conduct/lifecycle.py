@@ -17,7 +17,7 @@ import psutil
 from dyno import secrets
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.signals import interrupt, lent
-from dyno.engines import container
+from dyno.engines import container, image
 from dyno.engines.engine import Engine
 from dyno.engines.keeper import GRACE_S
 from dyno.engines.kinds.base import LogFacts
@@ -69,6 +69,7 @@ class Life:
             version=plan.program.version,
             launches=[public(launch) for launch in plan.launches],
             program=plan.program.where,
+            withheld=plan.withheld,
             memory_before_bytes=memory_used(plan),
             nice=room(plan).nice,
             cores=room(plan).engine_cores,
@@ -87,7 +88,7 @@ class Life:
             version=version or target.version or plan.program.version,
             ready_s=ready_s,
             startup_s=log_facts(plan, engines[0]).startup_s,
-            software=software.versions(plan.program.python) if plan.program.python else {},
+            software=_software(plan),
             unused_instructions=software.unused_instructions(engines[0].process.text())
             if plan.kind.name == "llamacpp"
             else [],
@@ -140,16 +141,32 @@ def around(engine: Life, folder: Path, say: Say, below: Below = silent) -> Itera
         _commands(plan, "before", log, say, below)
         for variable in plan.misspelt:
             say(variable.describe())
-        image = None
-        if plan.spec.container and plan.tool:
-            image = container.pull_or_build(plan.spec.container, plan.tool, say, log)
-        engine.note(image=image)  # what was tried is known also where it fails
+        _provide_image(engine, log, say, below)
         try:
             yield
         finally:
             if engine.up and plan.batch is None:
                 say(f"Stopping {plan.kind.title}")
             engine.stop()
+
+
+def _provide_image(engine: Life, log: Path, say: Say, below: Below) -> None:
+    """Pull or build a container's image, and plan again where it wasn't here to be asked for its version."""
+    plan, box = engine.plan, engine.plan.spec.container
+    if not box or not plan.tool:
+        engine.note()  # what was tried is known also where it fails
+        return
+    if line := plan.not_passed():
+        say(line)
+    absent = image.digest(plan.tool, plan.image or box.image) is None
+    digest = image.pull_or_build(box, plan.tool, say, log, below, plan.image)
+    container.hugging_face_cache().mkdir(parents=True, exist_ok=True)  # docker would do so as root; podman would refuse
+    if absent or box.build:
+        plan = engine.plan = plan.again()
+    engine.note(
+        image=digest, version=plan.program.version, launches=[public(launch) for launch in plan.launches],
+        program=plan.program.where,
+    )  # fmt: skip
 
 
 def start(plan: EnginePlan, folder: Path, index: int = 0) -> Engine:
@@ -249,6 +266,13 @@ def stop(engines: Sequence[Engine]) -> None:
             stopping.callback(_stop, engine)
         for engine in engines:
             engine.process.terminate()  # all at once, then wait for each
+
+
+def _software(plan: EnginePlan) -> dict[str, str]:
+    """Versions beside the engine, read where it runs."""
+    if plan.containers and plan.tool:
+        return software.versions(*container.python(plan.tool, plan.containers[0]))
+    return software.versions(plan.program.python) if plan.program.python else {}
 
 
 def _stop(engine: Engine) -> None:

@@ -59,9 +59,11 @@ def replicas(trial: TrialSpec) -> int:
     return trial.engine.replicas if trial.engine else 1
 
 
-def engine_plan(trial: TrialSpec, machine: Rig, dry: bool = False, batch: Batch | None = None) -> EnginePlan:
+def engine_plan(
+    trial: TrialSpec, machine: Rig, dry: bool = False, batch: Batch | None = None, image: str | None = None
+) -> EnginePlan:
     assert trial.engine is not None
-    return EnginePlan(trial.engine, machine, dry=dry, batch=batch or batch_of(trial))
+    return EnginePlan(trial.engine, machine, dry=dry, batch=batch or batch_of(trial), image=image)
 
 
 def _widest(trials: Sequence[TrialSpec]) -> list[Batch]:
@@ -141,8 +143,8 @@ def same_engine(plan: EnginePlan, other: EnginePlan) -> bool:
     """Whether one loaded engine serves both."""
 
     def loaded(p: EnginePlan) -> tuple[Any, ...]:
-        ports = {str(launch.port) for launch in p.launches}  # others each time
-        copies = [([w for w in one.argv if w not in ports], one.env, one.devices) for one in p.launches]
+        own = {*(str(launch.port) for launch in p.launches), *p.containers}  # others each time
+        copies = [([w for w in one.argv if w not in own], one.env, one.devices) for one in p.launches]
         return copies, p.spec.before, p.spec.after
 
     return loaded(plan) == loaded(other)
@@ -238,7 +240,7 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
             prompts=len(first.get("prompts", [0])),
             repeated_prompts=0,
             sent_before=None,
-            rig=rig.look(),
+            rig=worker.plan.seen(rig.look()),
             place=place,
             model=worker.plan.shape(),
             peaks=worker.peaks,

@@ -171,7 +171,7 @@ def _manifest(session: Session, prepared: Prepared) -> Manifest:
         repeated_prompts=work.repeated,
         sent_before=prepared.sent_before,
         test_requests=prepared.test_requests,
-        rig=rig.look(trial.target.urls),
+        rig=fleet.plan.seen(rig.look(trial.target.urls)) if fleet else rig.look(trial.target.urls),
         place=prepared.place,
         model=fleet.plan.shape() if fleet else None,
         peaks=fleet.peaks if fleet else None,

@@ -131,6 +131,7 @@ def working(plan: EnginePlan, folder: Path, say: Say, changed: Changed, below: B
     """Load the engine and verify it; end it on leaving."""
     worker = Worker(plan, changed)
     with around(worker, folder, say, below):
+        plan = worker.plan  # perhaps another, by the version of an image that was pulled
         say(f"Loading {describe(plan)}")
         for i in range(len(plan.launches)):
             worker.engines.append(start(plan, folder, i))
