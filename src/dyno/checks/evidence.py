@@ -1,8 +1,10 @@
 """The evidence from which the checks of dyno's own runs judge."""
 
+from typing import Any
+
 import msgspec
 
-from dyno.facts.engine import EngineFacts
+from dyno.facts.engine import EngineFacts, Remark
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.rig import HostWanted, Rig, Roofline
 from dyno.facts.summary import Summary
@@ -24,6 +26,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     first_failure: str | None = None  # why the first attempt has no result
     telemetry: TelemetrySummary | None = None
     roofline: Roofline | None = None
+    remarks: list[Remark] = []  # in the engine's log
 
     @property
     def completed(self) -> int:
@@ -43,6 +46,7 @@ class OfflineEvidence(Circumstances, frozen=True, kw_only=True):
     latencies_ms: list[float]  # of the measured iterations, in order
     wanted_iterations: int
     others_cpu: float | None = None  # cores kept busy by others than dyno and the engine
+    reported: dict[str, Any] = {}  # llama-bench's report about itself and the test
 
     @property
     def completed(self) -> int:

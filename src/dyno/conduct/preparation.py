@@ -12,7 +12,7 @@ from dyno import secrets
 from dyno.checks.host import HostSetting, settings
 from dyno.conduct.signals import interrupt, lent
 from dyno.conduct.study_plan import SettingPlan, fits
-from dyno.engines import container
+from dyno.engines import container, image
 from dyno.errors import EngineError
 from dyno.facts.rig import Rig
 from dyno.facts.study import RigWanted
@@ -67,7 +67,7 @@ def requirements(plans: Sequence[SettingPlan]) -> list[Requirement]:
         version, spec = plan.program.version or "of unknown version", plan.spec
         rows.append(Requirement("engine", f"{plan.kind.title} {version}", plan.program.where))
         if spec.container and plan.tool and spec.container.image:
-            known = container.digest(plan.tool, spec.container.image)
+            known = image.digest(plan.tool, spec.container.image)
             rows.append(Requirement("image", spec.container.image, known or "not here; pulled at the start"))
         for name in filter(None, (spec.model, spec.draft_model)):
             fetched = looks_local(name) or model_files.of_hub(name) is not None
