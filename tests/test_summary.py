@@ -741,6 +741,13 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (engine.died, evidence(engine=msgspec.structs.replace(UP, died="Out of memory.")), "engine.died", "void"),
     (engine.second_attempt, evidence(), None, None),
     (engine.second_attempt, evidence(first_failure="It died."), "engine.second_attempt", "note"),
+    (engine.variables_withheld, evidence(engine=UP), None, None),
+    (
+        engine.variables_withheld,
+        evidence(engine=msgspec.structs.replace(UP, withheld={"LD_PRELOAD": "/x.so is not mounted"})),
+        "engine.variables_withheld",
+        "note",
+    ),
     (engine.memory_held, evidence(engine=UP), None, None),
     (
         engine.memory_held,

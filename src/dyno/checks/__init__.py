@@ -8,7 +8,19 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from dyno.checks import client, comparability, consistency, engine, load, machine, physics, requests, statistics, tokens
+from dyno.checks import (
+    client,
+    comparability,
+    consistency,
+    engine,
+    host,
+    load,
+    machine,
+    physics,
+    requests,
+    statistics,
+    tokens,
+)
 from dyno.checks.comparability import Objection, Two
 from dyno.checks.evidence import Circumstances, Evidence
 from dyno.facts.finding import Finding, worst_first
@@ -16,11 +28,12 @@ from dyno.facts.rig import Rig
 from dyno.http import Url
 
 # server, offline: one of dyno's own runs, with all its records. run: either. rig: the machine on which dyno ran.
+# host: a run on it, of a study that wants settings of the machine.
 # row: a result of another tool. any_row: one of dyno's own too, which was examined as a run when it was measured.
 # rows: all results that were read. roofline: these, with the peaks of their machines. duplicates: pairs of them.
 # repeats: one trial's speeds. pair: two settings that are compared. documents: reports, with the words around results.
-Need = Literal["server", "offline", "run", "rig", "row", "any_row", "rows", "roofline", "duplicates", "repeats", "pair",
-               "documents"]  # fmt: skip
+Need = Literal["server", "offline", "run", "rig", "host", "row", "any_row", "rows", "roofline", "duplicates", "repeats",
+               "pair", "documents"]  # fmt: skip
 
 
 class FindingGuide(NamedTuple):
@@ -114,9 +127,9 @@ CHECKS = (
         "engine.unverified": ("doubt", "A running server doesn't report a setting that `--engine openai` states.",
             "Check the command that started it, or let dyno start it."),
         "engine.not_as_said": ("void", "A running server's version, quantization, context, slots or cache type "
-            "differs from the stated setting (`--engine openai`).",
+            "differs from the stated setting (`--engine openai`). llama-bench reports another setting than its flags.",
             "The figures belong to another setting. Start the right server, or correct the setting."),
-    }, server=engine.as_said),
+    }, server=engine.as_said, offline=engine.as_asked),
     Check({
         "engine.quantization": ("void", "The model's name states one quantization and the server another.",
             "Probably the server of an earlier test is still running. Stop it and start the right one."),
@@ -517,6 +530,10 @@ CHECKS = (
             "An engine that fails now and then may fail again. Check the log of its start."),
     }, run=engine.second_attempt),
     Check({
+        "engine.variables_withheld": ("note", "Exported variables did not reach the engine in its container.",
+            "A path must be mounted (`--engine-mount`); a device is chosen with `--devices`."),
+    }, run=engine.variables_withheld),
+    Check({
         "engine.memory_held": ("doubt",
             "Over 512 MiB of accelerator memory was not released within 30 s of the engine's stop.",
             "The next trial has that much less. `dyno doctor` shows which process holds it."),
@@ -581,6 +598,10 @@ CHECKS = (
         "rig.iommu": ("note", "The IOMMU translates addresses for several AMD accelerators.",
             "That can slow transfers between them. AMD recommends iommu=pt on the kernel's command line."),
     }, rig=machine.iommu),
+    Check({
+        "rig.not_as_wanted": ("doubt", "A setting of the machine is not the one that the study wants (`host`).",
+            "`dyno doctor --for STUDY` prints the commands that set it. Set it and measure again."),
+    }, host=host.not_as_wanted),
     Check({
         "rig.memory_short": ("note; doubt above 10 % memory pressure",
             "Over 1 GiB and 1 % of memory is swapped out, or processes waited for memory.",
@@ -677,7 +698,7 @@ def examine(e: Circumstances) -> list[Finding]:
     evidence: dict[str, Circumstances | Rig] = {"run": e, "server" if isinstance(e, Evidence) else "offline": e}
     url = e.trial.target.base_url
     if e.rig is not None and (not url or Url(url).local):  # an engine in dyno's own process has no address
-        evidence["rig"] = e.rig
+        evidence |= {"rig": e.rig, "host": e}
     return worst_first(run(CHECKS, **evidence))
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import msgspec
+
 from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.engine import About
 from dyno.facts.finding import Finding, Level, doubt, note, void
@@ -33,6 +35,21 @@ def as_said(e: Evidence) -> Iterator[Finding]:
         yield doubt("engine.unverified", f"Not verified, because the server doesn't report it: {', '.join(unknown)}.")
     if wrong := list(differences(e.trial.engine, e.target)):
         yield void("engine.not_as_said", f"The server differs from the stated setting: {'; '.join(wrong)}.")
+
+
+def as_asked(e: OfflineEvidence) -> Iterator[Finding]:
+    """llama-bench reports the settings of each test with its result."""
+    spec, how = e.trial.engine, e.trial.offline
+    if not e.reported or spec is None or how is None:
+        return
+    build = e.reported.get("build_number")
+    known = msgspec.structs.replace(e.target, version=str(build) if build else None, settings=e.reported)
+    command = e.engine.launches[0].argv if e.engine is not None else spec.args
+    wrong = list(differences(spec, known, command=command, by="llama-bench"))
+    if e.reported.get("n_depth", how.depth or 0) != (how.depth or 0):
+        wrong.append(f"-d {how.depth or 0} was asked for, but llama-bench reports n_depth {e.reported['n_depth']}")
+    if wrong:
+        yield void("engine.not_as_said", f"The engine differs from the stated setting: {'; '.join(wrong)}.")
 
 
 def quantization_named(e: Evidence) -> Iterator[Finding]:
@@ -107,6 +124,12 @@ def generic_build(e: Circumstances) -> Iterator[Finding]:
         unused = ", ".join(e.engine.unused_instructions)
         text = f"This llama.cpp is built for any processor and doesn't use this one's {unused}."
         yield note("engine.generic_build", text)
+
+
+def variables_withheld(e: Circumstances) -> Iterator[Finding]:
+    if e.engine is not None and e.engine.withheld:
+        names = ", ".join(f"{name} ({why})" for name, why in e.engine.withheld.items())
+        yield note("engine.variables_withheld", f"Not passed to the container: {names}.")
 
 
 def memory_held(e: Circumstances) -> Iterator[Finding]:

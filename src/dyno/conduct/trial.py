@@ -86,7 +86,7 @@ def serve(
             watcher.phase(note)
         run = create(runs, f"serve-{Path(plan.served_name).name}-{trial.load.slug}")
         try:
-            with running(plan, run.path, headers, watcher.phase, run.write_engine) as fleet:
+            with running(plan, run.path, headers, watcher.phase, run.write_engine, watcher.below) as fleet:
                 session = Session(fleet.target, headers, watcher, stop, fleet)
                 prepared = prepare(trial, session, prompts)
                 measure(run, session, prepared)
@@ -171,7 +171,7 @@ def _manifest(session: Session, prepared: Prepared) -> Manifest:
         repeated_prompts=work.repeated,
         sent_before=prepared.sent_before,
         test_requests=prepared.test_requests,
-        rig=rig.look(trial.target.urls),
+        rig=fleet.plan.seen(rig.look(trial.target.urls)) if fleet else rig.look(trial.target.urls),
         place=prepared.place,
         model=fleet.plan.shape() if fleet else None,
         peaks=fleet.peaks if fleet else None,
@@ -249,6 +249,7 @@ def _finish(
             engine=engine,
             summary=summary,
             rig=manifest.rig,
+            host=manifest.place.host if manifest.place else None,
             repeats=manifest.place.repeats if manifest.place else 1,
             first_failure=run.first_failure(),
             telemetry=sampled,
