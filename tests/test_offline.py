@@ -176,6 +176,12 @@ def test_what_prompts_share_comes_from_the_cache_only_where_that_is_asked_for(tm
     assert [a.cached_tokens for a in on.iterations[0].answers] == [0, 0, 64, 64], "two slots: the third finds it there"
 
 
+def test_a_misspelt_variable_is_a_finding_of_the_result(tmp_path: Path) -> None:
+    (outcome,) = measured(tmp_path, trial("throughput", engine=EngineSpec("llamacpp", env={"OMP_NUM_THREAD": "1"})))
+    (finding,) = [f for f in outcome.result.findings if f.code == "engine.misspelt_variable"]
+    assert finding.level == "doubt" and "Did you mean OMP_NUM_THREADS?" in finding.text
+
+
 # ---- replicas ----
 
 PAIR = EngineSpec("llamacpp", replicas=2)

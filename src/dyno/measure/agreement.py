@@ -92,6 +92,7 @@ def differences(
         ("the setting asks for max_num_seqs = {}, but it has {}", spec.max_num_seqs, facts.slots, eq),
         ("the setting asks for tensor_parallel = {}, but it has {}", _tensor_parallel(spec), facts.tensor_parallel, eq),
         ("the setting asks for prefix_caching = {}, but it has {}", spec.prefix_caching, facts.prefix_caching, eq),
+        ("the setting asks for chunked_prefill = {}, but it has {}", spec.chunked_prefill, facts.chunked_prefill, eq),
         ("the setting asks for dtype {}, but it has {}", _chosen(spec.dtype), facts.dtype,
          lambda a, b: plain(a) == plain(b)),
         ("the setting asks for the model at {}, but it loaded {}", path, facts.model_path, _same_file),

@@ -239,16 +239,15 @@ class EngineKind:
         return [opposite(flag)] if way.negated is not None and within(version, way.negated, "") else []
 
     def _check_args(self, args: Sequence[str], version: str | None) -> None:
+        lost = []
         for arg in args:
             name = "--" + arg[2:].partition("=")[0].replace("_", "-") if arg.startswith("--") else ""
             hits = [f for f in self.own_flags if f == name or (len(name) > 8 and f.startswith(name))]
-            if len(hits) != 1:
-                continue
-            since, until, advice = self.own_flags[hits[0]]
-            if not within(version, since, until):
-                raise UsageError(
-                    f"{self._named(version)} has no {hits[0]}; versions {span(since, until)} have it. {advice}"
-                )
+            if len(hits) == 1 and not within(version, *self.own_flags[hits[0]][:2]):
+                since, until, advice = self.own_flags[hits[0]]
+                lost.append(f"has no {hits[0]}; versions {span(since, until)} have it. {advice}")
+        if lost:
+            raise UsageError(f"{self._named(version)} {' It '.join(lost)}")
 
 
 def word(value: str) -> str:
@@ -276,7 +275,7 @@ def fact(name: str, match: re.Match[str]) -> Any:
     text = groups[0]
     if text in ("None", "none"):
         return "" if name == "quantization" else None  # the log says that nothing is quantized: that is known, then
-    if name == "prefix_caching":
+    if name in ("prefix_caching", "chunked_prefill"):
         return text.lower() in ("true", "1")
     if len(groups) > 1:
         return int(math.prod(_BYTES.get(group) or float(group) for group in groups))
