@@ -150,7 +150,10 @@ def version_in(python: str, packages: tuple[str, ...]) -> str | None:
 def version_of(binary: str, packages: tuple[str, ...]) -> str | None:
     if packages and (python := interpreter_of(binary)):
         return version_in(python, packages)
-    text = _output([binary, "--version"]) or ""
+    # llama-bench has no --version; a llama-server beside it is of the same build.
+    beside = Path(binary).with_name("llama-server")
+    asked = str(beside) if Path(binary).name == "llama-bench" and beside.exists() else binary
+    text = _output([asked, "--version"]) or ""
     # llama-server: 'version: 6123 (79c1160b)', text-generation-launcher: 'text-generation-launcher 3.3.6'
     # Newer: 'version: 0.6.0 (build 11434, commit 79c1160b)'; a build without git says 0, which means nothing.
     if build := re.search(r"\(build (\d+)", text):
