@@ -10,10 +10,10 @@ from dyno import secrets
 from dyno.engines import container
 from dyno.engines.kinds import kind_of
 from dyno.engines.kinds.base import EngineKind, Program
-from dyno.engines.launch import WORKER, allowed, launches, locate, shown, spec_secrets
+from dyno.engines.launch import WORKER, allowed, contained, launches, locate, shown, spec_secrets, version_in_image
 from dyno.engines.port import free_port
-from dyno.errors import UsageError
-from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Limits
+from dyno.errors import EngineError, UsageError
+from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Limits, is_of, numbers
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
 from dyno.facts.rig import Peaks, Rig
@@ -36,6 +36,7 @@ class EnginePlan:
         """`batch`: plan an offline (in-process) run instead of a server. `dry`: perhaps for another machine."""
         self.kind: EngineKind = kind_of(spec.kind)
         self.rig, self.batch = rig, batch
+        spec = contained(self.kind, spec)
         self.spec = spec = self.kind.prepare(_checked(self.kind, spec, offline=batch is not None))
         secrets.learn([*secrets.values(os.environ), *spec_secrets(spec)])  # what the engine is given, or inherits
         self.program: Program = locate(self.kind, spec, dry)
@@ -72,6 +73,16 @@ class EnginePlan:
             for launch, name in zip(self.launches, names, strict=True)
         ]
         self.cleanups = [container.remove_command(tool, name) for name in names]
+
+    def check_image(self) -> None:
+        """Raise where an image that has just come has another version than its flags were made for."""
+        planned, box = self.program.version, self.spec.container
+        real = version_in_image(self.kind, box) if box else None
+        if real and planned and numbers(real) != numbers(planned):
+            raise EngineError(
+                f"The image {box and box.image} has {self.kind.title} {real}, but the command is for {planned}. "
+                "The image is on this machine now: repeat the command, which then uses its flags."
+            )
 
     @property
     def title(self) -> str:
@@ -183,6 +194,9 @@ class EnginePlan:
             )
         if self.spec.replicas > 1 and not self.devices:
             notes.append(f"{self.spec.replicas} copies share the cores of this machine: no accelerator is used")
+        written, real = self.spec.version, self.program.version
+        if written and real and not is_of(real, written):
+            notes.append(f"{self.kind.title} is {real}; the setting is written for {written} and accepts it")
         trained, asked = self.model and self.model.context, self.spec.max_model_len
         if trained and asked and asked > trained:
             notes.append(f"max_model_len = {asked} exceeds what the model was trained for ({trained})")

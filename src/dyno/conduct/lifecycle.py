@@ -129,6 +129,7 @@ def around(engine: Life, folder: Path, say: Say) -> Iterator[None]:
         image = None
         if plan.spec.container and plan.tool:
             image = container.pull_or_build(plan.spec.container, plan.tool, say, log)
+            plan.check_image()
         engine.note(image=image)  # what was tried is known also where it fails
         try:
             yield

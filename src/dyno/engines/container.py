@@ -231,6 +231,36 @@ def digest(tool: str, image: str) -> str | None:
     return next((digest for digest in digests if digest.partition("@")[0].endswith(name)), identity)
 
 
+# Runs in any Python 3 of an image, without the engine's import, which takes seconds with torch.
+_VERSIONS = """
+import importlib.metadata, json, sys
+out = {}
+for name in sys.argv[1:]:
+    try:
+        out[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+print(json.dumps(out))
+"""
+
+
+def software(spec: ContainerSpec, tool: str, packages: tuple[str, ...]) -> dict[str, str]:
+    """Return the versions of these packages in an image on this machine; {}: it isn't here, or can't be asked."""
+    words = [tool, "run", "--rm", "--pull=never", "--network=none", "--entrypoint=python3", spec.image]
+    answer = _ask([*words, "-c", _VERSIONS, *packages])
+    try:
+        versions = json.loads(answer.stdout.splitlines()[-1]) if answer.returncode == 0 else {}
+    except (ValueError, IndexError):
+        return {}
+    return {str(name): str(version) for name, version in versions.items()}
+
+
+def remove_image(tool: str, image: str) -> None:
+    answer = _ask([tool, "rmi", image])
+    if answer.returncode:
+        raise EngineError(f"{tool} can't remove {image}: {(answer.stderr or answer.stdout).strip()}")
+
+
 def remove_command(tool: str, name: str) -> list[str]:
     """Return the command that ends a container at once, if it still runs: podman's `rm -f` alone waits 10 s."""
     return ["sh", "-c", '"$0" kill "$1"; "$0" rm -f "$1"', tool, name]

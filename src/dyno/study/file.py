@@ -368,6 +368,7 @@ def placed(
     engine = trial.engine
     if engine is not None:
         plain = {"env": _shown(engine.env), "args": _shown(engine.args), "port": None, "ready_timeout_s": 0.0}
+        plain["accepts"] = None
         engine = msgspec.structs.replace(engine, **plain)
     body = secrets.public(trial.extra_body)
     target = msgspec.structs.replace(trial.target, cacert=None, cert=None, cert_key=None)
