@@ -1,9 +1,11 @@
 """The real thing, small: the fake engine on a socket, and a load driven through wire, spool and decoding."""
 
+import gc
 import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,14 +21,19 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.workload import Request
 from dyno.http import Route, Url
-from dyno.load import decode, http1, plan
+from dyno.load import decode, http1, plan, wire
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.load.spool import END, READ, SENT, Spool, frames
 from dyno.load.wire import Traffic, Wire
 from dyno.transport import Transport
+from dyno.units import NS_PER_S
 
 # A shell makes what it runs in the background ignore Ctrl-C, and with it every dyno that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Every dyno that a test starts would compile all its modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A mistake of dyno's own fails the test that met it: one line on stderr might pass for a user's mistake.
 os.environ["DYNO_TRACEBACK"] = "1"
@@ -36,9 +43,9 @@ REAL = {
     f"test_{name}"
     for name in (
         "accelerators", "busy_machine", "charts", "cli", "compare_cli", "completion", "container", "docs_commands",
-        "embedded", "environment", "fleet", "frames", "golden_real", "model", "offline", "peaks", "probe_server",
-        "protocols", "replicas", "report_cli", "rig", "runs", "shipped_studies", "software", "sql", "study",
-        "telemetry", "tgi", "twins", "two_rigs", "versions", "wire", "workload",
+        "embedded", "environment", "fleet", "frames", "golden_real", "host", "model", "offline", "peaks",
+        "probe_server", "protocols", "replicas", "report_cli", "rig", "runs", "shipped_studies", "software", "sql",
+        "start", "study", "telemetry", "tgi", "twins", "two_rigs", "versions", "wire", "workload",
     )
 }  # fmt: skip
 
@@ -48,7 +55,10 @@ def _is_real(path: Path) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    return True if config.option.markexpr == "not real" and _is_real(collection_path) else None  # not even imported
+    """Tests that the markers leave out aren't even imported."""
+    chosen, folder = config.option.markexpr, collection_path.parent.name
+    whole = folder in ("engines", "hostile", "pages") and f"not {folder}" in chosen
+    return True if whole or (chosen == "not real" and _is_real(collection_path)) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -57,6 +67,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("real")
         if item.path.parent.name == "hostile":
             item.add_marker("hostile")
+
+
+def pytest_collection_finish() -> None:
+    """Before each load the wire collects garbage: it needn't search 200,000 objects of pytest's own."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +161,12 @@ def shared_fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartFake]
     """The same, kept for the whole file: for tests that don't look at the engine's log or count."""
     with _fakes(tmp_path_factory.mktemp("fakes")) as start:
         yield start
+
+
+@pytest.fixture
+def soon_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead server is given up after one second instead of three."""
+    monkeypatch.setattr(wire, "GONE_AFTER_NS", NS_PER_S)
 
 
 class Scripted:

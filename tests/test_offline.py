@@ -176,6 +176,52 @@ def test_what_prompts_share_comes_from_the_cache_only_where_that_is_asked_for(tm
     assert [a.cached_tokens for a in on.iterations[0].answers] == [0, 0, 64, 64], "two slots: the third finds it there"
 
 
+def test_a_misspelt_variable_is_a_finding_of_the_result(tmp_path: Path) -> None:
+    (outcome,) = measured(tmp_path, trial("throughput", engine=EngineSpec("llamacpp", env={"OMP_NUM_THREAD": "1"})))
+    (finding,) = [f for f in outcome.result.findings if f.code == "engine.misspelt_variable"]
+    assert finding.level == "doubt" and "Did you mean OMP_NUM_THREADS?" in finding.text
+
+
+# ---- replicas ----
+
+PAIR = EngineSpec("llamacpp", replicas=2)
+
+
+def test_replicas_share_the_prompts_and_one_iteration_spans_all_of_them(tmp_path: Path) -> None:
+    alone = trial("throughput", 16, 4, 7, iterations=2, warmup_iterations=1)
+    pair = trial("throughput", 16, 4, 7, PAIR, iterations=2, warmup_iterations=1)
+    one, two = measured(tmp_path, alone, pair)
+    assert one.manifest.workload_sha256 == two.manifest.workload_sha256, "the same prompts, shared out"
+    for it in two.iterations:
+        assert [part.requests for part in it.parts] == [4, 3] and len(it.answers) == 7
+        assert it.start_ns == min(part.start_ns for part in it.parts)
+        assert it.end_ns == max(part.end_ns for part in it.parts)
+        # Each began before the other ended, and a request's times are those of its own copy.
+        assert max(part.start_ns for part in it.parts) < min(part.end_ns for part in it.parts)
+        for i, a in enumerate(it.answers):
+            part = it.parts[i >= 4]
+            assert a.start_ns is not None and a.end_ns is not None
+            assert part.start_ns <= it.start_ns + a.start_ns <= it.start_ns + a.end_ns <= part.end_ns
+    o = two.result.offline
+    assert o is not None and (o.requests, o.completed, o.output_tokens) == (7, 14, 56)
+    assert [(r.completed, r.input_tokens, r.output_tokens) for r in o.replicas] == [(8, 128, 32), (6, 96, 24)]
+    assert o.output_throughput.mean <= sum(r.output_throughput.mean for r in o.replicas)
+    facts = two.run.engine()
+    assert facts is not None and len({launch.port for launch in facts.launches}) == 2
+    assert sorted(p.name for p in two.run.path.glob("engine*.log")) == ["engine-2.log", "engine.log"]
+    assert "load.replicas_share_cpu" in {f.code for f in two.result.findings}
+    assert reopened(two.run).result == two.result and workers(tmp_path) == []
+    assert one.result.offline is not None and one.result.offline.replicas == one.iterations[0].parts == []
+
+
+def test_each_replica_has_a_batch_of_its_own_where_latency_is_measured(tmp_path: Path) -> None:
+    (outcome,) = measured(tmp_path, trial("latency", 16, 4, 3, PAIR, iterations=2, warmup_iterations=0))
+    assert outcome.manifest.target.slots == 3
+    assert [[part.requests for part in it.parts] for it in outcome.iterations] == [[3, 3]] * 2
+    assert outcome.result.offline is not None and outcome.result.offline.completed == 12
+    assert "load.slots" not in {f.code for f in outcome.result.findings}
+
+
 # ---- what goes wrong ----
 
 
@@ -326,6 +372,43 @@ def test_a_crash_in_the_middle_is_told_and_leaves_no_result(stand_in: Any, tmp_p
     assert not Run(folder).whole and len(list(Run(folder).iterations())) == 2
 
 
+def test_a_replica_that_dies_stops_the_others_at_once(stand_in: Any, tmp_path: Path) -> None:
+    body = f"""
+    first = not os.path.exists("{tmp_path}/second")
+    open("{tmp_path}/second", "w").close()
+    class LLM(LLM):
+        def generate(self, prompts, sampling, use_tqdm):
+            if self.calls == 1 and not first:
+                print("EngineDeadError: the engine core died", file=sys.stderr, flush=True)
+                os._exit(3)
+            time.sleep(600 * self.calls)
+            return super().generate(prompts, sampling, use_tqdm)
+    """
+    spec = msgspec.structs.replace(stand_in(body), replicas=2)
+    begun = time.monotonic()
+    with pytest.raises(EngineError, match=r"copy \d\) exited with code 3 .*stopped the other copies.*engine core died"):
+        measured(tmp_path, trial("latency", engine=spec, iterations=5, warmup_iterations=0))
+    assert time.monotonic() < begun + 300
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert not Run(folder).whole and len(list(Run(folder).iterations())) == 1
+
+
+def test_no_replica_begins_before_all_are_prepared(stand_in: Any, tmp_path: Path) -> None:
+    body = f"""
+    class LLM(LLM):
+        def reset_prefix_cache(self):
+            with open("{tmp_path}/order", "a") as file:
+                print("prepared", file=file)
+        def generate(self, prompts, sampling, use_tqdm):
+            with open("{tmp_path}/order", "a") as file:
+                print("begun", file=file)
+            return super().generate(prompts, sampling, use_tqdm)
+    """
+    spec = msgspec.structs.replace(stand_in(body), replicas=3)
+    measured(tmp_path, trial("throughput", 8, 4, 9, spec, iterations=2, warmup_iterations=0))
+    assert (tmp_path / "order").read_text().split() == (["prepared"] * 3 + ["begun"] * 3) * 2
+
+
 def test_an_iteration_that_doesnt_end_is_given_up(stand_in: Any, tmp_path: Path) -> None:
     body = """
     class LLM(LLM):
@@ -455,7 +538,6 @@ def test_a_killed_dyno_leaves_no_worker_and_what_it_measured_can_be_shown(
     [
         (EngineSpec("tgi", model="m"), "TGI can't be measured offline: vllm, llamacpp and transformers can"),
         (EngineSpec("openai"), "is not started by dyno"),
-        (EngineSpec("llamacpp", replicas=2), "one copy of the engine is measured"),
         (EngineSpec("llamacpp", max_model_len=16), "they would fail"),
         (EngineSpec("llamacpp", tensor_parallel=2), "can't use several devices"),
     ],
@@ -466,6 +548,13 @@ def test_what_cant_be_done_offline_is_said_before_anything_starts(
     with pytest.raises(UsageError, match=told):
         measured(tmp_path, trial("latency", 16, 16, engine=engine))
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_micro_test_has_one_copy_and_each_copy_needs_a_prompt(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"A micro test measures a single request.*remove replicas"):
+        measured(tmp_path, trial("micro", 16, 0, 1, EngineSpec("llamacpp", replicas=2)))
+    with pytest.raises(UsageError, match="2 prompts can't be shared by 3 replicas"):
+        measured(tmp_path, trial("throughput", count=2, engine=EngineSpec("llamacpp", replicas=3)))
 
 
 def test_llama_bench_is_asked_for_only_where_there_is_one(tmp_path: Path) -> None:
@@ -488,26 +577,34 @@ def test_in_a_container_the_worker_is_mounted_and_its_stdin_is_held_open() -> No
 LLAMA_BENCH = """#!{python}
 import json, sys
 args = sys.argv[1:]
-of = lambda flag: args[args.index(flag) + 1]
+of = lambda flag, default=None: args[args.index(flag) + 1] if flag in args else default
 open({log!r}, "a").write(" ".join(args) + "\\n")
 if of("-m").endswith("bad.gguf"):
     sys.exit("error: failed to load model")
 p, n = map(int, of("-pg").split(",")) if "-pg" in args else (int(of("-p")), int(of("-n")))
 print("ggml: a line that is no result")
 samples = [20_000_000 + i for i in range(int(of("-r")))]
-print(json.dumps({{"build_number": 6327, "n_threads": 16, "model_type": "llama 7B Q4_0", "n_prompt": p, "n_gen": n,
-                   "n_depth": int(of("-d")), "samples_ns": samples, "samples_ts": []}}))
+print(json.dumps({{"build_number": 6327, "n_threads": int(of("-t", 16)), "model_type": "llama 7B Q4_0", "n_prompt": p,
+                   "n_gen": n, "n_depth": int(of("-d", 0)), "model_filename": of("-m"), "type_k": of("-ctk", "f16"),
+                   "type_v": of("-ctv", "f16"), "flash_attn": of("-fa", "0") == "1", "use_mmap": of("-mmp", "1") == "1",
+                   "samples_ns": samples, "samples_ts": [], **json.loads({lie!r})}}))
 """
 
 
 @pytest.fixture
-def llama_bench(tmp_path: Path) -> Path:
+def lie() -> str:
+    """What it reports instead of the truth, as JSON."""
+    return "{}"
+
+
+@pytest.fixture
+def llama_bench(tmp_path: Path, lie: str) -> Path:
     """Beside a llama-server, as a build has them. Prints what the real one prints, for tests of known length."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, text in {
         "llama-server": '#!/bin/sh\necho "version: 6327 (79c1160b)"\n',
-        "llama-bench": LLAMA_BENCH.format(python=sys.executable, log=str(folder / "asked")),
+        "llama-bench": LLAMA_BENCH.format(python=sys.executable, log=str(folder / "asked"), lie=lie),
     }.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
@@ -525,7 +622,7 @@ def test_a_llama_bench_beside_the_server_runs_the_micro_tests(llama_bench: Path,
     tiny = build("F16")
     first, second, third = (llama_bench / "asked").read_text().splitlines()
     assert first == f"-m {tiny} -ctk q8_0 -ctv q8_0 -fa 1 -p 512 -n 0 -d 64 -r 3 -o jsonl"
-    assert "-p 0 -n 128 -d 0" in second and "-pg 512,128 -p 0 -n 0 -d 0" in third
+    assert "-p 0 -n 128 -r 3" in second and "-pg 512,128 -p 0 -n 0 -r 3" in third
     assert [len(o.iterations) for o in (prompt, generated, mixed)] == [3, 3, 3], "it warms up by itself"
     assert prompt.result.offline and prompt.result.offline.speed == pytest.approx(512 / 0.02, rel=1e-3)
     assert generated.result.offline and generated.result.offline.speed == pytest.approx(128 / 0.02, rel=1e-3)
@@ -539,6 +636,45 @@ def test_a_llama_bench_beside_the_server_runs_the_micro_tests(llama_bench: Path,
     assert "of 1.000 × 64.00 tokens" in decode.about, "half of what is generated, on average"
     kv = generated.result.roofline.kv_bytes
     assert kv == pytest.approx(2 * 6 * 4 * 64 * 34 / 32), "keys and values of q8_0"
+
+
+def test_what_llama_bench_reports_is_what_was_asked_for(llama_bench: Path, tmp_path: Path) -> None:
+    words = ["--flash-attn", "on", "-t", "4", "--no-mmap"]
+    spec = EngineSpec("llamacpp", binary=str(llama_bench / "llama-server"), args=words, kv_cache_dtype="q8_0")
+    [outcome] = measured(tmp_path, trial("micro", 16, 0, 1, spec, depth=8))
+    assert "-fa 1 -t 4 -mmp 0 " in (llama_bench / "asked").read_text(), "as build 6327 spells it"
+    assert outcome.iterations[0].reported["flash_attn"] is True
+    assert "engine.not_as_said" not in [f.code for f in outcome.result.findings]
+    assert outcome.run.engine().version == "6327"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("lie", "sentence"),
+    [
+        ('{"flash_attn": false}', "-fa 1 was asked for, but llama-bench reports flash_attn 0."),
+        ('{"type_v": "f16"}', "-ctv q8_0 was asked for, but llama-bench reports type_v f16."),
+        ('{"n_depth": 0}', "-d 8 was asked for, but llama-bench reports n_depth 0."),
+        ('{"model_filename": "other.gguf"}', "reports model_filename other.gguf."),
+        ('{"build_number": 6401}', "the setting asks for version 6327, but this is 6401."),
+    ],
+)
+def test_a_llama_bench_that_did_something_else_makes_a_void_result(
+    llama_bench: Path, tmp_path: Path, sentence: str
+) -> None:
+    spec = EngineSpec(
+        "llamacpp", binary=str(llama_bench / "llama-server"), args=["-fa", "1"], kv_cache_dtype="q8_0", version="6327"
+    )
+    [outcome] = measured(tmp_path, trial("micro", 16, 0, 1, spec, depth=8))
+    [finding] = [f for f in outcome.result.findings if f.code == "engine.not_as_said"]
+    assert (finding.level, outcome.result.verdict) == ("void", "void")
+    assert finding.text.endswith(sentence)
+
+
+@pytest.mark.parametrize("lie", ['{"build_number": 6401}'])
+def test_the_build_is_the_one_that_llama_bench_reports(llama_bench: Path, tmp_path: Path) -> None:
+    spec = EngineSpec("llamacpp", binary=str(llama_bench / "llama-server"))
+    first, second = measured(tmp_path, trial("micro", 16, 0, 1, spec), trial("micro", 0, 4, 1, spec))
+    assert [o.run.engine().version for o in (first, second)] == ["6401", "6401"]  # type: ignore[union-attr]
 
 
 def test_a_llama_bench_that_fails_is_told_with_its_last_lines(llama_bench: Path, tmp_path: Path) -> None:

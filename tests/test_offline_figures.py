@@ -10,8 +10,9 @@ import offlines
 from dyno.checks import CHECKS, client, engine, examine, load, requests, statistics, tokens
 from dyno.checks.evidence import OfflineEvidence
 from dyno.facts.finding import Finding
-from dyno.facts.offline import Answer, Iteration, OfflineSpec, Speculation
+from dyno.facts.offline import Answer, Iteration, OfflineSpec, ReplicaFigures, Speculation
 from dyno.facts.rig import Accelerator, Rig
+from dyno.facts.spread import Spread
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
 from dyno.measure import offline as measure
@@ -86,6 +87,21 @@ def test_others_are_weighed_by_time() -> None:
     assert measure.others_cpu(its[2:]) is None
 
 
+def test_replicas_are_one_iteration_from_the_first_begin_to_the_last_end() -> None:
+    early = iteration(100, answer(0, 20, 100), answer(0, 30, 90), drafted_tokens=4, accepted_tokens=1)
+    late = iteration(150, answer(0, 20, 150), drafted_tokens=2, accepted_tokens=2)
+    late = msgspec.structs.replace(late, start_ns=late.start_ns + 10 * MS, end_ns=late.end_ns + 10 * MS)
+    whole = measure.joined([late, early])
+    assert (whole.start_ns, whole.end_ns) == (early.start_ns, late.end_ns)
+    assert [a.end_ns for a in whole.answers] == [160 * MS, 100 * MS, 90 * MS]
+    assert (whole.drafts, whole.drafted_tokens, whole.accepted_tokens) == (None, 6, 3)
+    o = summarized(whole, whole)
+    assert o.output_throughput.mean == pytest.approx(15 / 0.160)
+    assert [r.output_throughput.mean for r in o.replicas] == [pytest.approx(5 / 0.150), pytest.approx(10 / 0.100)]
+    assert [(r.completed, r.late_ms) for r in o.replicas] == [(2, 10), (4, 0)]
+    assert measure.joined([early]) is early
+
+
 @pytest.mark.parametrize(
     ("intervals", "covered"),
     [([], 0), ([(0, 5)], 5), ([(0, 5), (3, 8)], 8), ([(0, 10), (2, 4)], 10), ([(6, 9), (0, 2)], 5)],
@@ -121,9 +137,23 @@ def deep(depth: int = 512) -> TrialSpec:
     return msgspec.structs.replace(trial, workload=w, offline=OfflineSpec("micro", depth=depth))
 
 
+def copies(*speeds: float, late_ms: float = 0.0, std: float = 1.0) -> dict[str, Any]:
+    spreads = [Spread(6, speed, std) for speed in speeds]
+    figures = [ReplicaFigures(i, 6, 0, 600, 30, 0.6, s, s, i * late_ms) for i, s in enumerate(spreads)]
+    return {"replicas": figures}
+
+
 GPU = Accelerator(0, "NVIDIA H200", "nvidia")
 SLOW = [150.0, 100.0, 101.0, 99.0, 100.0, 100.5]
 CASES: list[tuple[Callable[[OfflineEvidence], Iterator[Finding]], OfflineEvidence, str | None, str | None]] = [
+    (load.offline_replicas, evidence(), None, None),
+    (load.offline_replicas, evidence(copies(1000.0, 950.0)), None, None),
+    (load.offline_replicas, evidence(copies(1000.0, 850.0, std=200.0)), None, None),  # within their noise
+    (load.offline_replicas, evidence(copies(1000.0, 850.0)), "load.replicas_uneven", "note"),
+    (load.offline_replicas, evidence(copies(1000.0, 700.0)), "load.replicas_uneven", "doubt"),
+    (load.offline_replicas, evidence(copies(1000.0, 1000.0, late_ms=0.5)), None, None),
+    (load.offline_replicas, evidence(copies(1000.0, 1000.0, late_ms=2.0)), "load.replicas_apart", "note"),
+    (load.offline_replicas, evidence(copies(1000.0, 1000.0, late_ms=8.0)), "load.replicas_apart", "doubt"),
     (requests.failed, evidence(), None, None),
     (requests.failed, evidence({"failed": 1}), "requests.failed", "doubt"),
     (requests.failed, evidence({"failed": 60, "completed": 6}), "requests.failed", "void"),

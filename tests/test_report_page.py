@@ -231,7 +231,22 @@ def test_a_trial_without_result_has_a_row(made: Report) -> None:
 def test_only_what_varies_of_a_load_is_a_column(made: Report) -> None:
     table = tables.results(made)[0]
     assert titles(table)[:5] == ["series", "concurrency", "input", "output", "repeats"]
-    assert table.about == "All rows: 512 requests, random."
+    totals = "Completed, failed and duration are totals over repeats."
+    assert table.about == f"All rows: 512 requests, random. {totals}"
+
+
+def test_every_table_has_the_means_and_the_duration() -> None:
+    """The figures that published reports quote."""
+    names = ("duration_s", "output_throughput", "mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms")
+    figures = {name: Number(10.0 + i) for i, name in enumerate(names)}
+    entry = Entry("t1", "a", "serve", Load({"max_concurrency": 4}), "sound", figures=figures)
+    report = reports.of([entry], best=[])
+    columns = tables.results(report)[0].columns
+    assert [(c.title, c.unit, c.per) for c in columns][2:4] == [("duration", "s", False), ("output tok/s", "", True)]
+    header = next(line for line in markdown(report).splitlines() if line.startswith("| series | verdict"))
+    assert "duration, s" in header and "mean TTFT, ms" in header and "mean TPOT, ms" in header
+    (row,) = commas.DictReader(io.StringIO(csv(report)))
+    assert [row[name] for name in ("duration_s", "mean_ttft_ms", "mean_tpot_ms")] == ["10", "12", "15"]
 
 
 def test_kinds_stand_apart() -> None:

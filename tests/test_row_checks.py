@@ -193,6 +193,10 @@ ACROSS: list[tuple[Callable[[Sequence[Row]], Iterator[Finding]], list[Row], tupl
      ("load.rate_not_reached", "doubt")),
     (load.rate_rows, [row({"request_throughput": r, "completed": 1000, "duration_s": 1000 / r}, {**RATE, "rate": o})
                       for o, r in ((16, 9.93), (32, 10.19))], None),  # said of each row already
+    (load.replicas_gain, [row(), row({"output_throughput": 1900.0}, {"replicas": 2})], None),
+    (load.replicas_gain, [row(), row({"output_throughput": 900.0}, {"replicas": 2, "dtype": "fp16"})], None),
+    (load.replicas_gain, [row(), row({"output_throughput": 900.0}, {"replicas": 2})],
+     ("load.replicas_no_gain", "doubt")),
     (load.saturated, [row(), row({"output_throughput": 1800.0}, {"concurrency": 64})], None),
     (load.saturated, [row(), row(KNEE, {"concurrency": 64})], ("load.saturated", "note")),
     (load.saturated, [row(), row({**KNEE, "output_throughput": 900.0}, {"concurrency": 64})], ("load.fell", "note")),

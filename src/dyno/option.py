@@ -9,6 +9,7 @@ Bounds are checked where a setting is given, not where it is read back: runs of 
 import functools
 import math
 import types
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
@@ -79,3 +80,28 @@ def sentences(struct: type[msgspec.Struct]) -> dict[str, str]:
     """The field's name in a file → the sentence about it, of those that have one."""
     described = msgspec.structs.fields(struct)
     return {f.encode_name: word for f in described for word in get_args(f.type)[1:] if isinstance(word, str)}
+
+
+_TRUTH = {"true": True, "1": True, "false": False, "0": False}
+
+
+def switches(words: Sequence[str], known: Callable[[str], bool]) -> Iterator[tuple[str, bool | None]]:
+    """Yield the words of a command line, and whether a boolean flag is on: --x, --x False, --x=0.
+
+    None: another word, or a boolean flag with a value that can't be read. `known`: whether a name is a boolean flag."""
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name, equals, value = word.partition("=")
+        if not known(name):
+            yield word, None
+            continue
+        if not equals:
+            value = rest.pop(0) if rest and rest[0].lower() in _TRUTH else "true"
+        on = _TRUTH.get(value.lower())
+        yield (word, None) if on is None else (name, on)
+
+
+def opposite(flag: str) -> str:
+    """--no-x of --x, and --x of --no-x."""
+    return flag.replace("--no-", "--", 1) if flag.startswith("--no-") else flag.replace("--", "--no-", 1)

@@ -151,6 +151,19 @@ def test_vllm_tells_each_request_of_every_kind_of_trial(model: Path, tmp_path: P
     assert facts[0] and facts[0].version == target.version
 
 
+@pytest.mark.parametrize("kind", ["vllm", "transformers"])
+def test_two_replicas_share_the_prompts(kind: str, model: Path, tmp_path: Path) -> None:
+    spec = {"vllm": vllm, "transformers": transformers}[kind](model, replicas=2)
+    (outcome,) = measured([trial(spec, "throughput", 32, 8, 5)], tmp_path)
+    for it in outcome.iterations:
+        assert [part.requests for part in it.parts] == [3, 2]
+        assert max(part.start_ns for part in it.parts) < min(part.end_ns for part in it.parts)
+        assert all(a.error is None and in_order(a, it) for a in it.answers)
+    o = summary(outcome)
+    assert (o.completed, o.failed, o.output_tokens) == (10, 0, 80)
+    assert [(r.completed, r.output_tokens) for r in o.replicas] == [(6, 48), (4, 32)]
+
+
 def test_what_vllm_drafts_from_n_grams_is_counted(model: Path, tmp_path: Path) -> None:
     # Its engine core in the worker's own process here: the other way in which it runs, and sooner there.
     alone = {**CPU, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}

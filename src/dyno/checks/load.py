@@ -5,17 +5,30 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import mean
 
-from dyno.checks.evidence import Evidence, OfflineEvidence
+from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.imported import Row
 from dyno.facts.metric import THROUGHPUTS, words
-from dyno.measure.points import finite_rate, load_of, locations, output_each, requests_per_s, subject, sweeps
+from dyno.measure.points import (
+    finite_rate,
+    load_of,
+    locations,
+    output_each,
+    requests_per_s,
+    settings,
+    subject,
+    sweeps,
+    together,
+)
 from dyno.numbers import change, count, number
 
 # Where the sum misleads: of two replicas, one that is slower by a quarter makes it a tenth less than twice the other.
 # Replicas that are alike have equally many in flight, so that their shares differ by the luck of lengths alone, as
 # counts do: three standard deviations of a count are not luck.
 FEWER, SLOWER, TPOT_SAMPLES = 0.8, 1.25, 10
+# Offline, replicas do the same work: beyond their noise, if that is known, a tenth isn't luck.
+UNLIKE, MUCH_UNLIKE = 0.1, 0.25
+LATE, VERY_LATE = 0.01, 0.05  # of an iteration: how much later than the first one a replica began
 SERVED = 0.9  # of the offered rate
 GAIN, WAIT = 0.03, 1.5  # throughput no longer grows, latency does
 VLLM_SLOTS = 256  # vLLM's default before its V1 engine
@@ -124,6 +137,55 @@ def replicas(e: Evidence) -> Iterator[Finding]:
         yield doubt("load.replicas_uneven", f"The {len(several)} replicas differ: {'; '.join(odd)}.")
 
 
+def offline_replicas(e: OfflineEvidence) -> Iterator[Finding]:
+    several, took_ms = e.offline.replicas, e.offline.latency.mean
+    if not several or not e.offline.completed:
+        return
+    fast, slow = (pick(several, key=lambda r: r.total_token_throughput.mean) for pick in (max, min))
+    most, least = fast.total_token_throughput.mean, slow.total_token_throughput.mean
+    noise = math.sqrt(mean(r.total_token_throughput.std**2 for r in several) * 2 / e.offline.iterations)
+    if most - least > max(UNLIKE * most, 3 * noise):
+        text = (
+            f"The {len(several)} replicas differ: copy {fast.index + 1} processed {number(most)} tok/s in its own "
+            f"time, copy {slow.index + 1} {number(least)} ({change(least / most - 1)})."
+        )
+        yield Finding("load.replicas_uneven", "doubt" if most - least > MUCH_UNLIKE * most else "note", text)
+    late = max(several, key=lambda r: r.late_ms)
+    if late.late_ms > LATE * took_ms:
+        text = (
+            f"Copy {late.index + 1} began up to {number(late.late_ms)} ms after the first one; an iteration takes "
+            f"{number(took_ms)} ms."
+        )
+        yield Finding("load.replicas_apart", "doubt" if late.late_ms > VERY_LATE * took_ms else "note", text)
+
+
+def replicas_on_cpu(e: Circumstances) -> Iterator[Finding]:
+    copies = e.engine.launches if e.engine is not None and e.engine.kind != "fake" else []
+    if len(copies) > 1 and not any(launch.devices for launch in copies):
+        cores = f" ({e.rig.cores} cores)" if e.rig is not None and e.rig.cores else ""
+        yield note("load.replicas_share_cpu", f"{len(copies)} replicas shared this machine's CPU{cores}.")
+
+
+def replicas_gain(rows: Sequence[Row]) -> Iterator[Finding]:
+    """The same load on one copy and on several."""
+    for group in together(rows):
+        alike: dict[frozenset[tuple[str, object]], dict[float, Row]] = {}
+        for row in group:
+            own = {k: v for k, v in settings(row).items() if k not in ("replicas", "accelerators", "devices", "series")}
+            alike.setdefault(frozenset(own.items()), {}).setdefault(row.number("replicas") or 1, row)
+        for one, more, copies in (
+            (by[1], row, n) for by in alike.values() if 1 in by for n, row in by.items() if n > 1
+        ):
+            speed = _both(one, more, THROUGHPUTS)
+            if speed is not None and speed[1][1] < speed[1][0]:
+                name, (alone, summed) = speed
+                text = (
+                    f"{subject(more)}: {count(copies)} replicas have less {words(name)} than one under the same load "
+                    f"({number(summed)}, {number(alone)})."
+                )
+                yield doubt("load.replicas_no_gain", text, locations=locations([one, more], name))
+
+
 def slots(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
     """More requests were in flight than the engine processes at once."""
     lines: list[str] = []
@@ -133,7 +195,7 @@ def slots(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
         lines = [*locations([e], "mean_ttft_ms"), e.setting_location("max_num_seqs")]
     elif isinstance(e, OfflineEvidence):
         busiest = e.offline.requests if e.offline.kind == "latency" else None
-        limit, copies = e.target.slots, 1
+        limit, copies = e.target.slots, len(e.offline.replicas) or 1
     else:
         busiest, limit, copies = e.summary.client.streams_peak, e.target.slots, len(e.trial.target.urls)
     if busiest and limit and busiest > limit * copies:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.cli import flags, settings
+from dyno.cli import flags, images, settings
 from dyno.errors import EngineError, UsageError
 from dyno.numbers import human_bytes
 
@@ -32,6 +32,7 @@ def add(p: argparse.ArgumentParser) -> None:
     _add_install(verbs)
     _add_start(verbs)
     _add_remove(verbs)
+    images.add(verbs)
 
 
 def _add_start(verbs: Any) -> None:
@@ -55,13 +56,17 @@ def _add_start(verbs: Any) -> None:
     for kind, about in settings.KINDS.items():
         if kind not in ("fake", "openai"):
             p = start.add_parser(kind, help=about, description=f"Start {about.partition(':')[0]}. Ctrl-C stops it.")
+            p.usage, p.epilog, p.passes_on = f"{p.prog} [MODEL] [flags]", settings.PASSED_ON, "always"
             own = "GGUF file (default: a small model that comes with dyno, with 16 slots of 2048 tokens)"
-            p.add_argument("--model", help=own if kind == "llamacpp" else "name or folder (required)")
+            settings.add_model(p, own if kind == "llamacpp" else "name or folder (required)")
             p.add_argument("--served-model-name", metavar="NAME", help="model name in the API (default: the engine's)")
+            p.add_argument(
+                "--host", "--hostname", help="address to listen on: 127.0.0.1 or 0.0.0.0 (default: 127.0.0.1)"
+            )
             settings.add_port(p, "port to listen on; further replicas use the next ones", default=8000)
             p.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
             settings.add_engine(p.add_argument_group("engine settings"))
-            p.set_defaults(command=start_engine, kind=kind)
+            p.set_defaults(command=start_engine, engine=kind)
 
 
 def start_fake(options: argparse.Namespace) -> int:
@@ -90,10 +95,10 @@ def start_engine(options: argparse.Namespace) -> int:
     from dyno.conduct.fleet import running
     from dyno.probe import rig
 
-    if options.kind == "llamacpp" and options.model is None:
+    if options.engine == "llamacpp" and options.model is None:
         options.max_num_seqs = options.max_num_seqs or _SLOTS
         options.max_model_len = options.max_model_len or _CONTEXT
-    plan = EnginePlan(settings.engine(options.kind, options), rig.look(), dry=options.dry_run)
+    plan = EnginePlan(settings.engine(options.engine, options), rig.look(), dry=options.dry_run)
     problems = plan.problems()
     if options.dry_run:
         settings.print_plan(plan.lines())
@@ -104,7 +109,7 @@ def start_engine(options: argparse.Namespace) -> int:
     folder = Path(tempfile.mkdtemp(prefix="dyno-"))
     progress = ProgressLine()
     try:
-        with progress, running(plan, folder, {}, progress.phase, lambda _: None) as fleet:
+        with progress, running(plan, folder, {}, progress.phase, lambda _: None, progress.below) as fleet:
             progress.over()
             for line in _lines(fleet):
                 print(line, file=sys.stderr)

@@ -3,7 +3,8 @@
 import argparse
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
@@ -164,6 +165,13 @@ def add_ignored(p: argparse._ActionsContainer, *flags: str, nargs: int | None = 
     for names in flags:
         p.add_argument(*names.split(), action=_Ignored, dest="ignored", nargs=nargs, default=argparse.SUPPRESS,
                        help=argparse.SUPPRESS)  # fmt: skip
+
+
+def report_ignored(names: Iterable[str]) -> None:
+    """Print which of the flags that were given change nothing."""
+    if each := list(dict.fromkeys(names)):
+        verb = "has" if len(each) == 1 else "have"
+        print(f"dyno: {', '.join(each)} {verb} no effect (accepted for compatibility).", file=sys.stderr)
 
 
 def refuse(condition: Any, message: str) -> None:

@@ -95,12 +95,17 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     _check_order(top, words)
     options: argparse.Namespace
     options, rest = top.parse_known_args(words)
-    if rest and not getattr(options, "hands_on", False):  # on to an engine, whose own parser checks them
+    options.words = words
+    if getattr(options, "passes_on", False):
+        from dyno.cli.settings import pass_on
+
+        pass_on(rest, options)
+    elif rest:
         raise UsageError(options.parser.unrecognized(rest, top))
-    options.rest, options.words = rest, words
-    if ignored := list(dict.fromkeys(getattr(options, "ignored", []))):
-        verb = "has" if len(ignored) == 1 else "have"
-        print(f"dyno: {', '.join(ignored)} {verb} no effect (accepted for compatibility).", file=sys.stderr)
+    if ignored := getattr(options, "ignored", []):
+        from dyno.cli.flags import report_ignored
+
+        report_ignored(ignored)
     return options
 
 

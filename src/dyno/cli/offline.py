@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import sys
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import msgspec
 
 from dyno.cli import exit_codes, flags, settings
 from dyno.cli.flags import refuse
+from dyno.cli.parser import Parser
 from dyno.errors import Interrupted, StoreError, UsageError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
@@ -28,17 +28,11 @@ if TYPE_CHECKING:
 PERCENTILES = [10.0, 25.0, 50.0, 75.0, 90.0, 99.0]  # those that vLLM writes
 _BACKENDS = {"vllm": "vllm", "hf": "transformers"}
 _REFUSED = {  # reason → flags
-    "dyno uses vLLM's synchronous engine; `dyno bench serve` measures the other one. Remove it.":
-        "--async-engine",
-    "dyno measures plain sampling. Remove it, or use vLLM itself.": "--use-beam-search",
-    "a profiler slows the measurement; profile with vLLM itself.": "--profile",
-    "dyno does not support LoRA adapters.": "--lora-path --lora-assignment",
+    **settings.REFUSED,
+    "dyno uses vLLM's synchronous engine; `dyno bench serve` measures the other one. Remove it.": "--async-engine",
     "dyno leaves queueing to the engine. Remove it.": "--prequeue-requests",
     "dyno runs transformers unchanged. Remove it.": "--hf-enable-torch-compile",
-    "dyno does not download datasets; save it and give --dataset-path FILE.": "--hf-subset --hf-split --hf-name",
-}  # fmt: skip
-# Near to a flag of ours, and an engine's own all the same.
-_NEAR = ("--ubatch-size", "--device")
+}
 
 _THROUGHPUT = """examples:
   dyno bench throughput --input-len 64 --output-len 32 --num-prompts 100      dyno's own small model, on llama.cpp
@@ -53,14 +47,12 @@ _LATENCY = """examples:
   dyno bench latency --model NAME --enforce-eager --trust-remote-code         flags of the engine are passed on
   dyno bench latency --model NAME --draft-model NAME --draft-tokens 4
 """
-_EXIT = """
+_NOTE = """
 As with vLLM, the prefix cache is off unless --enable-prefix-caching, and outputs have the requested length.
-Flags that dyno does not know are passed to the engine, which refuses unknown ones.
-
 """
 
 
-def add_throughput(p: argparse.ArgumentParser) -> None:
+def add_throughput(p: Parser) -> None:
     p.description = "Load an engine, send it all prompts at once, and measure the time to the last token."
     _add_engine(p, _THROUGHPUT)
     g = p.add_argument_group("prompts")
@@ -91,7 +83,7 @@ def add_throughput(p: argparse.ArgumentParser) -> None:
     p.set_defaults(command=run, kind="throughput")
 
 
-def add_latency(p: argparse.ArgumentParser) -> None:
+def add_latency(p: Parser) -> None:
     p.description = "Load an engine, run one batch of random prompts repeatedly, and measure how long each run takes."
     _add_engine(p, _LATENCY)
     g = p.add_argument_group("procedure")
@@ -104,10 +96,10 @@ def add_latency(p: argparse.ArgumentParser) -> None:
     p.set_defaults(command=run, kind="latency")
 
 
-def _add_engine(p: argparse.ArgumentParser, examples: str) -> None:
-    p.epilog = examples + _EXIT + exit_codes.describe(exit_codes.VOID)
-    p.allow_abbrev = False  # an engine's own flag may be how one of ours begins
-    p.set_defaults(hands_on=True, port=None, ours=p._option_string_actions)
+def _add_engine(p: Parser, examples: str) -> None:
+    p.epilog = examples + _NOTE + settings.PASSED_ON + exit_codes.describe(exit_codes.VOID)
+    p.passes_on = "always"
+    p.set_defaults(port=None)
     g = p.add_argument_group("engine")
     g.add_argument(
         "--model", metavar="M", help="name, folder or GGUF file (default: a small model that comes with dyno)"
@@ -276,24 +268,8 @@ def _engine(o: argparse.Namespace) -> EngineSpec:
     if kind == "vllm":  # flags of its own that are dyno's too
         own += ["--tokenizer", o.tokenizer] if o.tokenizer else []
         own += ["--seed", str(o.seed)] if o.seed else []
-    return msgspec.structs.replace(setting, args=[*setting.args, *own, *handed_on(o.rest, o.ours)])
+    return msgspec.structs.replace(setting, args=[*own, *setting.args])
 
 
 def kind_for(model: str | None) -> str:
     return "llamacpp" if model is None or model.endswith(".gguf") else "vllm"
-
-
-def handed_on(words: list[str], ours: Any) -> list[str]:
-    """Return an engine's own flags. What looks like a slip in one of dyno's isn't among them."""
-    if words and not words[0].startswith("-"):
-        raise UsageError(f"{words[0]!r} follows no flag. Quote values that contain spaces.")
-    for word in words:
-        name = word.partition("=")[0]
-        if not name.startswith("--") or name in _NEAR:
-            continue
-        known = [flag for flag in ours if flag.startswith("--")]
-        if near := get_close_matches(name, known, n=1, cutoff=0.87):
-            raise UsageError(
-                f"There is no {name}. Did you mean {near[0]}? If it is the engine's own: --engine-args='{name} …'."
-            )
-    return words

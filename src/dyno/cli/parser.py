@@ -11,6 +11,7 @@ from typing import Any
 
 from dyno import secrets
 from dyno.errors import UsageError
+from dyno.option import opposite, switches
 
 _PLAIN = (  # argparse's messages, and the same in plain words
     (r"invalid int value: (.*)", r"\1 is not a whole number."),
@@ -66,6 +67,8 @@ class Parser(argparse.ArgumentParser):
 
     where = ""  # 'module.function' in dyno.cli that adds the flags
     group = False  # it has commands, and does nothing by itself
+    # Flags that dyno doesn't know are the engine's: 'always', or where this flag names one.
+    passes_on: str | None = None
 
     def __init__(self, *args: Any, **rest: Any) -> None:
         super().__init__(*args, **{"formatter_class": HelpFormatter, **rest})
@@ -78,8 +81,19 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self.fill()
-        self.set_defaults(parser=self)  # the innermost stays
-        return super().parse_known_args(args, namespace)
+        names = {word.partition("=")[0] for word in args}
+        self.set_defaults(parser=self, passes_on=self.passes_on in ("always", *names))  # of the innermost
+        return super().parse_known_args(self._plain_switches(args), namespace)
+
+    def _plain_switches(self, words: list[str]) -> Iterator[str]:
+        """Read --x False and --x=0 as --no-x: older versions of vLLM take a value."""
+        actions = self._option_string_actions
+        for word, on in switches(words, lambda name: isinstance(actions.get(name), argparse.BooleanOptionalAction)):
+            yield opposite(word) if on is False else word
+
+    def _get_option_tuples(self, option_string: str) -> Any:
+        """Take no abbreviations where an engine's own flag may be how one of dyno's begins: -t is not -tp."""
+        return [] if self.get_default("passes_on") else super()._get_option_tuples(option_string)
 
     def add_subparsers(self, *, required: bool = False, **rest: Any) -> Any:
         """`required`: without a command, its help is printed."""

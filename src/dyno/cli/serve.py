@@ -15,6 +15,7 @@ import msgspec
 
 from dyno.cli import exit_codes, flags, settings
 from dyno.cli.flags import refuse
+from dyno.cli.parser import Parser
 from dyno.errors import StoreError, UsageError
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
@@ -22,7 +23,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS
-from dyno.option import Option
+from dyno.option import Option, opposite
 from dyno.report.block import block
 from dyno.transport import Transport
 
@@ -36,6 +37,18 @@ BACKENDS = ("openai", "vllm", "openai-chat", "tgi", "llama.cpp", "transformers")
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
 )  # fmt: skip
+_FOR_ENGINE = ("--trust-remote-code", "--tokenizer-mode", "--skip-tokenizer-init")  # an engine has them, too
+_REFUSED = {  # reason → flags
+    **settings.REFUSED,
+    "write --dataset-name sharegpt --dataset-path FILE.": "--dataset",
+    "`dyno report` makes the pictures.": "--plot-timeline --plot-dataset-stats --timeline-itl-thresholds",
+    "dyno measures generation only.": "--random-batch-size --no-reranker",
+    "give a field of the request with --extra-body.": "--chat-template-kwargs",
+    "dyno does not replay traces.": "--self-timed --no-self-timed --timed-trace-chunk-hash-size "
+    "--timed-trace-label-hash-ids --timed-trace-label-input-length --timed-trace-label-output-length "
+    "--timed-trace-label-timestamp --timed-trace-sec-multiplier",
+    "dyno sends one kind of load at a time.": "--probe-request-rate",
+}
 
 _EXAMPLES = """examples:
   dyno bench serve --base-url http://127.0.0.1:8000 --max-concurrency 16 --num-prompts 200
@@ -51,12 +64,19 @@ The API key is read from OPENAI_API_KEY and written to no file.
 """
 
 
-def add(p: argparse.ArgumentParser) -> None:
+def add(p: Parser) -> None:
+    p.passes_on = "--engine"
     p.description = (
         "Put a server under a known load, measure it, and check the measurement. With --engine dyno starts "
         "the server, verifies that it serves what was asked for, and stops it."
     )
-    p.epilog = _EXAMPLES + exit_codes.describe(exit_codes.VOID)
+    p.epilog = (
+        _EXAMPLES
+        + "With --engine: "
+        + settings.PASSED_ON[0].lower()
+        + settings.PASSED_ON[1:]
+        + exit_codes.describe(exit_codes.VOID)
+    )
     _target_flags(p.add_argument_group("server"))
     settings.add_engine(p.add_argument_group("engine settings (with --engine)"))
     _workload_flags(p.add_argument_group("prompts"))
@@ -82,6 +102,7 @@ def add(p: argparse.ArgumentParser) -> None:
     flags.number(load, int, repeats, 1)
     _sampling_flags(p.add_argument_group("sampling (sent only where given)"))
     _result_flags(p.add_argument_group("result"))
+    flags.add_refused(p, _REFUSED)
     p.set_defaults(command=run)
 
 
@@ -93,15 +114,16 @@ def _target_flags(g: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     g.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
     g.add_argument("--backend", choices=BACKENDS, help="the server's API (default: the engine's, or openai)")
+    g.add_argument("--endpoint-type", choices=BACKENDS, help=argparse.SUPPRESS)  # decides before --backend in 0.10
     g.add_argument(
         "--base-url", nargs="+", metavar="URL",
         help="address of the server, or unix:///PATH; several: copies, requests go to the least busy "
         "(default: --host and --port)",
     )  # fmt: skip
-    g.add_argument("--host", default="127.0.0.1", help="address of the server")
+    g.add_argument("--host", help="address of the server; of an engine: 127.0.0.1 or 0.0.0.0 (default: 127.0.0.1)")
     settings.add_port(g, "port of the server (default: 8000; of an engine that dyno starts: a free one)")
     g.add_argument("--endpoint", metavar="PATH", help="path of the API (default: the backend's)")
-    g.add_argument("--model", help="model to ask for (default: the first that the server lists)")
+    settings.add_model(g, "model to ask for (default: the first that the server lists)")
     g.add_argument("--served-model-name", metavar="NAME", help="model name in the API (default: --model)")
     flags.add(g, TrialSpec, "tokenizer", help="tokenizer that counts prompt tokens (default: the server's /tokenize)")
     g.add_argument("--header", nargs="*", metavar="KEY=VALUE", default=[], help="headers to send with each request")
@@ -164,11 +186,16 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
     exit_codes.add(g)
     g.add_argument("--keep-raw", action="store_true", help="keep all received bytes with their times")
     g.add_argument("--json", action="store_true", help="print the result as JSON; for several loads or repeats, a list")
-    flags.add_ignored(g, "--trust-remote-code", "--no-stream")
-    flags.add_ignored(g, "--tokenizer-mode", "--request-id-prefix", nargs=None)
+    flags.add_ignored(g, "--no-stream", "--custom-skip-chat-template --skip-chat-template")
+    flags.add_ignored(g, "--request-id-prefix", nargs=None)
+    for flag in _FOR_ENGINE:
+        action = "store" if flag == "--tokenizer-mode" else argparse.BooleanOptionalAction
+        g.add_argument(flag, action=action, help=argparse.SUPPRESS)
 
 
 def run(options: argparse.Namespace) -> int:
+    flags.check_refused(options)
+    _hand_over(options)
     each = list(_loads(options))
     shown = flags.metrics(options.percentile_metrics)
     if options.result_dir and not options.dry_run:
@@ -202,6 +229,17 @@ def run(options: argparse.Namespace) -> int:
         again = flags.command(options, "--repeats", "5")
         print(f"Repeat it to measure run-to-run variation:\n  {again}", file=sys.stderr)
     return code
+
+
+def _hand_over(o: argparse.Namespace) -> None:
+    """Give an engine that dyno starts the client's flags that it has, too. A running one can't get them."""
+    given = {flag: value for flag in _FOR_ENGINE if (value := getattr(o, flag[2:].replace("-", "_"))) is not None}
+    if o.engine in (None, "openai"):
+        flags.report_ignored(given)
+        return
+    for flag, value in given.items():
+        words = [flag, value] if isinstance(value, str) else [flag if value else opposite(flag)]
+        o.own_args = [*o.own_args, *words]
 
 
 def _save(file: dict[str, Any], outcome: "Outcome", options: argparse.Namespace, ending: str = "") -> Path:
@@ -368,9 +406,9 @@ def _target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
     for name in ("model", "served_model_name"):
         if CONTROL.search(getattr(o, name) or ""):
             raise UsageError(f"--{name.replace('_', '-')} contains a control character, such as a line end.")
-    backend = o.backend or "openai"
-    host = f"[{o.host}]" if ":" in o.host else o.host
-    urls = [Url(text) for text in o.base_url or [f"http://{host}:{o.port or 8000}"]]
+    backend, host = o.endpoint_type or o.backend or "openai", o.host or "127.0.0.1"
+    address = f"[{host}]" if ":" in host else host
+    urls = [Url(text) for text in o.base_url or [f"http://{address}:{o.port or 8000}"]]
     endpoint = o.endpoint or PROTOCOLS[backend].path
     for url in urls:
         if url.prefix.endswith("/v1") and endpoint.startswith("/v1/"):

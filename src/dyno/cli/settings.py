@@ -5,7 +5,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -15,7 +17,7 @@ from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.workload import WorkloadSpec
-from dyno.option import Option
+from dyno.option import Option, switches
 
 KINDS = {  # as engines/kinds has them, which is not loaded for a help text
     "vllm": "vLLM",
@@ -26,8 +28,31 @@ KINDS = {  # as engines/kinds has them, which is not loaded for a help text
     "openai": "any running server",
     "fake": "answers at given times, with faults on demand",
 }
+HOSTS: dict[str, Literal["127.0.0.1", "0.0.0.0"]] = {  # that an engine may listen on
+    "127.0.0.1": "127.0.0.1",
+    "localhost": "127.0.0.1",
+    "0.0.0.0": "0.0.0.0",
+}
 DATASETS = ("random", "sharegpt", "sharegpt-shaped", "custom")
 DRY_RUN = "print the commands and their problems, run nothing"
+PASSED_ON = "Flags that dyno does not know are passed to the engine, which refuses unknown ones.\n\n"
+_NEAR = ("--ubatch-size", "--device")  # to a flag of ours, and an engine's own all the same
+# vLLM's benchmarks have these, dyno doesn't: reason → flags.
+REFUSED = {
+    "dyno measures plain sampling. Remove it, or use vLLM itself.": "--use-beam-search --best-of",
+    "a profiler slows the measurement; profile with vLLM itself.": "--profile --profile-result-dir",
+    "dyno does not measure LoRA adapters.": "--lora-modules --lora-path --lora-assignment",
+    "dyno does not download datasets; save it and give --dataset-path FILE.":
+        "--hf-subset --hf-split --hf-name --hf-output-len",
+    "dyno has no such dataset; use random prompts, or write the prompts to a file for --dataset-name custom.":
+        "--sonnet-input-len --sonnet-output-len --sonnet-prefix-len --prefix-repetition-prefix-len "
+        "--prefix-repetition-suffix-len --prefix-repetition-num-prefixes --prefix-repetition-output-len "
+        "--spec-bench-category --spec-bench-output-len --speed-bench-category --speed-bench-dataset-subset "
+        "--speed-bench-output-len --blazedit-min-distance --blazedit-max-distance --bfcl-categories",
+    "dyno sends text only.":
+        "--random-mm-base-items-per-request --random-mm-num-mm-items-range-ratio --random-mm-limit-mm-per-prompt "
+        "--random-mm-bucket-config --enable-multimodal-chat --asr-min-audio-len-sec --asr-max-audio-len-sec",
+}  # fmt: skip
 
 
 # ---- an engine ----
@@ -36,12 +61,49 @@ DRY_RUN = "print the commands and their problems, run nothing"
 def add_engine(g: argparse._ArgumentGroup) -> None:
     """Add an engine's flags, vLLM's where it has them. What an engine can't do is an error, never dropped."""
     flags.add(g, EngineSpec)
-    g.set_defaults(settings="flags")
+    g.set_defaults(settings="flags", own_args=[])
 
 
 def add_port(g: argparse._ActionsContainer, help: str, default: int | None = None) -> None:
     words = "must be a port, 1 to 65535"
     flags.number(g, int, Option("--port", None, help, least=1, most=65535, words=words), default)
+
+
+def add_model(g: argparse._ActionsContainer, help: str) -> None:
+    """Add --model, and the names that engines have for it."""
+    g.add_argument("--model", help=help)
+    g.add_argument("-m", "--model-path", "--model-id", dest="model", help=argparse.SUPPRESS)
+
+
+def pass_on(words: list[str], o: argparse.Namespace) -> None:
+    """Keep the flags of an engine for it. A word that follows none is the model, as in `vllm serve MODEL`."""
+    from dyno.engines.kinds import kind_of
+
+    kind, own, lacks_value = kind_of(o.engine or "vllm"), [], False
+    for word, on in switches(words, kind.is_switch):
+        if on is not None:
+            own.append(word if on else f"{word}=False")
+            lacks_value = False
+        elif re.match("--?[a-zA-Z]", word):
+            _check_slip(word.partition("=")[0], o.parser.flags)
+            own.append(word)
+            lacks_value = "=" not in word
+        elif lacks_value or (own and o.model):  # some flags take several values
+            own.append(word)
+            lacks_value = False
+        elif o.model or re.fullmatch(r"-?[\d.]+|(?i:true|false)", word):
+            raise UsageError(f"{word!r} follows no flag. Quote values that contain spaces.")
+        else:
+            o.model = word
+    o.own_args = own
+
+
+def _check_slip(name: str, ours: Iterable[str]) -> None:
+    known = [flag for flag in ours if flag.startswith("--")] if name not in _NEAR else []
+    if name.startswith("--") and (near := get_close_matches(name, known, n=1, cutoff=0.87)):
+        raise UsageError(
+            f"There is no {name}. Did you mean {near[0]}? If it is the engine's own: --engine-args='{name} …'."
+        )
 
 
 def given_engine(o: argparse.Namespace) -> list[str]:
@@ -51,18 +113,26 @@ def given_engine(o: argparse.Namespace) -> list[str]:
 
 def engine(kind: str, o: argparse.Namespace) -> EngineSpec:
     only = [f for f in given_engine(o) if f in ("--devices", "--replicas") or f.startswith("--engine-")]
-    only = [flag for flag in only if flag != "--engine-version"]
+    only = [*(flag for flag in only if flag != "--engine-version"), *o.own_args[:1]]
     if kind == "openai" and only:
         raise UsageError(f"{', '.join(only)}: --engine openai starts nothing, it measures a running server. Remove it.")
+    host = getattr(o, "host", None) or "127.0.0.1"
+    if kind != "openai" and host not in HOSTS:
+        raise UsageError(
+            f"--host {host}: dyno reaches an engine that it starts at 127.0.0.1. Use 127.0.0.1, or 0.0.0.0 to let "
+            "other machines reach it, too."
+        )
     container = flags.values(o, ContainerSpec)
     container["options"] = flags.shell_words(o.engine_container_args, "--engine-container-args")
     own = flags.values(o, EngineSpec)
-    own |= {"devices": _devices(o.devices), "args": flags.shell_words(o.engine_args, "--engine-args")}
+    args = [*flags.shell_words(o.engine_args, "--engine-args"), *o.own_args]
+    own |= {"devices": _devices(o.devices), "args": args}
     return EngineSpec(
         kind=kind,
         model=o.model,
         served_name=o.served_model_name,
         container=ContainerSpec(**container) if o.engine_image else None,
+        host="127.0.0.1" if kind == "openai" else HOSTS[host],
         port=o.port if kind != "openai" else None,
         **own,
     )

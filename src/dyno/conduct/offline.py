@@ -18,7 +18,7 @@ from dyno.checks.evidence import OfflineEvidence
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.prepare import longest, public
 from dyno.conduct.session import Watcher, others_s
-from dyno.conduct.trial import Outcome, summarize_samples
+from dyno.conduct.trial import Outcome, log_remarks, summarize_samples
 from dyno.conduct.worker import Worker, working
 from dyno.errors import EngineError, UsageError
 from dyno.facts.finding import verdict
@@ -48,12 +48,22 @@ def batch_of(trial: TrialSpec) -> Batch:
     o, w = trial.offline, trial.workload
     if o.kind == "micro":
         return Batch("micro", 1, longest(trial), o.depth or 0, o.by)
-    return Batch(o.kind, w.num_prompts, longest(trial) or 2048)
+    # Replicas share the prompts of a throughput trial; of a latency trial each has a batch of its own.
+    shared = replicas(trial) if o.kind == "throughput" else 1
+    if w.num_prompts < shared:
+        raise UsageError(f"{w.num_prompts} prompts can't be shared by {shared} replicas. Give at least {shared}.")
+    return Batch(o.kind, -(-w.num_prompts // shared), longest(trial) or 2048)
 
 
-def engine_plan(trial: TrialSpec, machine: Rig, dry: bool = False, batch: Batch | None = None) -> EnginePlan:
+def replicas(trial: TrialSpec) -> int:
+    return trial.engine.replicas if trial.engine else 1
+
+
+def engine_plan(
+    trial: TrialSpec, machine: Rig, dry: bool = False, batch: Batch | None = None, image: str | None = None
+) -> EnginePlan:
     assert trial.engine is not None
-    return EnginePlan(trial.engine, machine, dry=dry, batch=batch or batch_of(trial))
+    return EnginePlan(trial.engine, machine, dry=dry, batch=batch or batch_of(trial), image=image)
 
 
 def _widest(trials: Sequence[TrialSpec]) -> list[Batch]:
@@ -75,6 +85,8 @@ def lines(trial: TrialSpec, machine: Rig | None = None) -> Iterator[str]:
     yield from engine_plan(trial, machine or rig.look(), dry=True).lines()
     iterations, warmups = counts(trial)
     yield f"# {iterations} measured iterations after {warmups} to warm up"
+    if (copies := replicas(trial)) > 1:
+        yield f"# {copies} copies begin each iteration together, with up to {batch_of(trial).requests} prompts each"
 
 
 def problems(trial: TrialSpec, machine: Rig | None = None) -> list[str]:
@@ -110,7 +122,7 @@ def conduct(
         mine = [trial for trial, other in waiting if same_engine(plan, other)]
         waiting = [(trial, other) for trial, other in waiting if not same_engine(plan, other)]
         run = create(runs, _name(mine[0], plan))
-        with working(plan, run.path, watcher.phase, run.write_engine) as worker:
+        with working(plan, run.path, watcher.phase, run.write_engine, watcher.below) as worker:
             for i, trial in enumerate(mine):
                 if i:
                     run = create(runs, _name(trial, plan))
@@ -131,9 +143,9 @@ def same_engine(plan: EnginePlan, other: EnginePlan) -> bool:
     """Whether one loaded engine serves both."""
 
     def loaded(p: EnginePlan) -> tuple[Any, ...]:
-        launch = p.launches[0]
-        port = str(launch.port)  # another one each time
-        return [word for word in launch.argv if word != port], launch.env, launch.devices, p.spec.before, p.spec.after
+        own = {*(str(launch.port) for launch in p.launches), *p.containers}  # others each time
+        copies = [([w for w in one.argv if w not in own], one.env, one.devices) for one in p.launches]
+        return copies, p.spec.before, p.spec.after
 
     return loaded(plan) == loaded(other)
 
@@ -143,6 +155,7 @@ class Batches:
 
     def __init__(self, trial: TrialSpec, worker: Worker, watcher: Watcher) -> None:
         self._trial = trial
+        self._copies = replicas(trial)
         w = trial.workload
         self._fixed: list[Request] | None = None
         if w.dataset != "random":
@@ -166,7 +179,7 @@ class Batches:
         rng = np.random.default_rng([w.seed, 3, index])
         prefix = self.ids(np.random.default_rng([w.seed, 4]), w.prefix_len)
         # Lengths are the same in each iteration: else they would differ by what was asked for.
-        pairs = random_lengths(w)[:count]
+        pairs = random_lengths(w)[:count] * (self._copies if self._trial.kind == "latency" else 1)
         return [Request([*prefix, *self.ids(rng, n)], w.prefix_len + n, output) for n, output in pairs]
 
     def job(self, index: int, warmup: bool) -> dict[str, Any]:
@@ -174,8 +187,8 @@ class Batches:
         assert o is not None
         if o.kind == "micro":
             return self._micro(index, o)
-        few = t.workload.num_warmups or None if warmup and o.kind == "throughput" else None
-        requests = self.requests(index, few)
+        few = t.workload.num_warmups if warmup and o.kind == "throughput" else 0
+        requests = self.requests(index, max(few, self._copies) if few else None)
         return {
             "do": "generate",
             "prompts": [r.prompt for r in requests],
@@ -186,6 +199,13 @@ class Batches:
             "reset": True,
             "detokenize": o.detokenize,
         }
+
+    def shares(self, job: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return the part of each replica."""
+        if self._copies == 1:
+            return [job]
+        lists = [{name: job[name][i :: self._copies] for name in ("prompts", "wanted")} for i in range(self._copies)]
+        return [{**job, **own} for own in lists]
 
     def _micro(self, index: int, o: OfflineSpec) -> dict[str, Any]:
         w = self._trial.workload
@@ -220,7 +240,7 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
             prompts=len(first.get("prompts", [0])),
             repeated_prompts=0,
             sent_before=None,
-            rig=rig.look(),
+            rig=worker.plan.seen(rig.look()),
             place=place,
             model=worker.plan.shape(),
             peaks=worker.peaks,
@@ -238,13 +258,15 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
             job = first if i == warmups else batches.job(i, i < warmups)
             before, began = others_s(worker.cpu_s), time.monotonic()
             limit_s, count = trial.offline.timeout_s if trial.offline else 0.0, len(job.get("prompts", [0]))
-            answers = worker.ask(job, limit_s, lambda done: watcher.within(done, count))  # noqa: B023 (called meanwhile)
+            each = worker.ask(batches.shares(job), limit_s, lambda done: watcher.within(done, count))  # noqa: B023
             after, took_s = others_s(worker.cpu_s), time.monotonic() - began
-            own_s = sum(answer.pop("cpu_s", 0.0) for answer in answers)  # of a child that has ended
+            own_s = sum(it.pop("cpu_s", 0.0) for iterations in each for it in iterations)  # of a child that has ended
             others = None if before is None or after is None else max(after - before - own_s, 0.0) / took_s
-            for n, answer in enumerate(answers):
-                fields = {**answer, "index": i + n, "warmup": i < warmups, "others_cpu": others}
-                append(msgspec.convert(fields, Iteration))
+            if each and each[0]:
+                worker.is_build(each[0][0].get("told", {}).get("build_number"))
+            for n, parts in enumerate(zip(*each, strict=True)):
+                fields = {"index": i + n, "warmup": i < warmups, "others_cpu": others}
+                append(measured.joined([msgspec.convert({**part, **fields}, Iteration) for part in parts]))
             watcher.iteration(i + 1, warmups, iterations, took_s)
 
 
@@ -267,15 +289,18 @@ def finish(run: Run, interrupted: bool = False) -> Outcome:
             trial=manifest.trial,
             target=manifest.target,
             rig=manifest.rig,
+            host=manifest.place.host if manifest.place else None,
             engine=engine,
             repeats=manifest.place.repeats if manifest.place else 1,
             first_failure=run.first_failure(),
             telemetry=sampled,
             roofline=roof,
+            remarks=log_remarks(run),
             offline=summary,
             latencies_ms=measured.times_ms(manifest.trial, chosen),
             others_cpu=measured.others_cpu(chosen),
             wanted_iterations=counts(manifest.trial)[0],
+            reported=next((it.reported for it in chosen if it.reported), {}),
         )
     )
     result = Result(None, findings, verdict(findings), sampled, offline=summary, roofline=roof)

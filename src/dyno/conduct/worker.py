@@ -1,22 +1,23 @@
-"""A worker: an engine loaded in its own process, asked for one iteration after the other."""
+"""A worker: an engine loaded in its own process, or several copies of it, asked for one iteration after the other."""
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.lifecycle import Changed, Life, Say, around, describe, look_at, start, verify
+from dyno.conduct.lifecycle import Below, Changed, Life, Say, around, describe, look_at, silent, start, verify
+from dyno.conduct.start_watch import StartWatch
 from dyno.engines.engine import Engine
 from dyno.errors import UsageError
 from dyno.facts.target import TargetFacts, known
 from dyno.numbers import duration
 
-_WORD_EVERY_S = 20.0  # while it loads: a sign of life
 _LOOK_S = 0.5
+_LOOK_SEVERAL_S = 0.02  # at each copy in turn
 
 
 class Ready(msgspec.Struct):
@@ -38,35 +39,86 @@ class _Message(msgspec.Struct):
     refused: str | None = None  # it can't do that
     failed: str | None = None  # it tried
     progress: int | None = None  # requests of the iteration that are done
+    prepared: bool = False  # for an iteration that all copies begin together
 
 
 class Worker(Life):
     ready: Ready
 
     @property
-    def engine(self) -> Engine:
-        return self.engines[0]
+    def logs(self) -> list[Path]:
+        return [log for engine in self.engines if (log := engine.process.log).exists()]
 
     def ask(
-        self, job: dict[str, Any], limit_s: float, progress: Callable[[int], None] = lambda _: None
-    ) -> list[dict[str, Any]]:
-        """Do a job; return its iterations."""
-        began = time.monotonic()
+        self, jobs: Sequence[dict[str, Any]], limit_s: float, progress: Callable[[int], None] = lambda _: None
+    ) -> list[list[dict[str, Any]]]:
+        """Do one job with each copy; return the iterations of each. Several copies begin together."""
+        began, several = time.monotonic(), len(jobs) > 1
 
-        def waiting() -> None:
+        def waiting(engine: Engine) -> None:
             if time.monotonic() > began + limit_s:
-                raise self.engine.failed(f"didn't finish an iteration within {limit_s:g} s")
+                raise engine.failed(f"didn't finish an iteration within {limit_s:g} s")
 
-        self.engine.process.say(msgspec.json.encode(job))
-        while (message := _next_message(self.engine, waiting)).progress is not None:
-            progress(message.progress)
+        for engine, job in zip(self.engines, jobs, strict=True):
+            engine.process.say(msgspec.json.encode({**job, "common_start": several}))
+        if several:
+            self.answers(waiting)  # each has its prompts
+            for engine in self.engines:
+                engine.process.say(b"begin")
+        each = [message.iterations or [] for message in self.answers(waiting, progress)]
+        for answer in (a for iterations in each for it in iterations for a in it.get("answers", []) if a.get("error")):
+            answer["error"] = self.plan.clean(answer["error"])
+        return each
+
+    def answers(
+        self, waiting: Callable[[Engine], None], progress: Callable[[int], None] = lambda _: None, loading: bool = False
+    ) -> list[_Message]:
+        """Return the next message of each copy that isn't progress. Raise as soon as one of them died or failed."""
+        done = [0 for _ in self.engines]
+        answers: dict[int, _Message] = {}
+        while len(answers) < len(self.engines):
+            for i, engine in enumerate(self.engines):
+                # All are listened to in turn: one whose pipe is full would wait within its iteration.
+                look_s = 0.0 if i in answers else _LOOK_S if len(self.engines) == 1 else _LOOK_SEVERAL_S
+                message = self._hear(engine, look_s, loading)
+                if message is None:
+                    if i not in answers:
+                        waiting(engine)
+                elif message.progress is None:
+                    answers[i] = message
+                else:
+                    done[i] = message.progress
+                    progress(sum(done))
+        return [answers[i] for i in range(len(self.engines))]
+
+    def _hear(self, engine: Engine, look_s: float, loading: bool) -> _Message | None:
+        """Return the next message of a copy, if there is one. Raise where it died, with its last lines."""
+        others = ", and dyno stopped the other copies" if len(self.engines) > 1 else ""
+        line = engine.process.hear(look_s)
+        if line is None and not engine.process.alive() and (line := engine.process.hear(0)) is None:
+            when = f"after {duration(engine.process.age_s)}, while loading" if loading else "during a measurement"
+            raise engine.failed(f"exited with code {engine.process.exit_code} {when}{others}")
+        if line is None:
+            return None
+        try:
+            message = msgspec.json.decode(line, type=_Message)
+        except msgspec.MsgspecError:
+            # A banner of the interpreter's wrapper, before the worker itself had a say: for the log.
+            with engine.process.log.open("ab") as log:
+                log.write(line + b"\n")
+            if loading:
+                return None
+            raise engine.failed("sent a message that dyno can't read") from None
         if message.refused:
             raise UsageError(f"{self.plan.title} refused: {self.plan.clean(message.refused)}")
         if message.failed:
-            raise self.engine.failed(f"failed: {self.plan.clean(message.failed)}")
-        for answer in (a for it in message.iterations or [] for a in it.get("answers", []) if a.get("error")):
-            answer["error"] = self.plan.clean(answer["error"])
-        return message.iterations or []
+            raise engine.failed(f"failed: {self.plan.clean(message.failed)}{others}")
+        return message
+
+    def is_build(self, number: object) -> None:
+        """Note the build that a program reports with its result. 0: built without git, unknown."""
+        if isinstance(number, int) and number and str(number) != self.facts.version:
+            self.note(version=str(number))
 
     def describe(self) -> str:
         """Say in a line what came up."""
@@ -75,57 +127,31 @@ class Worker(Life):
 
 
 @contextlib.contextmanager
-def working(plan: EnginePlan, folder: Path, say: Say, changed: Changed) -> Iterator[Worker]:
+def working(plan: EnginePlan, folder: Path, say: Say, changed: Changed, below: Below = silent) -> Iterator[Worker]:
     """Load the engine and verify it; end it on leaving."""
     worker = Worker(plan, changed)
-    with around(worker, folder, say):
+    with around(worker, folder, say, below):
+        plan = worker.plan  # perhaps another, by the version of an image that was pulled
         say(f"Loading {describe(plan)}")
-        worker.engines.append(start(plan, folder / "engine.log"))
-        worker.ready = _loaded(worker.engine, plan, say)
-        target = verify(plan, worker.engine, _target(plan, worker.ready))
-        worker.came_up(target, worker.engine.process.age_s, worker.ready.version)
+        for i in range(len(plan.launches)):
+            worker.engines.append(start(plan, folder, i))
+        each = _loaded(worker, below)
+        worker.ready = each[0]
+        targets = [verify(plan, e, _target(plan, r)) for e, r in zip(worker.engines, each, strict=True)]
+        worker.came_up(targets[0], max(e.process.age_s for e in worker.engines), worker.ready.version)
         say(worker.describe())
         yield worker
 
 
-def _loaded(engine: Engine, plan: EnginePlan, say: Say) -> Ready:
-    word_due_s = _WORD_EVERY_S
-    limit = plan.spec.ready_timeout_s
-
-    def waiting() -> None:
-        nonlocal word_due_s
-        age_s = engine.process.age_s
-        if age_s > limit:
-            raise engine.failed(f"wasn't loaded within {limit:g} s")
-        if age_s > word_due_s:
-            word_due_s += _WORD_EVERY_S
-            say(f"Still loading after {age_s:.0f} s: {plan.clean(engine.process.last_line())[:100]}")
-
-    message = _next_message(engine, waiting, loading=True)
-    if message.ready is None:
-        raise engine.failed("sent an unexpected message instead of being ready")
-    engine.ready = True
-    return message.ready
-
-
-def _next_message(engine: Engine, waiting: Callable[[], None], loading: bool = False) -> _Message:
-    """Return its next message. Raise where it died, with its last lines."""
-    while True:
-        line = engine.process.hear(_LOOK_S)
-        if line is None and not engine.process.alive() and (line := engine.process.hear(0)) is None:
-            when = f"after {duration(engine.process.age_s)}, while loading" if loading else "during a measurement"
-            raise engine.failed(f"exited with code {engine.process.exit_code} {when}")
-        if line is None:
-            waiting()
-            continue
-        try:
-            return msgspec.json.decode(line, type=_Message)
-        except msgspec.MsgspecError:
-            # A banner of the interpreter's wrapper, before the worker itself had a say: for the log.
-            with engine.process.log.open("ab") as log:
-                log.write(line + b"\n")
-            if not loading:
-                raise engine.failed("sent a message that dyno can't read") from None
+def _loaded(worker: Worker, below: Below) -> list[Ready]:
+    watch = StartWatch(worker.plan, worker.engines, below, "loading")
+    each = []
+    for engine, message in zip(worker.engines, worker.answers(watch.look, loading=True), strict=True):
+        if message.ready is None:
+            raise engine.failed("sent an unexpected message instead of being ready")
+        engine.ready = True
+        each.append(message.ready)
+    return each
 
 
 def _target(plan: EnginePlan, ready: Ready) -> TargetFacts:

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from dyno.engines import container
+from dyno.engines import image
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import accepted, is_of
 
@@ -89,8 +89,8 @@ def remove(name: str) -> None:
         if users:
             raise EngineError(f"{name} is in use by process {', '.join(map(str, users))}. Stop it first.")
         env = read(engines / name)
-        if env and env.image and env.tool and container.digest(env.tool, env.image):
-            container.remove_image(env.tool, env.image)
+        if env and env.image and env.tool and image.digest(env.tool, env.image):
+            image.remove(env.tool, env.image)
         sweep(engines / name)
 
 

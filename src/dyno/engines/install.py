@@ -23,6 +23,7 @@ from urllib.parse import unquote
 import msgspec
 
 from dyno.engines import container, llama_build, versions
+from dyno.engines import image as images
 from dyno.engines.environment import Environment, Say, engines_folder, home, locked, read, sweep, write
 from dyno.engines.kinds import KINDS
 from dyno.engines.launch import version_in_image
@@ -428,7 +429,7 @@ class ImageInstallation(Installation):
     def look_up(self) -> str:
         asked, image = self.asked, self._spec.image
         self._tool = container.tool()
-        self._digest = container.pull_or_build(self._spec, self._tool, self._say, self.log)
+        self._digest = images.pull_or_build(self._spec, self._tool, self._say, self.log, self._below)
         actual = version_in_image(KINDS[asked.kind], self._spec)
         if asked.version and actual and not is_of(actual, asked.version):
             raise EngineError(

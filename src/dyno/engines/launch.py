@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from dyno import secrets
-from dyno.engines import container, environment, versions
+from dyno.engines import container, environment, image, versions
 from dyno.engines.kinds.base import EngineKind, Program
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, accepted, is_of
@@ -88,11 +88,9 @@ def _named(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
             raise UsageError(f"dyno can't run {kind.title} in a container. Use a local installation.")
         # The image knows best, if it is here; then its tag; the setting may be written for another version.
         version = None if dry else version_in_image(kind, spec.container)
-        asked, named = version is not None, versions.version_of(spec.container.image)
+        version = version or versions.version_of(spec.container.image)
         where = f"the image {spec.container.image}"
-        return Program(
-            list(kind.in_container), version or named or spec.version, where=where, asked=asked or bool(named)
-        )
+        return Program(list(kind.in_container), version or spec.version, where=where, asked=version is not None)
     if spec.environment:
         env = environment.find(kind.name, name=spec.environment)
         if env is None:
@@ -180,7 +178,7 @@ def version_in(python: str, packages: tuple[str, ...]) -> str | None:
 def version_in_image(kind: EngineKind, spec: ContainerSpec) -> str | None:
     """Return the version in an image. None: it isn't on this machine, or doesn't tell."""
     tool = container.tool(spec.tool)
-    if container.digest(tool, spec.image) is None:
+    if image.digest(tool, spec.image) is None:
         return None
     if kind.packages:
         return next(iter(container.software(spec, tool, kind.packages).values()), None)
@@ -227,13 +225,13 @@ def launches(
     batch: Batch | None = None,
 ) -> list[Launch]:
     """`devices`: those of the rig that may be used, in order. `batch`: an offline run instead of a server."""
-    kind.check_args(spec.args, program.version)
+    own = kind.own_args(spec.args, program, batch)
     shares = _shares(spec, devices)
     return [
         Launch(
             argv=[
                 *(kind.argv(spec, program, port) if batch is None else worker_argv(kind, spec, program, port, batch)),
-                *spec.args,
+                *own,
             ],
             env={
                 **(kind.env(spec) if batch is None else kind.worker_env(program)),

@@ -11,7 +11,7 @@ from dyno.errors import UsageError
 from dyno.facts.engine import before, is_of, numbers
 
 
-class Image(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KnownImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A line of the table: one version, or all from `since` to before `until`."""
 
     engine: str
@@ -39,7 +39,7 @@ class Pins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class VersionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    image: list[Image]
+    image: list[KnownImage]
     pins: list[Pins]
 
 
@@ -74,7 +74,7 @@ def image_of(engine: str, variant: str, version: str | None) -> tuple[str, str |
     )
 
 
-def _nearest(rows: list[Image], version: str) -> str:
+def _nearest(rows: list[KnownImage], version: str) -> str:
     """Return the closest version on either side."""
     bounds = {v for row in rows if not row.gone for v in (row.version or row.since, row.until) if v}
     below = [v for v in bounds if before(v, version)]

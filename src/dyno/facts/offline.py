@@ -64,6 +64,14 @@ class Answer(msgspec.Struct):
     error: str | None = None  # None: completed
 
 
+class ReplicaPart(msgspec.Struct):
+    """One replica's part of an iteration."""
+
+    start_ns: int
+    end_ns: int
+    requests: int  # its answers follow those of the replicas before it
+
+
 class Iteration(msgspec.Struct):
     index: int  # from 0, the warm-ups first
     start_ns: int  # on the machine's monotonic clock
@@ -77,6 +85,7 @@ class Iteration(msgspec.Struct):
     reported: Annotated[dict[str, Any], "llama-bench's report about itself and the test"] = msgspec.field(
         default_factory=dict, name="told"
     )
+    parts: Annotated[list[ReplicaPart], "begin, end and requests of each replica, where there are several"] = []
 
 
 class Speculation(msgspec.Struct, frozen=True):
@@ -94,13 +103,27 @@ class Speculation(msgspec.Struct, frozen=True):
         return 1 + self.accepted_tokens / self.drafts if self.drafts else None
 
 
+class ReplicaFigures(msgspec.Struct, frozen=True):
+    """One of several replicas, over its own times."""
+
+    index: int
+    completed: int
+    failed: int
+    input_tokens: int
+    output_tokens: int
+    duration_s: float  # the sum over its iterations
+    output_throughput: Spread
+    total_token_throughput: Spread
+    late_ms: float  # the most that it began after the first one
+
+
 class OfflineSummary(msgspec.Struct, frozen=True):
     """Figures over the measured iterations, without warm-ups."""
 
     kind: OfflineKind
     iterations: int
     requests: int  # of one iteration
-    duration_s: float  # the sum over the iterations
+    duration_s: float  # the sum over the iterations: of replicas, from the first begin to the last end
     completed: int
     failed: int
     failure_example: str | None
@@ -125,3 +148,4 @@ class OfflineSummary(msgspec.Struct, frozen=True):
     decoded_tokens: int = 0  # after the first of each request
     speculation: Speculation | None = None
     speed: float | None = None  # the one figure of a list: output tokens/s; of a micro test its own, if known
+    replicas: list[ReplicaFigures] = []  # where there are several

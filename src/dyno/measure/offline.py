@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 import numpy as np
 
-from dyno.facts.offline import Answer, Iteration, OfflineSummary, Speculation
+from dyno.facts.offline import Answer, Iteration, OfflineSummary, ReplicaFigures, ReplicaPart, Speculation
 from dyno.facts.spread import Distribution, Spread
 from dyno.facts.trial import TrialSpec
 from dyno.measure.statistics import distribution_ms
@@ -70,6 +70,58 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
         speculation=_speculation(iterations),
         decoded_tokens=decoding,
         speed=speed.mean if speed else None,
+        replicas=[_replica(iterations, i) for i in range(len(iterations[0].parts))],
+    )
+
+
+def joined(parts: Sequence[Iteration]) -> Iteration:
+    """Return the parts of all replicas as one iteration: from the first begin to the last end."""
+    if len(parts) == 1:
+        return parts[0]
+    start, end = min(p.start_ns for p in parts), max(p.end_ns for p in parts)
+    answers = [_later(a, p.start_ns - start) for p in parts for a in p.answers]
+
+    def total(name: str) -> int | None:
+        counts = [n for p in parts if (n := getattr(p, name)) is not None]
+        return sum(counts) if counts else None
+
+    return msgspec.structs.replace(
+        parts[0],
+        start_ns=start,
+        end_ns=end,
+        answers=answers,
+        parts=[ReplicaPart(p.start_ns, p.end_ns, len(p.answers)) for p in parts],
+        **{name: total(name) for name in ("drafts", "drafted_tokens", "accepted_tokens")},
+    )
+
+
+def _later(a: Answer, ns: int) -> Answer:
+    times = {name: getattr(a, name) for name in ("start_ns", "first_ns", "end_ns")}
+    return msgspec.structs.replace(a, **{name: t + ns for name, t in times.items() if t is not None})
+
+
+def _replica(iterations: Sequence[Iteration], index: int) -> ReplicaFigures:
+    own = []  # its part of each iteration, with its answers
+    for it in iterations:
+        first = sum(part.requests for part in it.parts[:index])
+        own.append((part := it.parts[index], it.answers[first : first + part.requests]))
+    completed = [a for _, answers in own for a in answers if a.error is None]
+
+    def rate(count: Callable[[Answer], int]) -> Spread:
+        return overall(
+            [(sum(count(a) for a in answers if a.error is None), p.end_ns - p.start_ns) for p, answers in own]
+        )
+
+    return ReplicaFigures(
+        index=index,
+        completed=len(completed),
+        failed=sum(len(answers) for _, answers in own) - len(completed),
+        input_tokens=sum(a.prompt_tokens for a in completed),
+        output_tokens=sum(a.output_tokens for a in completed),
+        duration_s=sum(part.end_ns - part.start_ns for part, _ in own) / NS_PER_S,
+        output_throughput=rate(lambda a: a.output_tokens),
+        total_token_throughput=rate(lambda a: a.prompt_tokens + a.output_tokens),
+        late_ms=max(it.parts[index].start_ns - it.start_ns for it in iterations) / NS_PER_MS,
     )
 
 

@@ -130,6 +130,10 @@ def offline_block(result: Result, trial: TrialSpec, warmups: int) -> str:
     spread("Request throughput (req/s):", s.request_throughput)
     spread("Output token throughput (tok/s):", s.output_throughput)
     spread("Total token throughput (tok/s):", s.total_token_throughput)
+    if s.replicas:
+        line("Replicas:", len(s.replicas))
+        line("  Output tok/s of each:", " / ".join(number(r.output_throughput.mean) for r in s.replicas))
+        line("  Began after the first, at most (ms):", max(r.late_ms for r in s.replicas))
     lines += _latency(s.latency, s.first_latency_ms)
     if any(v is not None for v in (s.prefill_ms, s.decode_ms, s.tpot_ms)):
         lines.append(f"{'Per Request':-^50}")

@@ -3,8 +3,6 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from msgspec.structs import replace
-
 from dyno.facts.report import CommandText, Report, Sheet
 from dyno.report import table as renderers
 from dyno.report import tables
@@ -56,11 +54,7 @@ def _section(title: str, some: list[Table]) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
-    """Without the columns that a page has for the mean alone."""
-    keep = [i for i, c in enumerate(table.columns) if not c.shown or {"p50", "p99"} & {*c.shown}]
-    lines = [replace(line, cells=[line.cells[i] for i in keep]) for line in table.lines]
-    shorter = replace(table, columns=[table.columns[i] for i in keep], lines=lines)
-    yield "\n".join(renderers.markdown(shorter, escaped))
+    yield "\n".join(renderers.markdown(table, escaped))
     yield escaped_line(table.about)
 
 

@@ -60,7 +60,7 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
     lines = [Line([*row, Cell(word)]) for row, word in zip(cells, verdicts, strict=True)]
     yield from terminal(Table(shown, lines), more="`dyno runs show STUDY --json`")
     how = "95 % confidence interval" if kind == "serve" else "standard deviation"
-    spread = f" Over n repeats: totals of completed and failed, means of the rest, ± {how}."
+    spread = f" Over n repeats: totals of completed, failed and duration, means of the rest, ± {how}."
     yield from wrapped(about + (spread if repeats else ""))
     for finding in (f for row in rows for f in row.findings):
         yield from _finding(finding)
@@ -121,6 +121,7 @@ class _Figure(NamedTuple):
         ]  # fmt: skip
 
 
+_DURATION = _Figure("duration\ns", lambda repeats: sum(r.duration_s for r in repeats))
 _Columns = tuple[list[_Figure], str]  # the figures of one kind of benchmark, and a line about them
 
 
@@ -134,6 +135,9 @@ def _serving(results: Sequence[Result]) -> _Columns:
         *([_Figure(f"TTFT\np{tail}", _latency("ttft", tail), better="lower")] if tail else []),
         _Figure("TPOT\np50", _latency("tpot"), better="lower"),
         _Figure("req/s", lambda repeats: mean(r.served.request_throughput for r in repeats), better="higher"),
+        _Figure("TTFT\nmean", _latency("ttft", "mean"), better="lower"),
+        _Figure("TPOT\nmean", _latency("tpot", "mean"), better="lower"),
+        _DURATION,
     ]
     return figures, "tok/s: output tokens over the whole run. Latencies in ms, from sending."
 
@@ -148,14 +152,16 @@ def _output_speed(repeats: Sequence[Result]) -> float | tuple[float, float]:
     return _with_interval(speeds)
 
 
-def _latency(stem: str, percentile: str | None = None) -> _Value:
+def _latency(stem: str, statistic: str = "median") -> _Value:
+    """`statistic`: mean, median or a percentile."""
+
     def value(repeats: Sequence[Result]) -> float | tuple[float, float] | None:
         """Unknown, too, where a busy client doesn't know it of one of them: the others may be the quick ones."""
         latencies = [d for r in repeats if not (d := getattr(r.served, stem)).empty]
-        if percentile is None:
-            values = [d.median for d in latencies]
+        if statistic in ("mean", "median"):
+            values = [getattr(d, statistic) for d in latencies]
         else:
-            values = [d.percentiles[percentile] for d in latencies if percentile in d.percentiles]
+            values = [d.percentiles[statistic] for d in latencies if statistic in d.percentiles]
         return _with_interval(values) if values and None not in values else None
 
     return value
@@ -205,7 +211,7 @@ _OFFLINE: dict[str, _Columns] = {
         [_Figure("completed", _sum("completed"), count), _Figure("failed", _sum("failed"), count, keep=True),
          _speed("output\ntok/s", "output_throughput", keep=True), _speed("total\ntok/s", "total_token_throughput"),
          _speed("req/s", "request_throughput"), _Figure("drafts\naccepted", _accepted, percent),
-         _Figure("FLOPS\nused", _peak("whole", "arithmetic"), percent)],
+         _Figure("FLOPS\nused", _peak("whole", "arithmetic"), percent), _DURATION],
         "All prompts at once. total: input and output tokens. FLOPS used: share of the machine's peak arithmetic.",
     ),
     "latency": (
@@ -213,7 +219,8 @@ _OFFLINE: dict[str, _Columns] = {
          _Figure("batch\nms", _spread("latency"), better="lower", keep=True),
          _Figure("prefill\nms", _spread("prefill_ms"), better="lower"),
          _Figure("TPOT\nms", _spread("tpot_ms"), better="lower"), _speed("output\ntok/s", "output_throughput"),
-         _Figure("drafts\naccepted", _accepted, percent), _Figure("BW\nused", _peak("decode", "bandwidth"), percent)],
+         _Figure("drafts\naccepted", _accepted, percent), _Figure("BW\nused", _peak("decode", "bandwidth"), percent),
+         _DURATION],
         "One batch, repeated. prefill, TPOT: per request. BW used: share of the peak memory bandwidth, while decoding.",
     ),
     "micro": (

@@ -124,7 +124,8 @@ def _varying(entries: Sequence[Entry]) -> list[str]:
 def _in_common(entries: Sequence[Entry]) -> str:
     varying = set(_varying(entries))
     shared = entries[0].load.without(*varying)
-    return f"All rows: {shared.words}." if shared else ""
+    totals = "Completed, failed and duration are totals over repeats." if any(e.repeats > 1 for e in entries) else ""
+    return " ".join(filter(None, [f"All rows: {shared.words}." if shared else "", totals]))
 
 
 def _counts(entries: Sequence[Entry]) -> list[_Drawn]:
@@ -144,11 +145,12 @@ def verdict_words(entry: Entry) -> str:
 
 
 def _figures(entries: Sequence[Entry]) -> list[_Drawn]:
-    """Speeds, then latencies. A figure without values has no column."""
+    """The duration and speeds, then latencies. A figure without values has no column."""
     drawn: list[_Drawn] = []
     for m in METRICS.values():
         if m.column:
-            drawn += _by_meaning(m.column, "", entries, lambda e, n=m.name: e.figures.get(n), per=True)  # type: ignore[misc]
+            rate = m.kind == "rate"  # its title has its unit
+            drawn += _by_meaning(m.column, "" if rate else m.unit, entries, lambda e, n=m.name: e.figures.get(n), rate)  # type: ignore[misc]
     drawn += _by_meaning("score", "", entries, lambda e: e.figures.get("score"))
     return drawn + [column for stem in SAMPLED for column in _latencies(entries, stem)]
 

@@ -12,6 +12,7 @@ from dyno.facts.engine import EngineSpec, Limits, before, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
 from dyno.http import Client
+from dyno.option import opposite, switches
 
 # The portable settings that become flags, in the order in which they are written.
 PORTABLE = (
@@ -50,6 +51,13 @@ class EngineFlag(NamedTuple):
 
 
 EngineFlags = Mapping[str, EngineFlag | Sequence[EngineFlag]]  # of each setting, the ways to pass it
+
+
+class Switch(NamedTuple):
+    """How versions spell a boolean flag. All read --x; one that can't turn it off has it off by default."""
+
+    negated: str | None = None  # the first version that reads --no-x
+    valued: tuple[str, str] | None = None  # since, until: versions that read --x=False
 
 
 def span(since: str, until: str) -> str:
@@ -100,6 +108,7 @@ class EngineKind:
     options: ClassVar[EngineFlags] = {}
     # Its own flags that came or went: flag → (since, until, replacement). Reported before the start, not by a crash.
     own_flags: ClassVar[Mapping[str, tuple[str, str, str]]] = {}
+    switches: ClassVar[Mapping[str, Switch]] = {}  # its own boolean flags
     # In its log: a field of TargetFacts → patterns, and a part of its start → a pattern of its seconds. The first
     # pattern that matches counts, at its last place; of several groups, the product.
     log: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -206,18 +215,39 @@ class EngineKind:
             return False
         return not self._option("quantization", spec.quantization, version)
 
-    def check_args(self, args: Sequence[str], version: str | None) -> None:
-        """Raise for a flag in `args` that this version is known not to have."""
+    def is_switch(self, flag: str) -> bool:
+        """Return whether a flag, perhaps with underscores, is one of its boolean ones, or turns one off."""
+        dashed = flag.replace("_", "-")
+        return dashed in self.switches or opposite(dashed) in self.switches
+
+    def own_args(self, args: Sequence[str], program: Program, batch: Batch | None = None) -> list[str]:
+        """Return its own arguments as this version reads them; raise for one that it is known not to have."""
+        out: list[str] = []
+        for word, on in switches(args, self.is_switch):
+            out += [word] if on is None else self._switched(word.replace("_", "-"), on, program.version)
+        self._check_args(out, program.version)
+        return out
+
+    def _switched(self, flag: str, on: bool, version: str | None) -> list[str]:
+        if flag not in self.switches:
+            flag, on = opposite(flag), not on
+        way = self.switches[flag]
+        if on:
+            return [flag]
+        if way.valued and within(version, *way.valued):
+            return [f"{flag}=False"]
+        return [opposite(flag)] if way.negated is not None and within(version, way.negated, "") else []
+
+    def _check_args(self, args: Sequence[str], version: str | None) -> None:
+        lost = []
         for arg in args:
             name = "--" + arg[2:].partition("=")[0].replace("_", "-") if arg.startswith("--") else ""
             hits = [f for f in self.own_flags if f == name or (len(name) > 8 and f.startswith(name))]
-            if len(hits) != 1:
-                continue
-            since, until, advice = self.own_flags[hits[0]]
-            if not within(version, since, until):
-                raise UsageError(
-                    f"{self._named(version)} has no {hits[0]}; versions {span(since, until)} have it. {advice}"
-                )
+            if len(hits) == 1 and not within(version, *self.own_flags[hits[0]][:2]):
+                since, until, advice = self.own_flags[hits[0]]
+                lost.append(f"has no {hits[0]}; versions {span(since, until)} have it. {advice}")
+        if lost:
+            raise UsageError(f"{self._named(version)} {' It '.join(lost)}")
 
 
 def word(value: str) -> str:
@@ -245,7 +275,7 @@ def fact(name: str, match: re.Match[str]) -> Any:
     text = groups[0]
     if text in ("None", "none"):
         return "" if name == "quantization" else None  # the log says that nothing is quantized: that is known, then
-    if name == "prefix_caching":
+    if name in ("prefix_caching", "chunked_prefill"):
         return text.lower() in ("true", "1")
     if len(groups) > 1:
         return int(math.prod(_BYTES.get(group) or float(group) for group in groups))

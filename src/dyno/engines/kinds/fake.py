@@ -7,6 +7,7 @@ import msgspec
 
 from dyno.engines.fake import FakeSpec, changed
 from dyno.engines.kinds.base import EngineFlag, EngineKind, Program
+from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec
 
 
@@ -31,6 +32,8 @@ class FakeKind(EngineKind):
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         self.flags(spec, None)  # a setting that it can't do is an error here too
+        if spec.host != "127.0.0.1":
+            raise UsageError(f"The fake engine listens at 127.0.0.1, not at {spec.host}. Remove the host.")
         default = FakeSpec()
         own = FakeSpec(
             model=spec.served_name or spec.model or default.model,

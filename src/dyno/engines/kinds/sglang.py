@@ -45,7 +45,7 @@ class SgLang(EngineKind):
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         out = [*program.argv, *(["serve"] if program.binary and len(program.argv) == 1 else [])]
-        out += ["--model-path", self.model_of(spec), "--host", "127.0.0.1", "--port", str(port)]
+        out += ["--model-path", self.model_of(spec), "--host", spec.host, "--port", str(port)]
         if program.version is None or not before(program.version, "0.4.1"):
             out.append("--enable-metrics")
         return out + self.flags(with_dtype(spec), program.version)

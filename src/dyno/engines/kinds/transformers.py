@@ -38,7 +38,7 @@ class Transformers(EngineKind):
             raise UsageError(
                 "transformers serve has no served_name: it serves a model under its own name or path. Remove it."
             )
-        out = [*program.argv, "serve", self.model_of(spec), "--host", "127.0.0.1", "--port", str(port)]
+        out = [*program.argv, "serve", self.model_of(spec), "--host", spec.host, "--port", str(port)]
         if spec.max_batched_tokens or spec.memory_fraction:
             # Without a limit its cache takes a share of all memory, free or not: with 24 GB it was killed for that.
             out.append("--continuous-batching")

@@ -13,6 +13,7 @@ from dyno.engines.kinds.base import (
     EngineKind,
     LogFacts,
     Program,
+    Switch,
     fact,
     flag,
     last_match,
@@ -43,7 +44,8 @@ _ARGUMENTS = {  # in the line of the arguments, as "'max_num_seqs': 8"
     name: rf"'{argument}': '?([\w.-]+)"
     for name, argument in {
         "slots": "max_num_seqs", "quantization": "quantization", "kv_cache_dtype": "kv_cache_dtype",
-        "prefix_caching": "enable_prefix_caching", "tensor_parallel": "tensor_parallel_size",
+        "prefix_caching": "enable_prefix_caching", "chunked_prefill": "enable_chunked_prefill",
+        "tensor_parallel": "tensor_parallel_size",
     }.items()
 }  # fmt: skip
 _CONFIG = {  # in the line that begins the engine, as 'dtype=torch.bfloat16'
@@ -52,6 +54,7 @@ _CONFIG = {  # in the line that begins the engine, as 'dtype=torch.bfloat16'
     "quantization": r"\bquantization=([\w-]+)",
     "kv_cache_dtype": r"\bkv_cache_dtype=(\w+)",
     "prefix_caching": r"\benable_prefix_caching=(\w+)",
+    "chunked_prefill": r"\b(?:enable_chunked_prefill|chunked_prefill_enabled)=(\w+)",
     "tensor_parallel": r"\btensor_parallel_size=(\d+)",
     "version": r"V\d LLM engine \(v([^)]+)\)",
 }
@@ -115,6 +118,54 @@ _OWN_FLAGS = {
     "--enable-expert-parallel": ("0.8.0", "", "Remove it."),
 }
 
+_SWITCHES = {  # the first version that reads --no-x; '': all that have the flag; None: none → boolean flags
+    "0.6.5": "enable-prefix-caching",
+    "0.8.5": (
+        "calculate-kv-scales disable-chunked-mm-input disable-custom-all-reduce enable-chunked-prefill "
+        "enable-expert-parallel enable-lora enable-lora-bias fully-sharded-loras multi-step-stream-outputs "
+        "ray-workers-use-nsight"
+    ),
+    "0.9.0": (
+        "disable-cascade-attn disable-sliding-window enable-reasoning enable-sleep-mode enforce-eager "
+        "skip-tokenizer-init trust-remote-code"
+    ),
+    "0.10.0": (
+        "allow-credentials disable-fastapi-docs disable-frontend-multiprocessing disable-uvicorn-access-log "
+        "enable-auto-tool-choice enable-force-include-usage enable-prompt-tokens-details enable-request-id-headers "
+        "enable-server-load-tracking enable-ssl-refresh return-tokens-as-token-ids"
+    ),
+    "0.10.1": "disable-log-requests",
+    "": (
+        "allow-deprecated-quantization async-scheduling cohere-is-reasoning-model cudagraph-metrics "
+        "data-parallel-external-lb data-parallel-hybrid-lb disable-hybrid-kv-cache-manager "
+        "disable-nccl-for-dp-synchronization enable-bf16x3-router-gemm enable-cumem-allocator enable-dbo "
+        "enable-elastic-ep enable-ep-weight-filter enable-eplb enable-fault-tolerance enable-flash-late-interaction "
+        "enable-flashinfer-autotune enable-layerwise-nvtx-tracing enable-log-deltas enable-log-outputs "
+        "enable-log-requests enable-logging-iteration-details enable-mamba-cache-stochastic-rounding "
+        "enable-mfu-metrics enable-mixed-moe-lora-format enable-mm-embeds enable-moe-shared-loras enable-offline-docs "
+        "enable-per-request-metrics enable-prompt-embeds enable-return-routed-experts enable-tokenizer-info-endpoint "
+        "enable-tower-connector-lora eplb-log-balancedness exclude-tools-when-tool-choice-none "
+        "fail-on-environ-validation guided-decoding-disable-additional-properties "
+        "guided-decoding-disable-any-whitespace guided-decoding-disable-fallback interleave-mm-strings "
+        "jit-monitor-verbose kv-cache-metrics kv-sharing-fast-prefill language-model-only log-error-stack "
+        "mm-encoder-only numa-bind return-sampling-mask scheduler-reserve-full-isl skip-mm-profiling "
+        "specialize-active-lora tokens-only trust-request-chat-template use-fp64-gumbel use-gpu-for-pooling-score "
+        "use-replayssm use-tqdm-on-load"
+    ),
+    None: (
+        "aggregate-engine-logging data-parallel-multi-port-external-lb disable-async-output-proc disable-log-stats "
+        "disable-logprobs-during-spec-decoding disable-mm-preprocessor-cache enable-multimodal-encoder-data-parallel "
+        "enable-prompt-adapter engine-use-ray expand-tools-even-if-tool-choice-none grpc headless "
+        "mm-cache-preprocessor speculative-disable-mqa-scorer use-v2-block-manager worker-use-ray"
+    ),
+}  # fmt: skip
+_VALUED = {  # versions that read --x=False
+    "enable-chunked-prefill": ("", "0.8.5"),
+    "multi-step-stream-outputs": ("0.6.3", "0.8.5"),
+    "disable-logprobs-during-spec-decoding": ("0.5.5", "0.8.3"),
+    "disable-chunked-mm-input": ("0.8.4", "0.8.5"),
+}
+
 
 class Vllm(EngineKind):
     name = "vllm"
@@ -130,6 +181,9 @@ class Vllm(EngineKind):
     )  # fmt: skip
     options = _OPTIONS
     own_flags = _OWN_FLAGS
+    switches = {
+        f"--{name}": Switch(since, _VALUED.get(name)) for since, names in _SWITCHES.items() for name in names.split()
+    }
     log = {
         "kv_cache_tokens": (r"(?:GPU|CPU|HPU|TPU)? ?KV cache size: ([\d,]+) tokens",),
         "weights_bytes": (r"(?:Model loading|Loading model weights|model weights) took ([\d.]+) (Gi?B)",),
@@ -144,7 +198,7 @@ class Vllm(EngineKind):
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         model = self.model_of(spec)
         own = [*program.argv, "serve", model] if program.binary else [*program.argv, "--model", model]
-        own += ["--host", "127.0.0.1", "--port", str(port)]
+        own += ["--host", spec.host, "--port", str(port)]
         settings = with_dtype(spec)
         own += self.flags(settings, program.version, leave=("draft_model", "draft_tokens"))
         return own + _speculation(spec, program.version)

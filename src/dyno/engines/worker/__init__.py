@@ -25,6 +25,7 @@ class FailedError(Exception):
 
 class WorkerEngine:
     progress: Callable[[int], None]  # takes the number of completed requests of an iteration
+    begin: Callable[[], None]  # called right before the clock runs: waits until all replicas are prepared
 
     def facts(self) -> dict[str, Any]:
         """Return what it knows once it is loaded: fields of `conduct.worker.Ready`."""

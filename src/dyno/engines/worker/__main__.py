@@ -49,7 +49,12 @@ def main() -> None:
             last_ns = package.now_ns()
             say({"progress": done})
 
-    engine.progress = progress
+    def begin() -> None:
+        if job.get("common_start"):
+            say({"prepared": True})
+            sys.stdin.readline()
+
+    engine.progress, engine.begin = progress, begin
     say({"ready": engine.facts()})  # other code wrote anything on stdout before this line
     for line in sys.stdin:
         job = json.loads(line)

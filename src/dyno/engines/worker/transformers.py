@@ -124,6 +124,7 @@ class TransformersWorker(WorkerEngine):
         answers: list[Answer] = []
         counts: dict[str, int] = {}
         self._sync()
+        self.begin()
         begun = now_ns()
         for i in range(0, len(prompts), size):
             answers += self._batch(prompts[i : i + size], job["wanted"][i : i + size], job, begun, counts)
@@ -190,6 +191,7 @@ class TransformersWorker(WorkerEngine):
         manager.start()
         try:
             results: dict[str, Any] = {}
+            self.begin()
             start = now_ns()
             names = [
                 manager.add_request(

@@ -1,0 +1,227 @@
+"""Flags of an engine as people type them: all spellings reach it as its version reads them, and none is dropped."""
+
+import argparse
+
+import pytest
+
+from dry_runs import DryRun, dry_run
+from dyno.cli.main import main, parser
+from dyno.engines.kinds import kind_of
+
+__all__ = ["dry_run"]
+COMMANDS = ("engines start vllm", "bench serve --engine vllm", "bench throughput", "bench latency")
+MICRO = "bench micro --engine vllm -m m"
+TRUE = ("--{x}", "--{x} True", "--{x} true", "--{x}=True", "--{x}=1", "--{x} 1", "--no-{x}=False")
+FALSE = ("--no-{x}", "--{x} False", "--{x} false", "--{x}=False", "--{x}=0", "--{x} 0", "--no-{x} True")
+
+# ---- booleans ----
+
+
+@pytest.mark.parametrize(
+    ("version", "off"),
+    [("0.6.3", "--enable-chunked-prefill=False"), ("0.24.0", "--no-enable-chunked-prefill")],
+)
+@pytest.mark.parametrize("command", [*(f"{c} m" for c in COMMANDS), MICRO])
+def test_chunked_prefill_is_off_in_every_spelling_on_every_command(
+    command: str, version: str, off: str, dry_run: DryRun
+) -> None:
+    for spelling in FALSE:
+        words = dry_run(f"{command} {spelling.format(x='enable-chunked-prefill')}", version).split()
+        assert off in words and "--enable-chunked-prefill" not in words and "False" not in words, spelling
+    for spelling in TRUE:
+        words = dry_run(f"{command} {spelling.format(x='enable_chunked_prefill')}", version).split()
+        assert off.replace("False", "True").replace("--no-", "--") in words and off not in words, spelling
+        assert "True" not in words, spelling
+
+
+@pytest.mark.parametrize(
+    ("flag", "version", "off"),
+    [
+        ("enforce-eager", "0.6.3", ""),  # a switch, off by default
+        ("enforce-eager", "0.10.0", "--no-enforce-eager"),
+        ("multi-step-stream-outputs", "0.6.3", "--multi-step-stream-outputs=False"),
+        ("multi-step-stream-outputs", "0.9.0", "--no-multi-step-stream-outputs"),
+        ("disable-log-stats", "0.24.0", ""),
+        ("async-scheduling", "0.24.0", "--no-async-scheduling"),
+        ("trust-remote-code", "0.8.5", ""),
+        ("trust-remote-code", "0.9.0", "--no-trust-remote-code"),
+    ],
+)
+@pytest.mark.parametrize("command", ["engines start vllm", "bench serve --engine vllm"])
+def test_vllm_s_own_booleans_are_spelled_as_the_version_reads_them(
+    command: str, flag: str, version: str, off: str, dry_run: DryRun
+) -> None:
+    plain, on = dry_run(f"{command} m", version), f" --{flag}"
+    assert {dry_run(f"{command} {s.format(x=flag)} m", version) for s in TRUE} == {plain + on}
+    assert {dry_run(f"{command} {s.format(x=flag)} m", version) for s in FALSE} == {plain + f" {off}".rstrip()}
+    # … and in --engine-args, as in `args` of a study.
+    assert dry_run(f"{command} m --engine-args='--{flag} False'", version) == plain + f" {off}".rstrip()
+
+
+def test_a_flag_that_dyno_does_not_know_keeps_its_words(dry_run: DryRun) -> None:
+    assert dry_run("engines start vllm m --new-thing False --x-y=True -z 1").endswith(
+        " --new-thing False --x-y=True -z 1"
+    )
+
+
+# ---- the model, and flags of the engine's own ----
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    "line",
+    [
+        "org/m -tp 4 --num-scheduler-steps 20",
+        "-tp 4 org/m --num-scheduler-steps 20",
+        "-tp 4 --num-scheduler-steps 20 org/m",
+        "--num_scheduler_steps 20 -tp 4 org/m",
+        "--model org/m --num-scheduler-steps=20 --tensor-parallel-size=4",
+    ],
+)
+def test_the_model_is_where_vllm_serve_has_it(command: str, line: str, dry_run: DryRun) -> None:
+    shown = dry_run(f"{command} {line}", "0.6.3")
+    assert ("serve org/m " in shown) or ("--model org/m " in shown), shown
+    assert "--tensor-parallel-size 4" in shown and shown.replace("=", " ").endswith("--num-scheduler-steps 20")
+
+
+def test_a_switch_does_not_take_the_model_for_its_value(dry_run: DryRun) -> None:
+    assert "serve org/m " in dry_run("engines start vllm --enforce-eager org/m", "0.6.3")
+    assert "serve org/m " in dry_run("bench serve --engine vllm --trust-remote-code org/m", "0.6.3")
+
+
+def test_a_flag_with_several_values_keeps_them(dry_run: DryRun) -> None:
+    assert dry_run("engines start vllm m --middleware a b --swap-space 4", "0.6.3").endswith(
+        " --middleware a b --swap-space 4"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "refusal"),
+    [
+        ("engines start vllm m --gpu-memory-utilisation 0.9", "Did you mean --gpu-memory-utilization?"),
+        ("bench serve --engine vllm m --num-prompt 5", "Did you mean --num-prompts?"),
+        ("bench serve --engine vllm m n", "'n' follows no flag"),
+        ("bench serve --engine vllm -tp 4 8", "'8' follows no flag"),
+        ("bench serve --engine openai --num-scheduler-steps 4", "--engine openai starts nothing"),
+        ("bench serve m", "`dyno bench serve` doesn't take m."),
+        ("bench serve --num-scheduler-steps 4", "has no flag --num-scheduler-steps"),
+        ("engines start vllm", "vLLM needs a model."),
+        ("engines start vllm m --host 10.0.0.7", "--host 10.0.0.7: dyno reaches an engine that it starts at 127.0.0.1"),
+        ("bench serve --engine fake --host 0.0.0.0", "The fake engine listens at 127.0.0.1"),
+    ],
+)
+def test_a_slip_is_refused_before_anything_starts(line: str, refusal: str, dry_run: DryRun) -> None:
+    assert refusal in dry_run(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "version", "shown"),
+    [
+        ("engines start llamacpp -m x.gguf -ngl 99 -fa 1 -c 4096 -np 16 -t 8 -cb", "6327",
+         "-ngl 99 -fa 1 -c 4096 -np 16 -t 8 -cb"),
+        ("engines start sglang --model-path org/m --tp 8 --mem-fraction-static 0.8 --host 0.0.0.0", "0.5.2",
+         "--tp 8 --mem-fraction-static 0.8"),
+        ("engines start tgi --model-id org/m --num-shard 8 --max-total-tokens 130000 --sharded true", "2.3",
+         "--num-shard 8 --max-total-tokens 130000 --sharded true"),
+        ("bench serve --engine vllm m -dp 2 --block-size 32", "0.24.0", "-dp 2 --block-size 32"),
+    ],
+)  # fmt: skip
+def test_each_engine_gets_its_own_flags(line: str, version: str, shown: str, dry_run: DryRun) -> None:
+    got = dry_run(line, version)
+    assert shown in got
+    assert "--host 0.0.0.0" in got or "0.0.0.0" not in line
+    assert "-tp" not in got.split() and "--tensor-parallel-size" not in got  # -t is llama.cpp's threads
+
+
+@pytest.mark.parametrize(
+    ("flag", "sentence"),
+    [
+        ("--num-scheduler-steps 20", "vLLM 0.24.0 has no --num-scheduler-steps; versions from 0.5.5 to before 0.10.1"),
+        ("--num-scheduler-step 20", "vLLM 0.24.0 has no --num-scheduler-steps"),
+        ("--max-seq-len-to-capture 1", "Graphs cover all lengths now. Remove it."),
+        ("--use-v2-block-manager", "It is the only one now. Remove it."),
+        ("--disable-log-requests", "Requests are logged only with --enable-log-requests."),
+    ],
+)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_flag_that_the_version_has_lost_is_refused(command: str, flag: str, sentence: str, dry_run: DryRun) -> None:
+    assert sentence in dry_run(f"{command} m {flag}", "0.24.0")
+
+
+# ---- nothing is dropped ----
+
+
+def test_vllm_s_client_flags_that_an_engine_has_too_reach_it(dry_run: DryRun) -> None:
+    line = "bench serve --engine vllm m --trust-remote-code --tokenizer-mode slow --host 0.0.0.0 --skip_tokenizer_init"
+    shown = dry_run(line, "0.24.0")
+    assert "--host 0.0.0.0 " in shown
+    assert shown.endswith(" --trust-remote-code --tokenizer-mode slow --skip-tokenizer-init")
+
+
+# Of vLLM's own parsers, 0.5.4 to 0.28: all flags of its three benchmarks that are not an engine's.
+CLIENT = {
+    "serve": "append-result asr-max-audio-len-sec asr-min-audio-len-sec backend base-url best-of bfcl-categories "
+    "blazedit-max-distance blazedit-min-distance burstiness chat-template-kwargs custom-output-len "
+    "custom-skip-chat-template dataset dataset-name dataset-path disable-shuffle disable-tqdm enable-multimodal-chat "
+    "endpoint endpoint-type extra-body frequency-penalty goodput header hf-name hf-output-len hf-split hf-subset host "
+    "ignore-eos input-len insecure label logprobs lora-assignment lora-modules max-concurrency metadata "
+    "metric-percentiles min-p model no-oversample no-reranker no-stream num-prompts num-warmups output-len "
+    "percentile-metrics plot-dataset-stats plot-timeline port prefix-repetition-num-prefixes "
+    "prefix-repetition-output-len prefix-repetition-prefix-len prefix-repetition-suffix-len presence-penalty "
+    "probe-request-rate profile ramp-up-end-rps ramp-up-start-rps ramp-up-strategy random-batch-size random-input-len "
+    "random-mm-base-items-per-request random-mm-bucket-config random-mm-limit-mm-per-prompt "
+    "random-mm-num-mm-items-range-ratio random-output-len random-prefix-len random-range-ratio "
+    "ready-check-timeout-sec repetition-penalty request-id-prefix request-rate result-dir result-filename "
+    "save-detailed save-result seed self-timed served-model-name sharegpt-output-len skip-chat-template "
+    "skip-tokenizer-init sonnet-input-len sonnet-output-len sonnet-prefix-len spec-bench-category "
+    "spec-bench-output-len speed-bench-category speed-bench-dataset-subset speed-bench-output-len temperature "
+    "timed-trace-chunk-hash-size timed-trace-label-hash-ids timed-trace-label-input-length "
+    "timed-trace-label-output-length timed-trace-label-timestamp timed-trace-sec-multiplier timeline-itl-thresholds "
+    "tokenizer tokenizer-mode top-k top-p trust-remote-code use-beam-search",
+    "throughput": "async-engine backend custom-output-len dataset dataset-name dataset-path disable-detokenize "
+    "enable-multimodal-chat hf-enable-torch-compile hf-max-batch-size hf-name hf-split hf-subset input-len "
+    "lora-assignment lora-path n no-oversample num-prompts num-warmups output-json output-len "
+    "prefix-len prefix-repetition-num-prefixes prefix-repetition-output-len prefix-repetition-prefix-len "
+    "prefix-repetition-suffix-len prequeue-requests profile random-range-ratio seed tokenizer use-beam-search "
+    "asr-max-audio-len-sec asr-min-audio-len-sec",
+    "latency": "batch-size disable-detokenize input-len n num-iters num-iters-warmup output-json output-len profile "
+    "profile-result-dir use-beam-search",
+}
+
+
+@pytest.mark.parametrize("command", list(CLIENT))
+def test_each_flag_of_vllm_s_benchmarks_is_known(command: str) -> None:
+    """So that none of the client's flags is passed on to an engine, or dropped."""
+    inner = parser().commands()["bench"].commands()[command]
+    inner.fill()
+    assert [f for f in CLIENT[command].split() if f"--{f}" not in inner._option_string_actions] == []
+
+
+HIDDEN = [
+    (name, action)
+    for name in ("serve", "throughput", "latency", "micro")
+    for inner in [parser().commands()["bench"].commands()[name]]
+    for _ in [inner.fill()]
+    for action in inner._actions
+    if action.help == argparse.SUPPRESS
+]
+
+
+@pytest.mark.parametrize(("command", "action"), HIDDEN, ids=[f"{c} {a.option_strings[0]}" for c, a in HIDDEN])
+def test_each_hidden_flag_is_refused_reported_or_another_name(
+    command: str, action: argparse.Action, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flag, kind = action.option_strings[0], type(action).__name__
+    if action.dest in ("model", "endpoint_type", "served_model_name", "replicas"):
+        return  # another name for a flag that is shown, or checked with the plan
+    value = [] if action.nargs == 0 else ["1"]
+    stop = {"serve": ["--endpoint", "x"], "micro": ["-p", "0", "-n", "0"]}.get(command, ["--n", "2"])  # before a start
+    assert main(["bench", command, flag, *value, *stop]) == 2
+    err = capsys.readouterr().err
+    assert f"dyno: {flag}: " in err if kind == "_Refused" else f"dyno: {flag} has no effect" in err
+
+
+def test_no_boolean_of_vllm_is_a_flag_with_a_value() -> None:
+    """Both tables name flags by hand: a flag can't be in both."""
+    kind = kind_of("vllm")
+    assert not {*kind.length_flags, *kind.slots_flags, *kind.parallel_flags} & {*kind.switches}
