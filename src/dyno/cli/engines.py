@@ -109,7 +109,7 @@ def start_engine(options: argparse.Namespace) -> int:
     folder = Path(tempfile.mkdtemp(prefix="dyno-"))
     progress = ProgressLine()
     try:
-        with progress, running(plan, folder, {}, progress.phase, lambda _: None) as fleet:
+        with progress, running(plan, folder, {}, progress.phase, lambda _: None, progress.below) as fleet:
             progress.over()
             for line in _lines(fleet):
                 print(line, file=sys.stderr)

@@ -122,7 +122,7 @@ def conduct(
         mine = [trial for trial, other in waiting if same_engine(plan, other)]
         waiting = [(trial, other) for trial, other in waiting if not same_engine(plan, other)]
         run = create(runs, _name(mine[0], plan))
-        with working(plan, run.path, watcher.phase, run.write_engine) as worker:
+        with working(plan, run.path, watcher.phase, run.write_engine, watcher.below) as worker:
             for i, trial in enumerate(mine):
                 if i:
                     run = create(runs, _name(trial, plan))

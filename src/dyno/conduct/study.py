@@ -123,7 +123,9 @@ class Conductor:
                 self._offline(queue, start, machine)
                 return
             plan = EnginePlan(spec, machine, image=self._pin(first))
-            with running(plan, start, headers, self.watcher.phase, Run(start).write_engine) as fleet:
+            with running(
+                plan, start, headers, self.watcher.phase, Run(start).write_engine, self.watcher.below
+            ) as fleet:
                 self._pin(first, fleet.facts.image)
                 self._check_version(first, fleet.facts.version)
                 self._go_through(queue, partial(self._on_fleet, fleet, start, _sizes(start)), fleet.death)
@@ -148,7 +150,7 @@ class Conductor:
         others = [p for p in queue if p not in sharing]
         queue.clear()
         queue.extend([*sharing, *others])
-        with working(plan, start, self.watcher.phase, Run(start).write_engine) as worker:
+        with working(plan, start, self.watcher.phase, Run(start).write_engine, self.watcher.below) as worker:
             self._pin(first, worker.facts.image)
             self._check_version(first, worker.facts.version)
             self._go_through(queue, partial(self._on_worker, worker), worker.death, lambda p: p in sharing)

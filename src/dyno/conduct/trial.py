@@ -83,7 +83,7 @@ def serve(
             watcher.phase(note)
         run = create(runs, f"serve-{Path(plan.served_name).name}-{trial.load.slug}")
         try:
-            with running(plan, run.path, headers, watcher.phase, run.write_engine) as fleet:
+            with running(plan, run.path, headers, watcher.phase, run.write_engine, watcher.below) as fleet:
                 session = Session(fleet.target, headers, watcher, stop, fleet)
                 prepared = prepare(trial, session, prompts)
                 measure(run, session, prepared)

@@ -241,6 +241,13 @@ def _refusal(name: str, output: str) -> str:
     return f"{name} doesn't work on this machine: {line}."
 
 
+def pid(launch: Launch) -> int:
+    """Return the host's pid of the first process in a launch's container; 0: it doesn't run."""
+    tool, name = launch.argv[0], launch.argv[launch.argv.index("--name") + 1]
+    answer = ask([tool, "inspect", "--format", "{{.State.Pid}}", name]).stdout.strip()
+    return int(answer) if answer.isdecimal() else 0
+
+
 def remove_command(tool: str, name: str) -> list[str]:
     """Return the command that ends a container at once, if it still runs: podman's `rm -f` alone waits 10 s."""
     return ["sh", "-c", '"$0" kill "$1"; "$0" rm -f "$1"', tool, name]

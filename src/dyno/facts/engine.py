@@ -8,6 +8,8 @@ import msgspec
 
 from dyno.option import Option
 
+READY_STALL_S = 600.0  # a start without progress for so long hangs
+
 
 class ContainerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Run the engine in a container. Its network is the host's."""
@@ -149,8 +151,16 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                words="must be a port, 1 to 65535"),
     ] = None  # fmt: skip
     ready_timeout_s: Annotated[
-        float, Option("--engine-ready-timeout-sec", "S", "how long the engine may take to start", above=0, most=1e8)
-    ] = 1800.0
+        float | None,
+        Option("--engine-ready-timeout-sec", "S",
+               "longest time to start, also with progress (default: no limit)", above=0, most=1e8),
+    ] = None  # fmt: skip
+    ready_stall_s: Annotated[
+        float,
+        Option("--engine-ready-stall-sec", "S",
+               "give up a start after S seconds without progress: log, data, accelerator memory, CPU", above=0,
+               most=1e8),
+    ] = READY_STALL_S  # fmt: skip
 
     @property
     def world(self) -> int:

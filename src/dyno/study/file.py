@@ -15,6 +15,7 @@ import msgspec
 
 from dyno import files, secrets
 from dyno.errors import UsageError
+from dyno.facts.engine import READY_STALL_S
 from dyno.facts.price import Price
 from dyno.facts.study import PARTS, Place, PlannedTrial, RigWanted, StopRule, Study
 from dyno.facts.trial import TrialSpec
@@ -367,8 +368,9 @@ def placed(
     # with what a dataset's file holds.
     engine = trial.engine
     if engine is not None:
-        plain = {"env": _shown(engine.env), "args": _shown(engine.args), "port": None, "ready_timeout_s": 0.0}
-        engine = msgspec.structs.replace(engine, **plain)
+        plain = {"env": _shown(engine.env), "args": _shown(engine.args), "port": None}
+        # 0.0 as in earlier versions: the trial keeps its id.
+        engine = msgspec.structs.replace(engine, **plain, ready_timeout_s=0.0, ready_stall_s=READY_STALL_S)
     body = secrets.public(trial.extra_body)
     target = msgspec.structs.replace(trial.target, cacert=None, cert=None, cert_key=None)
     same = msgspec.structs.replace(
