@@ -12,6 +12,7 @@ from dyno.engines.kinds import kind_of
 from dyno.engines.kinds.base import EngineKind, Program
 from dyno.engines.launch import WORKER, allowed, launches, locate, shown, spec_secrets
 from dyno.engines.port import free_port
+from dyno.engines.variables import misspelt
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Limits
 from dyno.facts.model import ModelShape
@@ -63,6 +64,7 @@ class EnginePlan:
         vendor = _vendor(rig) or self.assumed
         ports = _ports(spec, port or spec.port, dry)
         self.launches: list[Launch] = launches(self.kind, spec, self.program, ports, self.devices, vendor, batch)
+        self.misspelt = misspelt(spec.kind, None if spec.container else self.program.python, spec.env, os.environ)
         self.cleanups: list[list[str]] = [[] for _ in ports]
         self.tool: str | None = None
         self.containers: list[str] = []  # their names
@@ -123,7 +125,7 @@ class EnginePlan:
 
     def command(self, text: str) -> str:
         """Return a command before or after the engine as it may be shown."""
-        return self.clean(secrets.without_in_command(text))
+        return secrets.public_command(text)
 
     def problems(self, needed: Sequence[int] = ()) -> list[str]:
         """Return what is known to go wrong. `needed`: prompt + output of the requests, as far as they are known."""
@@ -247,6 +249,7 @@ class EnginePlan:
             yield f"# no accelerator is detected: {self.assumed} is assumed"
         if self.kind.unsaid_quantization(self.spec, self.program.version):
             yield f"# quantization {self.spec.quantization}: no flag sets it; the model files must have it"
+        yield from (f"# {variable.describe()}" for variable in self.misspelt)
         if self.spec.container and self.tool:
             commands = image.prepare_commands(self.spec.container, self.tool, present=False)
             yield from (shown(Launch(command, {}, 0)) for command in commands)

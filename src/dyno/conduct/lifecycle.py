@@ -73,6 +73,7 @@ class Life:
             memory_before_bytes=memory_used(plan),
             nice=room(plan).nice,
             cores=room(plan).engine_cores,
+            misspelt=plan.misspelt,
         )
 
     def note(self, **fields: object) -> None:
@@ -138,6 +139,8 @@ def around(engine: Life, folder: Path, say: Say, below: Below = silent) -> Itera
         last.callback(scrub_all, folder)
         last.callback(_commands, plan, "after", log, say, below)
         _commands(plan, "before", log, say, below)
+        for variable in plan.misspelt:
+            say(variable.describe())
         _provide_image(engine, log, say, below)
         try:
             yield
@@ -240,7 +243,8 @@ def verify(plan: EnginePlan, engine: Engine, facts: TargetFacts) -> TargetFacts:
     # What its routes say goes before its log of the start, and that before what the setting implies.
     for more in (known(log_facts(plan, engine).target), implied):
         facts = msgspec.structs.replace(facts, **{k: v for k, v in more.items() if getattr(facts, k) is None})
-    if wrong := list(differences(plan.spec, facts, plan.model)):
+    command = plan.launches[0].argv if plan.kind.name == "llamacpp" else []
+    if wrong := list(differences(plan.spec, facts, plan.model, command)):
         where = f" at {engine.base_url}" if engine.base_url else ""
         raise EngineError(
             f"{engine.title}{where} is not what was asked for: {'; '.join(wrong)}. Nothing was measured. Read "

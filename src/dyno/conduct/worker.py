@@ -115,6 +115,11 @@ class Worker(Life):
             raise engine.failed(f"failed: {self.plan.clean(message.failed)}{others}")
         return message
 
+    def is_build(self, number: object) -> None:
+        """Note the build that a program reports with its result. 0: built without git, unknown."""
+        if isinstance(number, int) and number and str(number) != self.facts.version:
+            self.note(version=str(number))
+
     def describe(self) -> str:
         """Say in a line what came up."""
         took = f"{self.plan.title} {self.facts.version or ''} loaded after {duration(self.facts.ready_s or 0)}"

@@ -187,6 +187,36 @@ class Limits(msgspec.Struct, frozen=True):
     spreads: bool = False  # over all devices that it sees, and the host's memory
 
 
+class Misspelt(msgspec.Struct, frozen=True):
+    """An environment variable that the engine probably doesn't read."""
+
+    name: str
+    meant: str | None  # the variable whose name is nearly the same
+    why: Literal["invalid", "unlike", "unlisted"]
+
+    def describe(self) -> str:
+        reason = {
+            "invalid": "is not a valid name of an environment variable (letters, digits and _)",
+            "unlike": "is not a known environment variable",
+            "unlisted": "is not among the environment variables of the installed version (vllm/envs.py)",
+        }[self.why]
+        return f"{self.name} {reason}." + (f" Did you mean {self.meant}?" if self.meant else "")
+
+
+# What a line of an engine's log is about. offloaded: a part of the layers only. chosen: by the engine, as it does by
+# default.
+About = Literal["unknown_variable", "deprecated", "ignored", "changed", "chosen", "eager", "fallback", "untuned",
+                "kv_scales", "preempted", "offloaded", "swap_space"]  # fmt: skip
+
+
+class Remark(msgspec.Struct, frozen=True):
+    """A line of an engine's log from which a finding is made."""
+
+    about: About
+    line: str  # without its time and secrets
+    count: int = 1  # times that it was logged
+
+
 class EngineFacts(msgspec.Struct, frozen=True):
     """How an engine that dyno started came up."""
 
@@ -207,6 +237,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     unused_instructions: list[str] = []  # of the processor, that a build does without, where that is known
     nice: int = 0  # of an engine on the CPU, so that the client gets its turns
     cores: list[int] = []  # that it may use, where one was kept for the client; empty: all
+    misspelt: list[Misspelt] = []  # variables of the setting, or that it inherits
     resident_bytes: int | None = None  # its processes in the machine's memory then; None in a container
 
 
