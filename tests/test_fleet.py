@@ -296,7 +296,7 @@ def test_an_engine_that_is_nowhere_says_how_to_get_it(monkeypatch: pytest.Monkey
     monkeypatch.setenv("DYNO_HOME", str(tmp_path))
     with pytest.raises(UsageError, match="dyno engines install vllm"):
         EnginePlan(EngineSpec("vllm", model="m"), RIG)
-    with pytest.raises(UsageError, match="container"):
+    with pytest.raises(UsageError, match="dyno engines install tgi"):
         EnginePlan(EngineSpec("tgi", model="m"), RIG)
     assert EnginePlan(EngineSpec("vllm", model="m", version="0.6.3"), RIG, dry=True).launches[0].argv[0] == "vllm"
 

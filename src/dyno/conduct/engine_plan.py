@@ -10,11 +10,11 @@ from dyno import secrets
 from dyno.engines import container, image
 from dyno.engines.kinds import kind_of
 from dyno.engines.kinds.base import EngineKind, Program
-from dyno.engines.launch import WORKER, allowed, launches, locate, shown, spec_secrets
+from dyno.engines.launch import WORKER, allowed, contained, launches, locate, shown, spec_secrets
 from dyno.engines.port import free_port
 from dyno.engines.variables import misspelt
 from dyno.errors import UsageError
-from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Limits
+from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Limits, is_of
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
 from dyno.facts.rig import Peaks, Rig
@@ -44,6 +44,7 @@ class EnginePlan:
         the digest that a container's image must have."""
         self.kind: EngineKind = kind_of(spec.kind)
         self.rig, self.batch, self.image, self._asked = rig, batch, image, (spec, port)
+        spec = contained(self.kind, spec)
         self.spec = spec = self.kind.prepare(_checked(self.kind, spec, batch))
         secrets.learn([*secrets.values(os.environ), *spec_secrets(spec)])  # what the engine is given, or inherits
         self.program: Program = locate(self.kind, self._pinned(spec), dry)
@@ -59,8 +60,8 @@ class EnginePlan:
         # What comes with dyno runs on the CPU.
         self.devices = [] if self.program.embedded else present if spec.devices is None else spec.devices
         # A dry run for another machine: as if it had NVIDIA's, unless the container says otherwise.
-        box = container.vendor(spec.container) if spec.container else "nvidia"
-        self.assumed = box if dry and spec.devices and not present else None
+        wanted = container.vendor(spec.container) if spec.container else "nvidia"
+        self.assumed = wanted if dry and spec.devices and not present else None
         vendor = _vendor(rig) or self.assumed
         ports = _ports(spec, port or spec.port, dry)
         self.launches: list[Launch] = launches(self.kind, spec, self.program, ports, self.devices, vendor, batch)
@@ -69,9 +70,9 @@ class EnginePlan:
         self.tool: str | None = None
         self.containers: list[str] = []  # their names
         self.withheld: dict[str, str] = {}  # exported variables that they don't get, and why
-        if contained := self._pinned(spec).container:
-            self.tool = (contained.tool or "docker") if dry else container.tool(contained.tool)
-            self._into_containers(contained, self.tool, vendor)
+        if box := self._pinned(spec).container:
+            self.tool = (box.tool or "docker") if dry else container.tool(box.tool)
+            self._into_containers(box, self.tool, vendor)
 
     def _pinned(self, spec: EngineSpec) -> EngineSpec:
         if spec.container is None or self.image is None:
@@ -213,6 +214,9 @@ class EnginePlan:
             )
         if self.spec.replicas > 1 and not self.devices:
             notes.append(f"{self.spec.replicas} copies share the cores of this machine: no accelerator is used")
+        written, real = self.spec.version, self.program.version
+        if written and real and not is_of(real, written):
+            notes.append(f"{self.kind.title} is {real}; the setting is written for {written} and accepts it")
         trained, asked = self.model and self.model.context, self.spec.max_model_len
         if trained and asked and asked > trained:
             notes.append(f"max_model_len = {asked} exceeds what the model was trained for ({trained})")
