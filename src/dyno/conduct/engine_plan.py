@@ -60,8 +60,8 @@ class EnginePlan:
         # What comes with dyno runs on the CPU.
         self.devices = [] if self.program.embedded else present if spec.devices is None else spec.devices
         # A dry run for another machine: as if it had NVIDIA's, unless the container says otherwise.
-        wanted = spec.container.accelerator if spec.container else None
-        self.assumed = (wanted or "nvidia") if dry and spec.devices and not present else None
+        wanted = container.vendor(spec.container) if spec.container else "nvidia"
+        self.assumed = wanted if dry and spec.devices and not present else None
         vendor = _vendor(rig) or self.assumed
         ports = _ports(spec, port or spec.port, dry)
         self.launches: list[Launch] = launches(self.kind, spec, self.program, ports, self.devices, vendor, batch)
