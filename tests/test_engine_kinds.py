@@ -29,6 +29,7 @@ SAME = {
     "-tp": "--tensor-parallel-size",
     "-m": "--model",
     "-np": "--parallel",
+    "-cb": "--cont-batching",
     "--num-scheduler-step": "--num-scheduler-steps",
 }
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.cli import flags, settings
+from dyno.cli import flags, images, settings
 from dyno.errors import EngineError, UsageError
 from dyno.numbers import human_bytes
 
@@ -32,6 +32,7 @@ def add(p: argparse.ArgumentParser) -> None:
     _add_install(verbs)
     _add_start(verbs)
     _add_remove(verbs)
+    images.add(verbs)
 
 
 def _add_start(verbs: Any) -> None:
@@ -108,7 +109,7 @@ def start_engine(options: argparse.Namespace) -> int:
     folder = Path(tempfile.mkdtemp(prefix="dyno-"))
     progress = ProgressLine()
     try:
-        with progress, running(plan, folder, {}, progress.phase, lambda _: None) as fleet:
+        with progress, running(plan, folder, {}, progress.phase, lambda _: None, progress.below) as fleet:
             progress.over()
             for line in _lines(fleet):
                 print(line, file=sys.stderr)

@@ -50,6 +50,7 @@ class TargetFacts(msgspec.Struct, frozen=True):
     chunked_prefill: bool | None = None
     tensor_parallel: int | None = None
     weights_bytes: int | None = None
+    settings: dict[str, int | str] | None = None  # further ones, by llama.cpp's names for them
 
 
 def known(reported: Mapping[str, Any]) -> dict[str, Any]:

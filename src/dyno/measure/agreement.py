@@ -1,12 +1,13 @@
 """Differences between an engine setting and what the server reports that it serves."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from operator import eq, le
 from typing import Any
 
 import msgspec
 
+from dyno.facts import llama
 from dyno.facts.engine import EngineSpec, is_of
 from dyno.facts.model import ModelShape
 from dyno.facts.target import TargetFacts
@@ -66,8 +67,12 @@ def _alike(a: str, b: str) -> bool:
     return own and re.match(r"q[2-6]-k", a) is not None and a[:4] == b[:4]
 
 
-def differences(spec: EngineSpec, facts: TargetFacts, model: ModelShape | None = None) -> Iterator[str]:
-    """Yield a sentence for each thing that isn't as asked. What the server doesn't report is not a difference."""
+def differences(
+    spec: EngineSpec, facts: TargetFacts, model: ModelShape | None = None, command: Sequence[str] = (), by: str = "it"
+) -> Iterator[str]:
+    """Yield a sentence for each thing that isn't as asked. What the server doesn't report is not a difference.
+
+    `command`: what was run. `by`: the program that reports."""
     if facts.models_listed is not None and facts.model not in facts.models_listed:
         listed = ", ".join(map(repr, facts.models_listed[:10]))
         yield f"the setting asks for model {facts.model!r}, but the server lists {listed}"
@@ -97,6 +102,7 @@ def differences(spec: EngineSpec, facts: TargetFacts, model: ModelShape | None =
     for sentence, asked, served, agree in compared:
         if asked not in (None, "") and served not in (None, "") and not agree(asked, served):
             yield sentence.format(asked, served)
+    yield from llama.differences(command, facts.settings or {}, by)
 
 
 def _chosen(dtype: str | None) -> str | None:

@@ -220,12 +220,12 @@ class EngineKind:
         dashed = flag.replace("_", "-")
         return dashed in self.switches or opposite(dashed) in self.switches
 
-    def own_args(self, args: Sequence[str], version: str | None) -> list[str]:
+    def own_args(self, args: Sequence[str], program: Program, batch: Batch | None = None) -> list[str]:
         """Return its own arguments as this version reads them; raise for one that it is known not to have."""
         out: list[str] = []
         for word, on in switches(args, self.is_switch):
-            out += [word] if on is None else self._switched(word.replace("_", "-"), on, version)
-        self._check_args(out, version)
+            out += [word] if on is None else self._switched(word.replace("_", "-"), on, program.version)
+        self._check_args(out, program.version)
         return out
 
     def _switched(self, flag: str, on: bool, version: str | None) -> list[str]:

@@ -1,0 +1,79 @@
+"""A machine before a study: whether it has what the study needs, and the commands that prepare it."""
+
+import contextlib
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from dyno import secrets
+from dyno.checks.host import HostSetting, settings
+from dyno.conduct.signals import interrupt, lent
+from dyno.conduct.study_plan import SettingPlan, fits
+from dyno.engines import container, image
+from dyno.errors import EngineError
+from dyno.facts.rig import Rig
+from dyno.facts.study import RigWanted
+from dyno.numbers import human_bytes
+from dyno.probe import model as model_files
+from dyno.probe.model import looks_local
+
+
+@contextlib.contextmanager
+def prepared(wanted: RigWanted, say: Callable[[str], None]) -> Iterator[None]:
+    """Run the commands of a study's rig before the study; on leaving, whatever happened, those after it."""
+    with lent((signal.SIGTERM, signal.SIGHUP), interrupt), contextlib.ExitStack() as last:
+        last.callback(_run, wanted.after, "after", say)
+        _run(wanted.before, "before", say)
+        yield
+
+
+def _run(commands: Sequence[str], when: str, say: Callable[[str], None]) -> None:
+    """Run them with dyno's own input, for sudo's question. Results alone go to stdout."""
+    for command in commands:
+        say(f"Running {secrets.public_command(command)!r} ({when} the study)")
+        code = subprocess.run(command, shell=True, stdout=sys.stderr, check=False).returncode
+        if code:
+            raise EngineError(
+                f"The command {secrets.public_command(command)!r} ({when} the study) exited with code {code}."
+            )
+
+
+def compared(wanted: RigWanted, machine: Rig) -> list[HostSetting]:
+    """Return the accelerators and the settings of the machine beside those that the study wants."""
+    rows = list(settings(wanted.host, machine)) if wanted.host else []
+    if wanted.accelerator or wanted.accelerators:
+        asked = f"{wanted.accelerators or 1} × {wanted.accelerator or 'any'}"
+        names = [a.name for a in machine.accelerators]
+        here = ", ".join(f"{names.count(n)} × {n}" for n in dict.fromkeys(names)) or "none"
+        rows.insert(0, HostSetting("accelerators", asked, here, fits(wanted, machine), ""))
+    return rows
+
+
+class Requirement(NamedTuple):
+    what: str  # engine, image, model, disk
+    name: str
+    state: str
+
+
+def requirements(plans: Sequence[SettingPlan]) -> list[Requirement]:
+    """Return what the engines need and where it is. What is missing for good is a problem of its plan."""
+    rows: list[Requirement] = []
+    for setting in plans:
+        if (plan := setting.engine) is None:
+            continue
+        version, spec = plan.program.version or "of unknown version", plan.spec
+        rows.append(Requirement("engine", f"{plan.kind.title} {version}", plan.program.where))
+        if spec.container and plan.tool and spec.container.image:
+            known = image.digest(plan.tool, spec.container.image)
+            rows.append(Requirement("image", spec.container.image, known or "not here; pulled at the start"))
+        for name in filter(None, (spec.model, spec.draft_model)):
+            fetched = looks_local(name) or model_files.of_hub(name) is not None
+            rows.append(Requirement("model", name, "here" if fetched else "not here; the engine downloads it"))
+    if any(row.what == "model" and row.state != "here" for row in rows):
+        cache = container.hugging_face_cache()
+        folder = next(p for p in (cache, *cache.parents) if p.exists())
+        rows.append(Requirement("disk", str(cache), f"{human_bytes(shutil.disk_usage(folder).free)} free"))
+    return list(dict.fromkeys(rows))
