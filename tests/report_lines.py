@@ -30,7 +30,7 @@ VARIABLES = {
 }  # fmt: skip
 SAME = {
     "-tp": "--tensor-parallel-size", "-m": "--model", "-np": "--parallel", "-fa": "--flash-attn",
-    "--num-scheduler-step": "--num-scheduler-steps", "--model-id": "--model",
+    "-cb": "--cont-batching", "--num-scheduler-step": "--num-scheduler-steps", "--model-id": "--model",
 }  # fmt: skip
 
 

@@ -194,6 +194,7 @@ class Vllm(EngineKind):
         f"--{name}": Switch(since, _VALUED.get(name)) for since, names in _SWITCHES.items() for name in names.split()
     }
     log = {
+        "chunked_prefill": (r"Chunked prefill is (enabled)",),
         "kv_cache_tokens": (r"(?:GPU|CPU|HPU|TPU)? ?KV cache size: ([\d,]+) tokens",),
         "weights_bytes": (r"(?:Model loading|Loading model weights|model weights) took ([\d.]+) (Gi?B)",),
     }
