@@ -43,8 +43,8 @@ REAL = {
     for name in (
         "accelerators", "busy_machine", "charts", "cli", "compare_cli", "completion", "container", "docs_commands",
         "embedded", "environment", "fleet", "frames", "golden_real", "model", "offline", "peaks", "probe_server",
-        "protocols", "replicas", "report_cli", "rig", "runs", "shipped_studies", "software", "sql", "start", "study",
-        "telemetry", "tgi", "twins", "two_rigs", "wire", "workload",
+        "preparation", "protocols", "replicas", "report_cli", "rig", "runs", "shipped_studies", "software", "sql",
+        "start", "study", "telemetry", "tgi", "twins", "two_rigs", "wire", "workload",
     )
 }  # fmt: skip
 

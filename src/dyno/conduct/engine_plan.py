@@ -8,6 +8,7 @@ import msgspec
 
 from dyno import secrets
 from dyno.engines import container
+from dyno.engines.caches import Caches
 from dyno.engines.kinds import kind_of
 from dyno.engines.kinds.base import EngineKind, Program
 from dyno.engines.launch import WORKER, allowed, launches, locate, shown, spec_secrets
@@ -55,12 +56,15 @@ class EnginePlan:
         self.assumed = (box or "nvidia") if dry and spec.devices and not present else None
         vendor = _vendor(rig) or self.assumed
         ports = _ports(spec, port or spec.port, dry)
-        self.launches: list[Launch] = launches(self.kind, spec, self.program, ports, self.devices, vendor, batch)
+        names = [a.name for a in rig.accelerators if a.index in self.devices]
+        self.caches = Caches(spec, self.program.version, names)
+        planned = launches(self.kind, spec, self.program, ports, self.devices, vendor, batch)
+        self.launches: list[Launch] = [self.caches.into(launch, i) for i, launch in enumerate(planned)]
         self.cleanups: list[list[str]] = [[] for _ in ports]
         self.tool: str | None = None
         if spec.container:
             self.tool = (spec.container.tool or "docker") if dry else container.tool(spec.container.tool)
-            self._into_containers(spec.container, self.tool, vendor)
+            self._into_containers(self.caches.mounted(spec.container), self.tool, vendor)
 
     def _into_containers(self, box: ContainerSpec, tool: str, vendor: str | None) -> None:
         names = [f"dyno-{os.getpid()}-{launch.port}" for launch in self.launches]
@@ -222,6 +226,7 @@ class EnginePlan:
         if self.spec.container and self.tool:
             commands = container.prepare_commands(self.spec.container, self.tool, present=False)
             yield from (shown(Launch(command, {}, 0)) for command in commands)
+        yield from self.caches.lines()
         yield from map(self.command, self.spec.before)
         yield from (self.clean(shown(launch)) for launch in self.launches)
         yield from (f"{self.command(command)}    # after the engine" for command in self.spec.after)

@@ -118,6 +118,17 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     after: Annotated[
         list[str], Option("--engine-after", "CMD", "shell command to run after the engine has stopped; repeatable")
     ] = []  # whatever happened
+    prepare: Annotated[
+        list[str],
+        Option("--engine-prepare", "NAME", "tune its kernels in a start of their own and keep the result: tunableop, "
+               "hipblaslt (AMD)", nargs="+"),
+    ] = []  # fmt: skip
+    compile_cache: Annotated[
+        Literal["on", "off"] | None,
+        Option("--engine-compile-cache",
+               help="on: one compile cache for all starts of the setting; off: an empty one for each start "
+               "(default: the engine's)"),
+    ] = None  # fmt: skip
     # Without an engine at hand, the one whose flags are meant.
     version: Annotated[str | None, Option("--engine-version", "V", "required version (default: any)")] = None
     python: Annotated[
@@ -179,6 +190,17 @@ class Limits(msgspec.Struct, frozen=True):
     spreads: bool = False  # over all devices that it sees, and the host's memory
 
 
+class Preparation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an engine has been given that was kept from an earlier start, or made before this one."""
+
+    name: str
+    reused: bool = False
+    took_s: float | None = None  # to make it, when it was made
+    files: list[str] = []
+    image: str | None = None  # that it was made in, with its digest
+    created: str = ""  # UTC, ISO 8601
+
+
 class EngineFacts(msgspec.Struct, frozen=True):
     """How an engine that dyno started came up."""
 
@@ -190,6 +212,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     software: dict[str, str] = {}  # of the engine's own interpreter
     image: str | None = None  # the container's, with its digest
     program: str = ""  # where it was found, in words
+    preparations: list[Preparation] = []  # outside ready_s
     stop_s: float | None = None  # None: not stopped yet
     memory_held_bytes: int = 0  # of the accelerators, that was not given back
     died: str | None = None  # under load: its last words
