@@ -21,11 +21,12 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.workload import Request
 from dyno.http import Route, Url
-from dyno.load import decode, http1, plan
+from dyno.load import decode, http1, plan, wire
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.load.spool import END, READ, SENT, Spool, frames
 from dyno.load.wire import Traffic, Wire
 from dyno.transport import Transport
+from dyno.units import NS_PER_S
 
 # A shell makes what it runs in the background ignore Ctrl-C, and with it every dyno that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -42,9 +43,9 @@ REAL = {
     f"test_{name}"
     for name in (
         "accelerators", "busy_machine", "charts", "cli", "compare_cli", "completion", "container", "docs_commands",
-        "embedded", "environment", "fleet", "frames", "golden_real", "model", "offline", "peaks", "probe_server",
-        "preparation", "protocols", "replicas", "report_cli", "rig", "runs", "shipped_studies", "software", "sql",
-        "start", "study", "telemetry", "tgi", "twins", "two_rigs", "wire", "workload",
+        "embedded", "environment", "fleet", "frames", "golden_real", "host", "model", "offline", "peaks",
+        "probe_server", "protocols", "replicas", "report_cli", "rig", "runs", "shipped_studies", "software", "sql",
+        "start", "study", "telemetry", "tgi", "tuning", "twins", "two_rigs", "wire", "workload",
     )
 }  # fmt: skip
 
@@ -160,6 +161,12 @@ def shared_fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartFake]
     """The same, kept for the whole file: for tests that don't look at the engine's log or count."""
     with _fakes(tmp_path_factory.mktemp("fakes")) as start:
         yield start
+
+
+@pytest.fixture
+def soon_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead server is given up after one second instead of three."""
+    monkeypatch.setattr(wire, "GONE_AFTER_NS", NS_PER_S)
 
 
 class Scripted:

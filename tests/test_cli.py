@@ -20,6 +20,7 @@ from conftest import Scripted, answer
 from dyno.cli.main import main
 from dyno.cli.serve import BACKENDS
 from dyno.cli.settings import DATASETS
+from dyno.conduct import session
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.load.protocols import PROTOCOLS
 from dyno.workload import DATASETS as WORKLOAD_DATASETS
@@ -327,7 +328,7 @@ def test_a_run_that_is_still_running_is_not_decoded(dyno: Callable[..., Done], f
 
 
 def test_a_server_that_dies_in_the_middle_ends_the_run_with_what_there_was(
-    dyno: Callable[..., Done], tmp_path: Path
+    dyno: Callable[..., Done], soon_gone: None, tmp_path: Path
 ) -> None:
     with Fake.start(FakeSpec(first_ms=5, gap_ms=1, faults={"die": 40}), tmp_path / "log") as mortal:
         done = dyno(*bench(mortal, "--duration", "60", "--save-result", "--result-filename", "r.json"))
@@ -420,8 +421,16 @@ def test_nothing_completed_is_a_failure_with_the_servers_own_words(dyno: Callabl
     ],
 )
 def test_a_test_request_that_fails_ends_it_at_once_in_the_servers_words(
-    dyno: Callable[..., Done], scripted: Callable[..., Scripted], tmp_path: Path, status: str, said: str, advice: str
+    dyno: Callable[..., Done],
+    scripted: Callable[..., Scripted],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: str,
+    said: str,
+    advice: str,
 ) -> None:
+    monkeypatch.setattr(session, "_PAUSES_S", (0.0, 0.05, 0.1))
+
     def complain(sock: socket.socket, _: int) -> None:
         while asked := sock.recv(65536):
             models = asked.startswith(b"GET /v1/models")
@@ -512,7 +521,7 @@ def test_a_fault_the_fake_does_not_have_names_those_it_has(dyno: Callable[..., D
 
 def test_showing_a_folder_that_is_no_run_says_so(dyno: Callable[..., Done]) -> None:
     done = dyno("runs", "show", "elsewhere")
-    assert done.code == 1
+    assert done.code == 2
     assert "No run or study named" in done.err
 
 

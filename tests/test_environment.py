@@ -66,16 +66,20 @@ def vllm_wheels(folder: Path, version: str = "0.32.0") -> Path:
 
 
 # A Python whose environments have a pip that installs from a folder of wheels, writes down what it was asked, and first
-# runs what the test has left it. The real one takes seconds for each environment.
+# runs what the test has left it. `venv` and the real pip take seconds for each environment.
 FAKE_PYTHON = """
-import os, subprocess, sys
+import os, sys
 from pathlib import Path
 words = sys.argv[1:]
 if "venv" not in words:
     os.execv(sys.executable, [sys.executable, *words])
-subprocess.run([sys.executable, "-m", "venv", "--without-pip", words[-1]], check=True)
-package = next(Path(words[-1]).glob("lib/python*/site-packages")) / "pip"
-package.mkdir()
+folder, version = Path(words[-1]), "%d.%d" % sys.version_info[:2]
+package = folder / "lib" / f"python{version}" / "site-packages" / "pip"
+package.mkdir(parents=True)
+(folder / "bin").mkdir()
+for name in ("python", "python3", f"python{version}"):
+    (folder / "bin" / name).symlink_to(sys.executable)
+(folder / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).parent}\\nversion = {version}\\n")
 (package / "__init__.py").touch()
 (package / "__main__.py").write_text(PIP)
 (package / "_vendor").symlink_to(VENDORED)

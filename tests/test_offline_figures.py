@@ -9,7 +9,6 @@ import pytest
 import offlines
 from dyno.checks import CHECKS, client, engine, examine, load, requests, statistics, tokens
 from dyno.checks.evidence import OfflineEvidence
-from dyno.facts.engine import EngineFacts, Launch
 from dyno.facts.finding import Finding
 from dyno.facts.offline import Answer, Iteration, OfflineSpec, ReplicaFigures, Speculation
 from dyno.facts.rig import Accelerator, Rig
@@ -227,9 +226,3 @@ def test_every_check_of_an_offline_trial_is_tested_speaking_and_silent() -> None
 
 def test_a_measurement_without_blemish_has_no_findings() -> None:
     assert examine(evidence(rig=rig(GPU))) == []
-
-
-@pytest.mark.parametrize(("devices", "shared"), [([None], False), ([[0, 1], [2, 3]], False), ([None, None], True)])
-def test_replicas_without_an_accelerator_share_the_cores(devices: list[Any], shared: bool) -> None:
-    facts = EngineFacts("vllm", "0.24.0", [Launch([], {}, 0, share) for share in devices])
-    assert [f.code for f in load.replicas_on_cpu(evidence(engine=facts))] == ["load.replicas_share_cpu"] * shared

@@ -435,16 +435,32 @@ def test_broken_framing_fails_one_request_and_not_the_run(scripted: Serve) -> No
     ids=["closed loop", "open loop"],
 )
 def test_a_server_that_dies_in_the_middle_ends_the_run_and_what_was_measured_is_kept(
-    fake: StartFake, load: LoadSpec, least: int
+    fake: StartFake, soon_gone: None, load: LoadSpec, least: int
 ) -> None:
     server = fake(faults={"die": 30})
     driven = drive(server.base_url, requests(5000), load)
     done = [r for r in driven.records if r.error is None]
     assert driven.client.outcome == "server gone"
     assert least <= len(done) < 30
-    assert driven.client.sent == len(driven.records) < 2000  # the rest was not sent: some 300 are due in three seconds
+    assert driven.client.sent == len(driven.records) < 2000  # the rest was not sent: some 100 are due in a second
     assert {r.error for r in driven.records} <= {None, "refused", "cut", "reset"}
     assert all(r.output_tokens == 4 for r in done)
+
+
+def test_a_load_ends_where_streams_break_while_others_are_under_way(scripted: Serve) -> None:
+    """Each breaks after its begin, once another one has begun: at no time is none of them being answered."""
+    begun = threading.Semaphore(0)
+
+    def talk(sock: Any, number: int) -> None:
+        if receive_request(sock):
+            sock.sendall(STREAM_HEAD + chunked(*tokens(1)[:1])[: -len(b"0\r\n\r\n")])
+            if number > 1:
+                begun.release()
+            begun.acquire(timeout=5)
+
+    driven = drive(scripted(talk).base_url, requests(200), LoadSpec(max_concurrency=4))
+    assert driven.client.outcome == "all failed"
+    assert 50 <= driven.client.sent < 60
 
 
 @pytest.mark.parametrize("fault", ["500", "cut", "said in the stream"])

@@ -31,6 +31,10 @@ class UsageError(DynoError):
     exit_code = 2
 
 
+class NotFound(UsageError):
+    """No file, run or study has this name."""
+
+
 class WorkloadError(DynoError):
     exit_code = 2
 

@@ -221,6 +221,11 @@ def known() -> list[str]:
     return list(_known)
 
 
+def public_command(text: str) -> str:
+    """A line for the shell, as it may be shown."""
+    return clean(without_looks(without_in_command(text)))
+
+
 def clean(value: T) -> T:
     """The value without any secret that this process knows; names of fields stay as they are."""
     return cast(T, _clean(value)) if _known else value

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dyno import files
 from dyno.audit.text import Walk
-from dyno.errors import ImportFailed
+from dyno.errors import ImportFailed, NotFound
 from dyno.facts.imported import Document, Unread
 from dyno.numbers import human_bytes
 from dyno.results import structured
@@ -45,6 +45,8 @@ def read(path: Path) -> Document:
                 return _read(file, data)
     except IsADirectoryError:
         raise ImportFailed(f"{path} is a folder. Name the files in it.") from None
+    except FileNotFoundError:
+        raise NotFound(f"{path}: no such file.") from None
     except OSError as e:
         raise ImportFailed(f"{path} can't be read: {e.strerror or e}.") from None
 

@@ -124,8 +124,6 @@ def _read(words: list[str], runs: Path) -> tuple[list[Document], list[Finding], 
     reading = read_words(words, runs)
     for why in reading.failed:
         print(f"dyno: {why}", file=sys.stderr)
-    if reading.failed and not reading.sources:
-        raise ImportFailed("Nothing could be read.")
     return reading.documents, own_findings(reading.rows), len(reading.failed)
 
 
@@ -135,13 +133,13 @@ def import_(options: argparse.Namespace) -> int:
     from dyno.audit.given import all_used, given, with_given
 
     asked = given(options.set)
-    documents, words, failed = [], [], 0
+    documents, words, failed = [], [], exit_codes.DONE
     for word in dict.fromkeys(options.files):
         try:
             document = read(Path(word))
         except DynoError as e:
             print(f"dyno: {e}", file=sys.stderr)
-            failed += 1
+            failed = max(failed, e.exit_code)
             continue
         document = with_given(document, asked)
         documents.append(without_text(document) if options.no_text else document)
@@ -165,6 +163,6 @@ def import_(options: argparse.Namespace) -> int:
             print(f"  {u.describe(d.file)}", file=sys.stderr)
         if len(d.unread) > 20:
             print(f"  … and {len(d.unread) - 20} more", file=sys.stderr)
-    if failed or not any(d.rows for d in documents):
-        raise ImportFailed("Some files could not be read." if any(d.rows for d in documents) else "No results found.")
-    return 0
+    if documents and not any(d.rows for d in documents):
+        raise ImportFailed("No results found.")
+    return failed

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.cli import flags, settings
+from dyno.cli import flags, images, settings
 from dyno.errors import EngineError, UsageError
 from dyno.numbers import human_bytes
 
@@ -32,6 +32,7 @@ def add(p: argparse.ArgumentParser) -> None:
     _add_install(verbs)
     _add_start(verbs)
     _add_remove(verbs)
+    images.add(verbs)
 
 
 def _add_start(verbs: Any) -> None:

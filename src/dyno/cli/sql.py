@@ -71,7 +71,7 @@ def _query(options: argparse.Namespace) -> str | None:
         try:
             return files.read(options.file, files.TEXT, pipes=True).decode()
         except OSError as e:
-            raise StoreError(f"{options.file} can't be read: {e.strerror}.") from None
+            raise UsageError(f"{options.file} can't be read: {e.strerror}.") from None
         except UnicodeDecodeError:
             raise StoreError(f"{options.file} is not UTF-8. Save it as that.") from None
     return sys.stdin.read(files.TEXT) if options.query == "-" else options.query

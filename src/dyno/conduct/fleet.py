@@ -11,8 +11,8 @@ import msgspec
 
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.lifecycle import Below, Changed, Life, Say, around, describe, look_at, silent, start, verify
-from dyno.conduct.preparation import provide
 from dyno.conduct.start_watch import StartWatch
+from dyno.conduct.tuning import provide
 from dyno.engines import port
 from dyno.engines.engine import Engine
 from dyno.engines.launch import public_spec
@@ -71,6 +71,7 @@ def running(
     engines = fleet.engines
     fleet.preparations = prepare(plan, headers, say, below)
     with around(fleet, folder, say, below):
+        plan = fleet.plan  # perhaps another, by the version of an image that was pulled
         say(f"Starting {describe(plan)}")
         for launch in plan.launches:
             if by := port.in_use(launch.port):

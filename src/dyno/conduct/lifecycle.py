@@ -17,7 +17,7 @@ import psutil
 from dyno import secrets
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.signals import interrupt, lent
-from dyno.engines import container
+from dyno.engines import container, image
 from dyno.engines.engine import Engine
 from dyno.engines.keeper import GRACE_S
 from dyno.engines.kinds.base import LogFacts
@@ -70,9 +70,11 @@ class Life:
             version=plan.program.version,
             launches=[public(launch) for launch in plan.launches],
             program=plan.program.where,
+            withheld=plan.withheld,
             memory_before_bytes=memory_used(plan),
             nice=room(plan).nice,
             cores=room(plan).engine_cores,
+            misspelt=plan.misspelt,
         )
 
     def note(self, **fields: object) -> None:
@@ -87,7 +89,7 @@ class Life:
             version=version or target.version or plan.program.version,
             ready_s=ready_s,
             startup_s=log_facts(plan, engines[0]).startup_s,
-            software=software.versions(plan.program.python) if plan.program.python else {},
+            software=_software(plan),
             unused_instructions=software.unused_instructions(engines[0].process.text())
             if plan.kind.name == "llamacpp"
             else [],
@@ -138,19 +140,38 @@ def around(engine: Life, folder: Path, say: Say, below: Below = silent) -> Itera
         last.callback(scrub_all, folder)
         last.callback(_commands, plan, "after", log, say, below)
         _commands(plan, "before", log, say, below)
-        image = None
-        if plan.spec.container and plan.tool:
-            image = container.pull_or_build(plan.spec.container, plan.tool, say, log)
-        last.callback(plan.caches.discard)
-        engine.note(
-            image=image, preparations=[*engine.preparations, *plan.caches.create()]
-        )  # what was tried is known also where it fails
+        for variable in plan.misspelt:
+            say(variable.describe())
+        _provide_image(engine, log, say, below)
+        caches = engine.plan.caches
+        last.callback(caches.discard)
+        if preparations := [*engine.preparations, *caches.create()]:
+            engine.note(preparations=preparations)
         try:
             yield
         finally:
             if engine.up and plan.batch is None:
                 say(f"Stopping {plan.kind.title}")
             engine.stop()
+
+
+def _provide_image(engine: Life, log: Path, say: Say, below: Below) -> None:
+    """Pull or build a container's image, and plan again where it wasn't here to be asked for its version."""
+    plan, box = engine.plan, engine.plan.spec.container
+    if not box or not plan.tool:
+        engine.note()  # what was tried is known also where it fails
+        return
+    if line := plan.not_passed():
+        say(line)
+    absent = image.digest(plan.tool, plan.image or box.image) is None
+    digest = image.pull_or_build(box, plan.tool, say, log, below, plan.image)
+    container.hugging_face_cache().mkdir(parents=True, exist_ok=True)  # docker would do so as root; podman would refuse
+    if absent or box.build:
+        plan = engine.plan = plan.again()
+    engine.note(
+        image=digest, version=plan.program.version, launches=[public(launch) for launch in plan.launches],
+        program=plan.program.where,
+    )  # fmt: skip
 
 
 def start(plan: EnginePlan, folder: Path, index: int = 0) -> Engine:
@@ -227,7 +248,8 @@ def verify(plan: EnginePlan, engine: Engine, facts: TargetFacts) -> TargetFacts:
     # What its routes say goes before its log of the start, and that before what the setting implies.
     for more in (known(log_facts(plan, engine).target), implied):
         facts = msgspec.structs.replace(facts, **{k: v for k, v in more.items() if getattr(facts, k) is None})
-    if wrong := list(differences(plan.spec, facts, plan.model)):
+    command = plan.launches[0].argv if plan.kind.name == "llamacpp" else []
+    if wrong := list(differences(plan.spec, facts, plan.model, command)):
         where = f" at {engine.base_url}" if engine.base_url else ""
         raise EngineError(
             f"{engine.title}{where} is not what was asked for: {'; '.join(wrong)}. Nothing was measured. Read "
@@ -249,6 +271,13 @@ def stop(engines: Sequence[Engine]) -> None:
             stopping.callback(_stop, engine)
         for engine in engines:
             engine.process.terminate()  # all at once, then wait for each
+
+
+def _software(plan: EnginePlan) -> dict[str, str]:
+    """Versions beside the engine, read where it runs."""
+    if plan.containers and plan.tool:
+        return software.versions(*container.python(plan.tool, plan.containers[0]))
+    return software.versions(plan.program.python) if plan.program.python else {}
 
 
 def _stop(engine: Engine) -> None:

@@ -1,100 +1,79 @@
-"""Tunes an engine's kernels in a start of its own, before those that are measured, and keeps the result."""
+"""A machine before a study: whether it has what the study needs, and the commands that prepare it."""
 
 import contextlib
-import fcntl
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
-import msgspec
-
-from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.lifecycle import Below, Life, Say, run_command
-from dyno.engines import container
-from dyno.engines.caches import TUNINGS
+from dyno import secrets
+from dyno.checks.host import HostSetting, settings
+from dyno.conduct.signals import interrupt, lent
+from dyno.conduct.study_plan import SettingPlan, fits
+from dyno.engines import container, image
 from dyno.errors import EngineError
-from dyno.facts.engine import Preparation
-from dyno.facts.workload import Request
-from dyno.http import Url
-from dyno.load.protocols import PROTOCOLS, Asked
-from dyno.numbers import duration
-from dyno.probe import server
-
-# The load: shapes of matrices follow from requests at once (decode) and the length of prompts (prefill).
-_AT_ONCE = (1, 2, 4, 8, 16, 32, 64)
-_WORDS = (16, 64, 256, 1024)
-_OUTPUT = 16
-_ANSWER_S = 86_400.0  # each new shape is tuned within a request
-
-Start = Callable[[EnginePlan, Path], contextlib.AbstractContextManager[Life]]
+from dyno.facts.rig import Rig
+from dyno.facts.study import RigWanted
+from dyno.numbers import human_bytes
+from dyno.probe import model as model_files
+from dyno.probe.model import looks_local
 
 
-def provide(plan: EnginePlan, headers: dict[str, str], start: Start, say: Say, below: Below) -> list[Preparation]:
-    """Return the setting's preparations. Those that aren't kept yet are made."""
-    done = []
-    for name in plan.spec.prepare:
-        plan.caches.folder.mkdir(parents=True, exist_ok=True)
-        with (plan.caches.folder / f".{name}.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # another dyno may be making it
-            box = plan.spec.container
-            image = container.digest(plan.tool, box.image) if box and plan.tool else None
-            if (stored := plan.caches.read(name, image)) is None:
-                stored = _make(plan, name, headers, start, say, below)
-            else:
-                stored = msgspec.structs.replace(stored, reused=True)
-                say(f"Reusing the {name} tuning of {stored.created} ({duration(stored.took_s)})")
-        done.append(stored)
-    return done
+@contextlib.contextmanager
+def prepared(wanted: RigWanted, say: Callable[[str], None]) -> Iterator[None]:
+    """Run the commands of a study's rig before the study; on leaving, whatever happened, those after it."""
+    with lent((signal.SIGTERM, signal.SIGHUP), interrupt), contextlib.ExitStack() as last:
+        last.callback(_run, wanted.after, "after", say)
+        _run(wanted.before, "before", say)
+        yield
 
 
-def _make(plan: EnginePlan, name: str, headers: dict[str, str], start: Start, say: Say, below: Below) -> Preparation:
-    caches, tuning = plan.caches, TUNINGS[name]
-    say(f"Preparing {name}: one start with a short load, whose result is kept in {caches.folder}")
-    folder, began = caches.empty(name), time.monotonic()
-    first = EnginePlan(caches.preparing(name), plan.rig)
-    with start(first, folder) as engine:
-        _exercise(engine, headers, below)
-    if tuning.then:
-        command, launch, box = tuning.then.format(folder=folder), first.launches[0], first.spec.container
-        words = container.shell(launch, box, command) if box else ["sh", "-c", command]
-        if problem := run_command(words, folder / "engine.log", plan.clean, below, launch.env):
-            raise EngineError(f"Preparing {name} failed: its command {problem} Read {folder / 'engine.log'}.")
-    files = sorted(path.name for path in folder.glob(tuning.files))
-    if not files:
-        raise EngineError(
-            f"Preparing {name} failed: {plan.title} wrote no {tuning.files} to {folder}. Does this build support it? "
-            f"Read {folder / 'engine.log'}, or remove {name!r} from `prepare`."
-        )
-    result = Preparation(
-        name,
-        took_s=time.monotonic() - began,
-        files=files,
-        image=engine.facts.image,
-        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    )
-    caches.write(result)
-    return result
+def _run(commands: Sequence[str], when: str, say: Callable[[str], None]) -> None:
+    """Run them with dyno's own input, for sudo's question. Results alone go to stdout."""
+    for command in commands:
+        say(f"Running {secrets.public_command(command)!r} ({when} the study)")
+        code = subprocess.run(command, shell=True, stdout=sys.stderr, check=False).returncode
+        if code:
+            raise EngineError(
+                f"The command {secrets.public_command(command)!r} ({when} the study) exited with code {code}."
+            )
 
 
-def _exercise(engine: Life, headers: dict[str, str], below: Below) -> None:
-    """Send requests of several lengths, several at once. No two have a prefix in common."""
-    plan, url = engine.plan, Url(engine.engines[0].base_url)
-    protocol = PROTOCOLS[plan.kind.backend]
-    context, slots = engine.target.max_model_len or max(_WORDS) * 4, engine.target.slots or max(_AT_ONCE)
+def compared(wanted: RigWanted, machine: Rig) -> list[HostSetting]:
+    """Return the accelerators and the settings of the machine beside those that the study wants."""
+    rows = list(settings(wanted.host, machine)) if wanted.host else []
+    if wanted.accelerator or wanted.accelerators:
+        asked = f"{wanted.accelerators or 1} × {wanted.accelerator or 'any'}"
+        names = [a.name for a in machine.accelerators]
+        here = ", ".join(f"{names.count(n)} × {n}" for n in dict.fromkeys(names)) or "none"
+        rows.insert(0, HostSetting("accelerators", asked, here, fits(wanted, machine), ""))
+    return rows
 
-    def ask(name: str, words: int) -> server.Attempt:
-        request = Request(name + " word" * words, words, _OUTPUT)
-        body = protocol.body(request, Asked(plan.served_name, ignore_eos=True))
-        return server.attempt(url, headers, protocol.path, body, _ANSWER_S)
 
-    pool = ThreadPoolExecutor(max(_AT_ONCE))
-    try:
-        for at_once in (n for n in _AT_ONCE if n <= slots):
-            for words in (n for n in _WORDS if n * 2 + _OUTPUT < context):  # a word has up to two tokens
-                below(f"{at_once} at once, {words} words each")
-                asked = [pool.submit(ask, f"{at_once}.{i}.{words}", words) for i in range(at_once)]
-                if wrong := next((a.problem for a in (future.result() for future in asked) if not a.completed), None):
-                    raise engine.engines[0].failed(f"can't answer a request of {words} words: {wrong}")
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C: the stop of the engine ends the requests
+class Requirement(NamedTuple):
+    what: str  # engine, image, model, disk
+    name: str
+    state: str
+
+
+def requirements(plans: Sequence[SettingPlan]) -> list[Requirement]:
+    """Return what the engines need and where it is. What is missing for good is a problem of its plan."""
+    rows: list[Requirement] = []
+    for setting in plans:
+        if (plan := setting.engine) is None:
+            continue
+        version, spec = plan.program.version or "of unknown version", plan.spec
+        rows.append(Requirement("engine", f"{plan.kind.title} {version}", plan.program.where))
+        if spec.container and plan.tool and spec.container.image:
+            known = image.digest(plan.tool, spec.container.image)
+            rows.append(Requirement("image", spec.container.image, known or "not here; pulled at the start"))
+        for name in filter(None, (spec.model, spec.draft_model)):
+            fetched = looks_local(name) or model_files.of_hub(name) is not None
+            rows.append(Requirement("model", name, "here" if fetched else "not here; the engine downloads it"))
+    if any(row.what == "model" and row.state != "here" for row in rows):
+        cache = container.hugging_face_cache()
+        folder = next(p for p in (cache, *cache.parents) if p.exists())
+        rows.append(Requirement("disk", str(cache), f"{human_bytes(shutil.disk_usage(folder).free)} free"))
+    return list(dict.fromkeys(rows))

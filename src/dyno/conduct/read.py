@@ -67,14 +67,19 @@ class Sources(msgspec.Struct, frozen=True):
 
 
 def read_words(words: Sequence[str], runs: Path) -> Sources:
-    """Files, runs and studies. One that can't be read leaves the others. Samples are read later, a trial at a time."""
-    sources, failed = [], []
+    """Read files, runs and studies, without those that fail if others don't. Samples are read later, a trial at a
+    time."""
+    sources: list[Source] = []
+    failed: list[DynoError] = []
     for word in dict.fromkeys(spread(words)):
         try:
             sources.append(read(word, runs, samples=False))
         except DynoError as e:
-            failed.append(str(e))
-    return Sources(sources, failed)
+            failed.append(e)
+    why = [str(e) for e in failed]
+    if failed and not sources:
+        raise max(failed, key=lambda e: e.exit_code).__class__("\n".join(why))
+    return Sources(sources, why)
 
 
 def own_findings(rows: Sequence[Row]) -> list[Finding]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from dyno import files
-from dyno.errors import StoreError, UsageError
+from dyno.errors import NotFound, StoreError, UsageError
 from dyno.facts.entry import Moment
 from dyno.facts.imported import Document, Row, Unread
 from dyno.facts.record import Record
@@ -107,7 +107,7 @@ def _named(word: str, runs: Path) -> tuple[Path, str]:
         return Path(word), ""
     try:
         return find(word, runs), ""
-    except StoreError as e:
+    except NotFound:
         name, colon, part = word.rpartition(":")
         if colon and name:
             path = find(name, runs)
@@ -115,7 +115,7 @@ def _named(word: str, runs: Path) -> tuple[Path, str]:
                 return path, part
         if Path(word).is_dir():
             raise UsageError(f"The folder {word} contains no runs and no results.") from None
-        raise UsageError(f"{e} There is no such file either.") from None
+        raise NotFound(f"{word}: no such file, and no run or study with this name in {runs}/.") from None
 
 
 def _part(study: Path, folders: list[Path], part: str) -> list[Path]:

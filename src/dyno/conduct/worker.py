@@ -116,6 +116,11 @@ class Worker(Life):
             raise engine.failed(f"failed: {self.plan.clean(message.failed)}{others}")
         return message
 
+    def is_build(self, number: object) -> None:
+        """Note the build that a program reports with its result. 0: built without git, unknown."""
+        if isinstance(number, int) and number and str(number) != self.facts.version:
+            self.note(version=str(number))
+
     def describe(self) -> str:
         """Say in a line what came up."""
         took = f"{self.plan.title} {self.facts.version or ''} loaded after {duration(self.facts.ready_s or 0)}"
@@ -128,6 +133,7 @@ def working(plan: EnginePlan, folder: Path, say: Say, changed: Changed, below: B
     worker = Worker(plan, changed)
     worker.preparations = prepare(plan, {}, say, below)
     with around(worker, folder, say, below):
+        plan = worker.plan  # perhaps another, by the version of an image that was pulled
         say(f"Loading {describe(plan)}")
         for i in range(len(plan.launches)):
             worker.engines.append(start(plan, folder, i))

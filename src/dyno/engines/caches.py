@@ -1,6 +1,6 @@
 """Files that an engine keeps between its starts: tuned kernels, and its compile caches.
 
-$DYNO_HOME/cache/KIND-KEY/         KEY: of version, image, model, precision, parallel sizes and accelerators
+$DYNO_HOME/cache/KIND-KEY/         KEY: of version or image, model, precision, parallel sizes and accelerators
 ├── tunableop/                     a preparation: its files, the log of the start that made them, and
 │   └── dyno.json                  its manifest, written last
 ├── compile/                       compile_cache = "on"
@@ -59,8 +59,8 @@ COMPILE_CACHES = dict.fromkeys(_TUNED, _COMPILE) | {"vllm": {"VLLM_CACHE_ROOT": 
 class Caches:
     def __init__(self, spec: EngineSpec, version: str | None, accelerators: Sequence[str]) -> None:
         self._spec = spec
-        image = spec.container.image if spec.container else ""
-        key = [version, image, spec.model, spec.dtype, spec.quantization, spec.tensor_parallel, spec.pipeline_parallel]
+        program = spec.container.image if spec.container else version  # a manifest has the image's digest
+        key = [program, spec.model, spec.dtype, spec.quantization, spec.tensor_parallel, spec.pipeline_parallel]
         number = hashlib.sha256(msgspec.json.encode([*key, *accelerators])).hexdigest()[:10]
         self.folder = home() / "cache" / f"{spec.kind}-{number}"
         self._fresh: list[Path] = []

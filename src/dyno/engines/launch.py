@@ -183,7 +183,7 @@ def launches(
     batch: Batch | None = None,
 ) -> list[Launch]:
     """`devices`: those of the rig that may be used, in order. `batch`: an offline run instead of a server."""
-    own = kind.own_args(spec.args, program.version)
+    own = kind.own_args(spec.args, program, batch)
     shares = _shares(spec, devices)
     return [
         Launch(

@@ -24,13 +24,21 @@ class ContainerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["nvidia", "amd", "none"] | None, Option(help="devices to pass in (default: those of the machine)")
     ] = None
     pull: Annotated[Literal["missing", "always", "never"], Option(help="when to pull the image")] = "missing"
-    build: Annotated[str | None, Option(help="folder with a Dockerfile; the image is built from it first")] = None
-    build_file: Annotated[str | None, Option(help="name of the Dockerfile in that folder")] = None
+    build: Annotated[
+        str | None,
+        Option(help="folder or Git URL (URL#BRANCH:FOLDER) with a Dockerfile; the image is built from it first"),
+    ] = None
+    build_file: Annotated[str | None, Option(help="name of the Dockerfile in it")] = None
     build_args: Annotated[dict[str, str], Option(help="build arguments")] = {}
     mounts: Annotated[
         list[str],
         Option("--engine-mount", "HOST:INSIDE", "folders to mount in the container ([:ro]: read-only)", nargs="+"),
     ] = []
+    privileges: Annotated[
+        Literal["amd", "nvidia", "full"] | None,
+        Option("--engine-privileges", None, "rights that the vendor's page asks for; full: --privileged "
+               "(default: those of the devices)"),
+    ] = None  # fmt: skip
     options: Annotated[
         list[str], Option("--engine-container-args", "'…'", "more arguments for docker run or podman run")
     ] = []
@@ -201,6 +209,36 @@ class Preparation(msgspec.Struct, frozen=True, omit_defaults=True):
     created: str = ""  # UTC, ISO 8601
 
 
+class Misspelt(msgspec.Struct, frozen=True):
+    """An environment variable that the engine probably doesn't read."""
+
+    name: str
+    meant: str | None  # the variable whose name is nearly the same
+    why: Literal["invalid", "unlike", "unlisted"]
+
+    def describe(self) -> str:
+        reason = {
+            "invalid": "is not a valid name of an environment variable (letters, digits and _)",
+            "unlike": "is not a known environment variable",
+            "unlisted": "is not among the environment variables of the installed version (vllm/envs.py)",
+        }[self.why]
+        return f"{self.name} {reason}." + (f" Did you mean {self.meant}?" if self.meant else "")
+
+
+# What a line of an engine's log is about. offloaded: a part of the layers only. chosen: by the engine, as it does by
+# default.
+About = Literal["unknown_variable", "deprecated", "ignored", "changed", "chosen", "eager", "fallback", "untuned",
+                "kv_scales", "preempted", "offloaded", "swap_space"]  # fmt: skip
+
+
+class Remark(msgspec.Struct, frozen=True):
+    """A line of an engine's log from which a finding is made."""
+
+    about: About
+    line: str  # without its time and secrets
+    count: int = 1  # times that it was logged
+
+
 class EngineFacts(msgspec.Struct, frozen=True):
     """How an engine that dyno started came up."""
 
@@ -211,6 +249,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     startup_s: dict[str, float] = {}  # its parts by the engine's own log: weights, compile, graphs, …
     software: dict[str, str] = {}  # of the engine's own interpreter
     image: str | None = None  # the container's, with its digest
+    withheld: dict[str, str] = {}  # exported variables that the container did not get, and why
     program: str = ""  # where it was found, in words
     preparations: list[Preparation] = []  # outside ready_s
     stop_s: float | None = None  # None: not stopped yet
@@ -221,6 +260,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     unused_instructions: list[str] = []  # of the processor, that a build does without, where that is known
     nice: int = 0  # of an engine on the CPU, so that the client gets its turns
     cores: list[int] = []  # that it may use, where one was kept for the client; empty: all
+    misspelt: list[Misspelt] = []  # variables of the setting, or that it inherits
     resident_bytes: int | None = None  # its processes in the machine's memory then; None in a container
 
 

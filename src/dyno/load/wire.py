@@ -94,6 +94,7 @@ class Wire:
         self._outcome = "complete"
         self._unasked: list[int] = []  # exchanges on connections on which the server sent more than requested
         self._interrupted = False
+        self._broken_bodies = 0  # responses that began and broke
         self._stamped = False  # the kernel's receive stamps do come: some sandboxes take the option and give none
         self._offset_ns = 0
         self._before = self._now = Poll(0, 0, 0)  # the last poll, and the one whose events are being read
@@ -428,6 +429,7 @@ class Wire:
             self._pool.lost(stream)
             return
         self._pool.drop(stream)
+        self._broken_bodies += stream.body
         if stream.silent:
             self._pool.hold(stream.replica)
         self._failed(exchange, stream.replica, reason, unsent_due=None if stream.sent_ns else stream.due_ns)
@@ -446,12 +448,14 @@ class Wire:
             self._count_failure()
 
     def _count_failure(self) -> None:
-        """Count it, and end the load if all requests so far have failed and none is being answered."""
+        """Count it, and end the load if all requests so far have failed and no response is likely to succeed: none is
+        arriving, or as many have broken off."""
         progress = self.progress
         progress.failed += 1
         if progress.failed < max(progress.ended, HOPELESS) or self._interrupted:
             return
-        if not any(s.exchange >= 0 and s.body and not s.failing for s in self._pool.connections.values()):
+        arriving = any(s.exchange >= 0 and s.body and not s.failing for s in self._pool.connections.values())
+        if not arriving or self._broken_bodies >= HOPELESS:
             self._give_up("all failed", f"interrupted: dyno ended the load after {HOPELESS} failures")
 
     def _slot_free(self, replica: Replica, now: int, refused: bool = False, pause: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
+from dyno.compare.compare import CONFIDENCE
 from dyno.facts.comparison import Comparison, Difference, GateResult, Pairing, Side
 from dyno.facts.finding import Finding
 from dyno.facts.load import Load
@@ -223,7 +224,8 @@ def sentences(p: Pairing, figures: int) -> Iterator[str]:
             yield f"{where} is {_in_words(word, p)} in {which}, {_how(sure)}."
     if perhaps := [d for d in p.differences if d.word.startswith("perhaps ")]:
         some = ", ".join(f"{words(d.metric)} {d.word[8:]}" for d in perhaps)
-        yield f"Perhaps: {some}. With {figures} figures, one such result is expected by chance."
+        by_chance = f"chance alone gives {number(figures * (1 - CONFIDENCE))} such results on average"
+        yield f"Perhaps: {some}. Inconclusive after correction for {figures} figures: {by_chance}."
     measured = [d for d in p.differences if d.smallest is not None]
     if same := [d for d in measured if d.word == "no difference detected"]:
         yield f"No difference detected: {_names(same)}."
@@ -257,7 +259,9 @@ def _how(differences: Sequence[Difference]) -> str:
 def _more(d: Difference) -> str:
     ways = [f"about {count(_rounded(d.more_requests))} more requests"] if d.more_requests else []
     ways += [many(d.more_repeats, "more repeat")] if d.more_repeats else []
-    return f"{' or '.join(ways)} per side would show it" if ways else "too small to be worth more repeats"
+    if not ways:
+        return "too small to be worth more repeats"
+    return f"a difference this small takes {' or '.join(ways)} per side"
 
 
 def _rounded(n: int) -> int:

@@ -53,6 +53,7 @@ class Judged(NamedTuple):
     other: Entry
     difference: Difference | None  # None: not comparable
     doubt: str  # the worst objection to the comparison
+    figures: int = 1  # compared together with this one
 
     @property
     def word(self) -> str:
@@ -161,20 +162,22 @@ class _Judge:
         leader = contest.ranked[0]
         # Each at its own best load, they are compared all the same: that is what the answer does.
         loads_differ = level(other) != level(leader)
-        pair = self._pairing(other, leader, contest.metric, loads_differ)
+        pair, figures = self._pairing(other, leader, contest.metric, loads_differ)
         serious = [f.text for f in pair.findings if f.level != "note" and not (loads_differ and f.code in _BY_LOAD)]
         difference = next((d for d in pair.differences if d.metric == contest.metric), None)
         if pair.refused and not loads_differ:
             difference = None
         sides = f" (A: {other.series}, B: {leader.series})"
         doubt = f"{_first_line(serious[0])}{sides}" if serious else "" if difference else "They share no figure."
-        return Judged(contest, leader, other, difference, doubt)
+        return Judged(contest, leader, other, difference, doubt, figures)
 
-    def _pairing(self, a: Entry, b: Entry, metric: str, loads_differ: bool) -> Pairing:
+    def _pairing(self, a: Entry, b: Entry, metric: str, loads_differ: bool) -> tuple[Pairing, int]:
+        """The comparison, and how many figures it was corrected for."""
         rows = self._rows(a), self._rows(b)
         usual = default_metrics(*rows)
         if loads_differ or metric not in usual:
-            return pairings([rows], usual if metric in usual else [metric], anyway=loads_differ)[0]
+            metrics = usual if metric in usual else [metric]
+            return pairings([rows], metrics, anyway=loads_differ)[0], len(metrics)
         both = (a.series, b.series)
         if both not in self._shared:
             ones, others = ([e for e in self._entries if e.series == name] for name in both)
@@ -182,9 +185,10 @@ class _Judge:
             self._shared[both] = pairs
             results = pairings([(self._rows(x), self._rows(y)) for x, y in pairs]) if len(pairs) <= _EXACT else []
             self._compared |= {(x.id, y.id): p for (x, y), p in zip(pairs, results, strict=False)}
+        among = sum(len(default_metrics(x.rows, y.rows)) for x, y in self._shared[both])
         if (a.id, b.id) in self._compared:
-            return self._compared[a.id, b.id]
-        return pairings([rows], among=sum(len(default_metrics(x.rows, y.rows)) for x, y in self._shared[both]))[0]
+            return self._compared[a.id, b.id], among
+        return pairings([rows], among=among)[0], among
 
     def _rows(self, e: Entry) -> list[Row]:
         """With the single requests of a single run."""
@@ -310,7 +314,8 @@ def _sure(judged: Sequence[Judged]) -> str:
     if len(judged) > 1:
         return f"{sure.get(j.word, 'No difference detected')}{each}."
     interval = f"95 % interval {change_interval(d.low, d.high)}, {_basis(d)}"
-    return f"{sure.get(j.word, 'Difference')}: {interval}."
+    corrected = f" after correction for {j.figures} figures" if d.word.startswith("perhaps") else ""
+    return f"{sure.get(j.word, 'Difference')}{corrected}: {interval}."
 
 
 def _standing(main: Judged, judge: _Judge) -> Standing:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from dyno.errors import StoreError, UsageError
+from dyno.errors import NotFound, StoreError, UsageError
 from dyno.facts.study import Place
 from dyno.store import imports
 from dyno.store.run import Run, locked, read, tags_of
@@ -262,7 +262,7 @@ def find(word: str, runs: Path) -> Path:
         some = ", ".join(map(str, hits[:4])) + (" …" if len(hits) > 4 else "")
         raise UsageError(f"{len(hits)} runs match {word}: {some}. Give more of the name, or the path.")
     if not hits:
-        raise StoreError(f"No run or study named {word!r} in {runs}/. `dyno runs` lists all of them.")
+        raise NotFound(f"No run or study named {word!r} in {runs}/. `dyno runs` lists all of them.")
     return hits[0]
 
 

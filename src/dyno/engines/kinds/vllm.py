@@ -44,7 +44,8 @@ _ARGUMENTS = {  # in the line of the arguments, as "'max_num_seqs': 8"
     name: rf"'{argument}': '?([\w.-]+)"
     for name, argument in {
         "slots": "max_num_seqs", "quantization": "quantization", "kv_cache_dtype": "kv_cache_dtype",
-        "prefix_caching": "enable_prefix_caching", "tensor_parallel": "tensor_parallel_size",
+        "prefix_caching": "enable_prefix_caching", "chunked_prefill": "enable_chunked_prefill",
+        "tensor_parallel": "tensor_parallel_size",
     }.items()
 }  # fmt: skip
 _CONFIG = {  # in the line that begins the engine, as 'dtype=torch.bfloat16'
@@ -53,6 +54,7 @@ _CONFIG = {  # in the line that begins the engine, as 'dtype=torch.bfloat16'
     "quantization": r"\bquantization=([\w-]+)",
     "kv_cache_dtype": r"\bkv_cache_dtype=(\w+)",
     "prefix_caching": r"\benable_prefix_caching=(\w+)",
+    "chunked_prefill": r"\b(?:enable_chunked_prefill|chunked_prefill_enabled)=(\w+)",
     "tensor_parallel": r"\btensor_parallel_size=(\d+)",
     "version": r"V\d LLM engine \(v([^)]+)\)",
 }

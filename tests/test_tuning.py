@@ -68,8 +68,8 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setenv("DYNO_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("dyno.conduct.preparation._AT_ONCE", (1, 2))
-    monkeypatch.setattr("dyno.conduct.preparation._WORDS", (4, 16))
+    monkeypatch.setattr("dyno.conduct.tuning._AT_ONCE", (1, 2))
+    monkeypatch.setattr("dyno.conduct.tuning._WORDS", (4, 16))
     return Machine(tmp_path)
 
 
