@@ -27,7 +27,8 @@ def dry_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Capt
     def call(line: str, version: str = "") -> str:
         code = main([*shlex.split(line), *(["--engine-version", version] if version else []), "--dry-run"])
         out, err = capsys.readouterr()
-        [command] = [text for text in out.splitlines() if text and not text.startswith("#")] or [""]
+        commands = [text for text in out.splitlines() if not text.startswith(("#", "docker pull"))]
+        command = commands[0] if commands else ""
         problems = [text for text in err.splitlines() if not re.search(r"model .* does not exist|no effect", text)]
         assert bool(code) == bool(re.sub(".*no effect.*\n", "", err)), err
         return "\n".join(problems) or re.sub(r"^\S*python3 \S+/worker ", "", command)

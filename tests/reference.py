@@ -21,6 +21,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.metric import DEFINITIONS, METRICS, STEMS
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.price import Price
+from dyno.facts.rig import HostWanted
 from dyno.facts.setting import ALIASES
 from dyno.facts.study import RigWanted, StopRule, Study
 from dyno.facts.trial import TrialSpec
@@ -142,7 +143,10 @@ _STRUCTS: dict[str, tuple[type[msgspec.Struct], ...]] = {
 }
 _NAMED_DEFAULT = re.compile(r" \(default: (.+)\)$")
 _TOP = (Study, "trials", "stop", "rigs")
-_OWN = {"rig": (RigWanted, "price"), "price": (Price,), "stop": (StopRule,), "container": (ContainerSpec,)}
+_OWN = {
+    "rig": (RigWanted, "price", "host"), "price": (Price,), "host": (HostWanted,), "stop": (StopRule,),
+    "container": (ContainerSpec,),
+}  # fmt: skip
 
 
 def study_keys(section: str) -> str:

@@ -15,7 +15,7 @@ from dyno.conduct import offline
 from dyno.errors import EngineError
 from dyno.facts.imported import Row
 from dyno.facts.trial import TrialSpec
-from dyno.report.micro import FORMATS, KNOBS
+from dyno.report.micro import FORMATS, KNOBS, said_of
 from dyno.store import rows
 from dyno.store.run import Run
 from dyno.workload import DATASETS as WORKLOAD_DATASETS
@@ -301,7 +301,8 @@ def test_knobs_go_to_llama_cpp_in_its_servers_spelling(asked: Asked) -> None:
         "--flash-attn on --threads 4"
     ]
     assert (how(t).by, how(t).warmup_iterations, how(t).iterations) == ("timers", 0, 2)
-    assert all(flag in engine(t).args for flag, _ in KNOBS.values())  # and the report finds them there
+    asked_for = [knob for knob in KNOBS if said_of(engine(t), knob) is not None]  # and the report finds them there
+    assert " ".join(asked_for) == "n_gpu_layers n_threads poll n_batch n_ubatch type_k type_v flash_attn"
 
 
 def test_each_engine_takes_the_models_and_knobs_that_suit_it(asked: Asked) -> None:
@@ -342,10 +343,12 @@ def test_each_engine_takes_the_models_and_knobs_that_suit_it(asked: Asked) -> No
         (["-pg", "8"], "write PROMPT,GENERATED"),
         (["-fa", "maybe"], "'maybe' is not one of on, off, auto"),
         (["-hf", "org/model"], "-hf: dyno does not download models"),
-        (["-nkvo", "1"], "-nkvo: dyno does not vary it"),
-        (["--split-mode", "row"], "--split-mode: dyno does not vary it"),
+        (["-nkvo", "perhaps"], "'perhaps' is not one of 1, 0"),
+        (["-fitt", "512"], "-fitt: dyno does not vary it"),
+        (["-rpc", "host:1"], "-rpc: dyno uses only accelerators of this machine"),
+        (["-mmq", "1"], "-mmq: only builds of 2023 have it"),
         (["-embd", "1"], "-embd: dyno measures generation"),
-        (["-dev", "none", "--numa", "isolate"], "--devices. --numa:"),
+        (["-dev", "none", "-dio", "1"], "--devices. -dio:"),
         (["--foo"], "has no flag --foo"),
     ],
 )

@@ -2,26 +2,30 @@
 
 import json
 import os
-import resource
-import shutil
 import socket
 import subprocess
 import sys
-import tarfile
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+import containers
+from dyno.conduct.engine_plan import EnginePlan
+from dyno.conduct.offline import same_engine
 from dyno.engines import container
+from dyno.engines import image as images
 from dyno.engines.port import free_port
 from dyno.engines.process import EngineProcess
 from dyno.errors import EngineError, UsageError
-from dyno.facts.engine import ContainerSpec, Launch
+from dyno.facts.engine import ContainerSpec, EngineSpec, Launch
+from dyno.facts.offline import Batch
+from dyno.facts.rig import Rig
+from dyno.probe import software
 
 CACHE = Path("/home/u/.cache/huggingface")
 
@@ -46,11 +50,11 @@ def wrapped(
     tool: str = "docker",
     accelerator: str = "none",
     model: str | None = None,
-    secrets: tuple[str, ...] = (),
+    exported: dict[str, str] | None = None,
     **spec: Any,
 ) -> Launch:
     the_spec = ContainerSpec(**{"image": "i", **spec})
-    return container.wrap(given or launch(), the_spec, NAME, tool, model, accelerator, secrets)
+    return container.wrap(given or launch(), the_spec, NAME, tool, model, accelerator, exported).launch
 
 
 def start_of(tool: str) -> list[str]:
@@ -91,7 +95,7 @@ def test_the_line_for_eight_mi300x_is_expressible() -> None:
     argv = ["vllm", "serve", "meta-llama/Llama-3.1-405B-FP8", "-tp", "8"]
     spec = ContainerSpec("ghcr.io/embeddedllm/vllm-rocm:cb3b2b9", mounts=["/mnt/nvme5n1p1/cache:/root/.cache"])
     given = launch(*argv, VLLM_RPC_TIMEOUT="30000", VLLM_USE_TRITON_FLASH_ATTN="0")
-    made = container.wrap(given, spec, NAME, "docker", argv[2], "amd", groups=["video"])
+    made = container.wrap(given, spec, NAME, "docker", argv[2], "amd", groups=["video"]).launch
     assert made.argv == [
         *start_of("docker"),
         *("--device=/dev/kfd", "--device=/dev/dri", "--group-add=video"),
@@ -121,7 +125,7 @@ def test_amds_build_line_is_expressible() -> None:
     # docker build -f Dockerfile.rocm -t <your_tag> --build-arg BUILD_HIPBLASLT=1 --build-arg USE_CYTHON=1 .
     args = {"BUILD_HIPBLASLT": "1", "USE_CYTHON": "1"}
     spec = ContainerSpec("mine:1", build="/src/vllm", build_file="Dockerfile.rocm", build_args=args)
-    [command] = container.prepare_commands(spec, "docker", present=True)
+    [command] = images.prepare_commands(spec, "docker", present=True)
     assert " ".join(command) == (
         "docker build --tag mine:1 --file /src/vllm/Dockerfile.rocm "
         "--build-arg BUILD_HIPBLASLT=1 --build-arg USE_CYTHON=1 /src/vllm"
@@ -144,7 +148,8 @@ def test_amds_build_line_is_expressible() -> None:
 def test_nvidias_gpus_are_chosen_by_the_container_and_numbered_anew_inside(
     tool: str, devices: list[int] | None, words: list[str]
 ) -> None:
-    argv = wrapped(launch("vllm", devices=devices, CUDA_VISIBLE_DEVICES="2,3"), tool, "nvidia").argv
+    env = {} if devices is None else {"CUDA_VISIBLE_DEVICES": "2,3"}
+    argv = wrapped(launch("vllm", devices=devices, **env), tool, "nvidia").argv
     at = len(start_of(tool))
     assert argv[at : at + len(words)] == words
     assert not [word for word in argv if "CUDA_VISIBLE" in word]
@@ -171,6 +176,103 @@ def test_amds_gpus_are_chosen_by_one_variable_only(env: dict[str, str], told: li
 def test_an_unknown_accelerator_names_the_known_ones() -> None:
     with pytest.raises(UsageError, match=r"tpu.*nvidia, amd, none"):
         wrapped(accelerator="tpu")
+
+
+@pytest.mark.parametrize("tool", ["docker", "podman"])
+def test_exported_devices_of_nvidia_are_the_only_ones_that_the_container_gets(tool: str) -> None:
+    words = {
+        "docker": ["--gpus", '"device=GPU-1a,3"'],
+        "podman": [f"--device=nvidia.com/gpu={n}" for n in ("GPU-1a", "3")],
+    }
+    argv = wrapped(launch("vllm"), tool, "nvidia", exported={"CUDA_VISIBLE_DEVICES": "GPU-1a, 3"}).argv
+    assert [word for word in argv if word in words[tool]] == words[tool]
+    assert not [word for word in argv if "CUDA_VISIBLE" in word]
+    without = wrapped(launch("vllm"), tool, "nvidia", exported={"CUDA_VISIBLE_DEVICES": ""}).argv
+    assert not [word for word in without if "gpu" in word]
+
+
+# What vendors' pages ask for
+
+
+@pytest.mark.parametrize(
+    ("privileges", "accelerator", "words"),
+    [
+        (None, "none", ""),
+        ("nvidia", "none", "--ulimit=memlock=-1 --ulimit=stack=67108864"),
+        ("full", "none", "--privileged --ulimit=memlock=-1 --ulimit=stack=67108864"),
+        (
+            "amd",
+            "amd",
+            "--device=/dev/kfd --device=/dev/dri --group-add=video --group-add=render "
+            "--security-opt=seccomp=unconfined --cap-add=SYS_PTRACE --cap-add=SYS_ADMIN "
+            "--security-opt=apparmor=unconfined --device=/dev/mem",
+        ),
+    ],
+)
+def test_one_word_gives_the_rights_that_a_page_asks_for(privileges: Any, accelerator: str, words: str) -> None:
+    argv = wrapped(accelerator=accelerator, privileges=privileges).argv
+    first = len(start_of("docker"))
+    assert argv[first : argv.index(f"--volume={CACHE}:{CACHE}")] == words.split()
+
+
+@pytest.mark.parametrize("options", [["--shm-size=16G"], ["--shm-size", "16G"], ["--ipc=private"], ["--ipc", "host"]])
+def test_shared_memory_is_the_hosts_unless_an_option_sets_it(options: list[str]) -> None:
+    argv = wrapped(options=options).argv
+    assert "--ipc=host" not in argv
+    assert [word for word in argv if word in options] == options
+
+
+def test_an_option_that_would_lose_the_engine_is_refused_with_the_reason() -> None:
+    for option, why in {"-d": "lose the engine", "-it": "no terminal", "--name=x": "names the container"}.items():
+        with pytest.raises(UsageError, match=why):
+            wrapped(options=[option])
+    with pytest.raises(UsageError, match=r"--network=bridge: .* the host's network"):
+        wrapped(options=["--network", "bridge"])
+    assert [word for word in wrapped(options=["--network=host"]).argv if "network" in word] == ["--network=host"]
+
+
+# Exported variables
+
+
+def exported_to(
+    given: Launch | None = None, accelerator: str = "none", options: tuple[str, ...] = (), **env: str
+) -> Any:
+    made = container.wrap(
+        given or launch(), ContainerSpec("i", mounts=["/data:/data"], options=[*options]), NAME, "docker", None,
+        accelerator, env,
+    )  # fmt: skip
+    return [word.removeprefix("--env=") for word in made.launch.argv if word.startswith("--env=")], made.withheld
+
+
+def test_what_the_user_exported_reaches_the_container_by_name_alone() -> None:
+    names, withheld = exported_to(
+        VLLM_USE_V1="1", NCCL_DEBUG="INFO", HF_TOKEN="hf_secret", HF_ENDPOINT="https://mirror"
+    )
+    assert names[-4:] == ["VLLM_USE_V1", "NCCL_DEBUG", "HF_TOKEN", "HF_ENDPOINT"]
+    assert withheld == {}
+
+
+def test_a_settings_variable_goes_before_an_exported_one() -> None:
+    names, withheld = exported_to(launch("vllm", OMP_NUM_THREADS="8"), OMP_NUM_THREADS="4")
+    assert [name for name in names if "OMP" in name] == ["OMP_NUM_THREADS=8"]
+    assert withheld == {}
+
+
+def test_a_path_that_is_not_mounted_is_not_passed_and_the_reason_is_known() -> None:
+    names, withheld = exported_to(
+        HIPBLASLT_TUNING_FILE="/data/tuned.txt", LD_LIBRARY_PATH="/data/lib:/opt/rocm/lib", VLLM_CACHE_ROOT="/scratch",
+        options=("-v", "/mnt/s:/scratch"),
+    )  # fmt: skip
+    assert [name for name in names if "HF_HOME" not in name] == ["HIPBLASLT_TUNING_FILE", "VLLM_CACHE_ROOT"]
+    assert withheld == {"LD_LIBRARY_PATH": "/opt/rocm/lib is not mounted"}
+
+
+def test_exported_devices_of_amd_mean_the_same_inside() -> None:
+    names, withheld = exported_to(accelerator="amd", HIP_VISIBLE_DEVICES="2", CUDA_VISIBLE_DEVICES="2")
+    assert [name for name in names if "VISIBLE" in name] == ["HIP_VISIBLE_DEVICES"]
+    assert withheld == {"CUDA_VISIBLE_DEVICES": "another variable selects the devices"}
+    _, withheld = exported_to(accelerator="nvidia", CUDA_VISIBLE_DEVICES="2", NVIDIA_VISIBLE_DEVICES="all")
+    assert list(withheld) == ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"]
 
 
 # Mounts, variables, entrypoint
@@ -216,7 +318,7 @@ def test_no_secret_is_on_the_command_line() -> None:
         PROXY="http://me:pw@h",
         COLOR="green",
     )
-    made = wrapped(given, secrets=("HUGGING_FACE_HUB_TOKEN", "HF_TOKEN"))
+    made = wrapped(given, exported={"HUGGING_FACE_HUB_TOKEN": "hf_y", "HF_TOKEN": "hf_z"})
     words = [word for word in made.argv if word.startswith("--env=") and "HF_HOME" not in word]
     names = ["HF_TOKEN", "AWS_SECRET_ACCESS", "DB_PASSWORD", "api_key", "PROXY"]
     assert sorted(words) == sorted(
@@ -227,7 +329,7 @@ def test_no_secret_is_on_the_command_line() -> None:
 
 def test_a_secret_build_argument_is_handed_over_by_name() -> None:
     spec = ContainerSpec("i", build="/b", build_args={"GH_TOKEN": "x", "JOBS": "4"})
-    [command] = container.prepare_commands(spec, "podman", present=False)
+    [command] = images.prepare_commands(spec, "podman", present=False)
     assert command == ["podman", "build", "--tag", "i", "--build-arg", "GH_TOKEN", "--build-arg", "JOBS=4", "/b"]
 
 
@@ -253,7 +355,37 @@ def test_the_entrypoint_is_the_engines_the_users_or_the_images() -> None:
     ],
 )
 def test_an_image_is_pulled_as_the_policy_says(pull: Any, there: bool, commands: list[list[str]]) -> None:
-    assert container.prepare_commands(ContainerSpec("i", pull=pull), "docker", there) == commands
+    assert images.prepare_commands(ContainerSpec("i", pull=pull), "docker", there) == commands
+
+
+def test_a_git_url_is_a_context_with_its_own_dockerfile() -> None:
+    url = "https://github.com/vllm-project/vllm.git#v0.6.3"
+    spec = ContainerSpec("mine:1", build=url, build_file="Dockerfile.rocm")
+    [command] = images.prepare_commands(spec, "docker", present=False)
+    assert command == ["docker", "build", "--tag", "mine:1", "--file", "Dockerfile.rocm", url]
+
+
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        (  # podman's
+            "Trying to pull 127.0.0.1:5000/a:1...|Copying blob 41443aaa0253 skipped: already exists  |"
+            "Copying blob db9fc423616f [=>----] 3.0MiB / 28.5MiB|Copying blob 8520708a2f37 [==>---] 8.0MiB / 57.0MiB|"
+            "Copying blob db9fc423616f done  ",
+            "2 of 3 layers, 36.5 MiB of 85.5 MiB",
+        ),
+        (  # docker's
+            "1: Pulling from a|41443aaa0253: Pulling fs layer|41443aaa0253: Downloading [=> ]  1.048576MB/2.097152MB",
+            "0 of 1 layers, 1 MiB of 2 MiB",
+        ),
+        ("db9fc423616f: Downloading [=>]  1MB/2.097152MB|db9fc423616f: Extracting [=>]  1kB/2.097152MB",
+         "0 of 1 layers, 2 MiB of 2 MiB"),
+        ("STEP 3/7: RUN make", "STEP 3/7: RUN make"),
+    ],
+)  # fmt: skip
+def test_the_progress_of_a_pull_is_read_from_the_tools_own_bars(lines: str, text: str) -> None:
+    transfer = images.Transfer()
+    assert [transfer.read(line) for line in lines.split("|")][-1] == text
 
 
 @pytest.fixture
@@ -302,21 +434,49 @@ def test_the_one_that_works_is_taken_and_podman_in_dockers_clothes_is_known(fake
 def test_the_digest_is_the_registrys_or_else_the_images_id(fake_tool: FakeTool) -> None:
     facts = {"Id": "abc", "RepoDigests": ["reg:5000/other@sha256:1", "docker.io/vllm/vllm-openai@sha256:2"]}
     fake_tool("podman", f"echo '{json.dumps([facts])}'")
-    assert container.digest("podman", "vllm/vllm-openai:v0.24") == "docker.io/vllm/vllm-openai@sha256:2"
-    assert container.digest("podman", "reg:5000/other") == "reg:5000/other@sha256:1"
-    assert container.digest("podman", "mine:1") == "sha256:abc"
+    assert images.digest("podman", "vllm/vllm-openai:v0.24") == "docker.io/vllm/vllm-openai@sha256:2"
+    assert images.digest("podman", "reg:5000/other") == "reg:5000/other@sha256:1"
+    assert images.digest("podman", "mine:1") == "sha256:abc"
     fake_tool("podman", "exit 125")
-    assert container.digest("podman", "mine:1") is None
+    assert images.digest("podman", "mine:1") is None
 
 
 def test_a_pull_that_fails_tells_its_last_lines_and_the_log(fake_tool: FakeTool, tmp_path: Path) -> None:
     fake_tool("docker", "[ $1 = pull ] && echo manifest unknown; exit 1")
     said: list[str] = []
     with pytest.raises(EngineError, match=r'`docker pull` of i exited with code 1: "manifest unknown".*log'):
-        container.pull_or_build(ContainerSpec("i"), "docker", said.append, tmp_path / "log")
-    assert said == ["pulling i with docker"]
+        images.pull_or_build(ContainerSpec("i"), "docker", said.append, tmp_path / "log")
+    assert said == ["Pulling i with docker"]
     with pytest.raises(EngineError, match="image i isn't on this machine"):
-        container.pull_or_build(ContainerSpec("i", pull="never"), "docker", said.append, tmp_path / "log")
+        images.pull_or_build(ContainerSpec("i", pull="never"), "docker", said.append, tmp_path / "log")
+
+
+# Plans
+
+SPEC = EngineSpec("vllm", "some/model", container=ContainerSpec("mine:1", tool="podman", accelerator="none"))
+RIG = Rig("Debian", "6.1", "x86_64", "CPU", 8)
+ANSWERS = """case "$1 $2" in "ps --quiet") ;; "--version ") echo podman version 5 ;; *) exit 1 ;; esac"""
+
+
+def test_offline_trials_in_one_image_share_one_container(fake_tool: FakeTool) -> None:
+    fake_tool("podman", ANSWERS)
+    a, b = (EnginePlan(SPEC, RIG, batch=Batch("throughput", 4, 64)) for _ in range(2))
+    assert a.containers != b.containers
+    assert same_engine(a, b)
+    assert not same_engine(a, EnginePlan(SPEC, RIG, batch=Batch("throughput", 4, 64), image="sha256:1"))
+
+
+def test_a_runs_facts_name_only_the_variables_that_the_engine_has(
+    fake_tool: FakeTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_tool("podman", ANSWERS)
+    for name, value in {"VLLM_USE_V1": "1", "VLLM_CACHE_ROOT": "/scratch", "OMP_NUM_THREADS": "4"}.items():
+        monkeypatch.setenv(name, value)
+    plan = EnginePlan(msgspec.structs.replace(SPEC, env={"OMP_NUM_THREADS": "8"}), RIG)
+    seen = plan.seen(msgspec.structs.replace(RIG, environment=software.variables(os.environ)))
+    listed = {name: value for name, value in seen.environment.items() if name.startswith(("VLLM_", "OMP_"))}
+    assert listed == {"VLLM_USE_V1": "1"}
+    assert "VLLM_CACHE_ROOT (/scratch is not mounted)" in (plan.not_passed() or "")
 
 
 # The real thing
@@ -325,67 +485,8 @@ def test_a_pull_that_fails_tells_its_last_lines_and_the_log(fake_tool: FakeTool,
 @pytest.fixture(scope="module", params=["docker", "podman"])
 def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """A tool that works here, and an image made of busybox."""
-    tool, folder = request.param, tmp_path_factory.mktemp(request.param)
-    # A short path for podman's sockets: those of a worker's own folder are too long for one, and each run then waits
-    # 20 s.
-    with (
-        tempfile.TemporaryDirectory(prefix="dyno", ignore_cleanup_errors=True) as short,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("HF_HOME", str(folder / "hf"))
-        (folder / "hf").mkdir()
-        if tool == "podman":
-            _configure_podman(Path(short), patch)
-        try:
-            assert container.tool(tool) == tool
-        except (EngineError, AssertionError) as e:
-            pytest.skip(f"{tool} isn't to be used here: {e}")
-        busybox = shutil.which("busybox")
-        if not busybox:
-            pytest.skip("busybox isn't here: install busybox-static")
-        name = f"dyno-test-{os.getpid()}:latest"
-        _import(tool, busybox, folder, name)
-        tried = subprocess.run(
-            [tool, "run", "--rm", "--network=host", "--ipc=host", name, "/bin/busybox", "true"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if tried.returncode:
-            pytest.skip(f"{tool} can't run a container here: {tried.stderr.strip()}")
-        yield tool, name
-        subprocess.run([tool, "rmi", "--force", name], stdout=subprocess.DEVNULL, check=False)
-
-
-def _configure_podman(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """A storage of its own, and limits that a machine without CAP_SYS_RESOURCE can give."""
-    (folder / "storage.conf").write_text(
-        f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/storage"\nrunroot = "{folder}/run"\n'
-    )
-    files = min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
-    processes = min(1024, resource.getrlimit(resource.RLIMIT_NPROC)[1])
-    limits = f'default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]'
-    runtime = 'runtime = "runc"\n' if shutil.which("runc") else ""
-    (folder / "containers.conf").write_text(
-        f'[containers]\n{limits}\n[engine]\n{runtime}cgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
-    )
-    patch.setenv("CONTAINERS_STORAGE_CONF", str(folder / "storage.conf"))
-    patch.setenv("CONTAINERS_CONF", str(folder / "containers.conf"))
-
-
-def _import(tool: str, busybox: str, folder: Path, name: str) -> None:
-    with tarfile.open(folder / "root.tar", "w") as tar:
-        tar.add(Path(busybox).resolve(), "bin/busybox")
-        libraries = subprocess.run(["ldd", busybox], capture_output=True, text=True, check=False).stdout
-        for word in libraries.split():  # none where it is static
-            if word.startswith("/") and Path(word).exists():
-                tar.add(Path(word).resolve(), word.lstrip("/"))
-    subprocess.run([tool, "import", str(folder / "root.tar"), name], capture_output=True, check=True)
-
-
-def containers(tool: str) -> list[str]:
-    told = subprocess.run([tool, "ps", "-aq", "--filter", "label=dyno"], capture_output=True, text=True, check=True)
-    return told.stdout.split()
+    with containers.usable(request.param, tmp_path_factory.mktemp(request.param)) as name:
+        yield request.param, name
 
 
 def answers(port: int) -> str | None:
@@ -418,9 +519,9 @@ def served(image: tuple[str, str], tmp_path: Path) -> tuple[str, str, str, Launc
     # Process 1 of a container ignores TERM unless it handles it: as stubborn as a hung engine.
     argv = ["/bin/busybox", "httpd", "-f", "-p", f"127.0.0.1:{port}", "-h", str(model)]
     spec = ContainerSpec(name, tool=tool, pull="never")
-    found = container.pull_or_build(spec, tool, lambda text: None, tmp_path / "log")
+    found = images.pull_or_build(spec, tool, lambda text: None, tmp_path / "log")
     assert "sha256:" in found
-    return tool, called, found, container.wrap(Launch(argv, {}, port), spec, called, tool, str(model), "none")
+    return tool, called, found, container.wrap(Launch(argv, {}, port), spec, called, tool, str(model), "none").launch
 
 
 def test_a_container_serves_its_mounted_model_and_is_gone_after_stop(
@@ -431,9 +532,9 @@ def test_a_container_serves_its_mounted_model_and_is_gone_after_stop(
     with EngineProcess(made.argv, {**os.environ, **made.env}, tmp_path / "log", cleanup) as process:
         await_true(lambda: answers(made.port) == "weights" or not process.alive())
         assert process.alive(), process.last_lines()
-        assert len(containers(tool)) == 1
+        assert len(containers.running(tool)) == 1
         process.stop(timeout=1)
-    assert containers(tool) == []
+    assert containers.running(tool) == []
     assert refuses(made.port)
 
 
@@ -449,29 +550,30 @@ def test_a_killed_dyno_leaves_no_container_behind(served: tuple[str, str, str, L
         finally:
             dyno.kill()
     await_true(lambda: refuses(made.port))
-    await_true(lambda: containers(tool) == [])
+    await_true(lambda: containers.running(tool) == [])
 
 
 def test_a_secret_gets_in_by_name_and_the_exit_code_gets_out(image: tuple[str, str], tmp_path: Path) -> None:
     tool, name = image
     argv = ["/bin/busybox", "sh", "-c", "/bin/busybox env; exit 7"]
     given = Launch(argv, {"HF_TOKEN": "hf_x", "COLOR": "green"}, 1)
-    made = container.wrap(given, ContainerSpec(name), "dyno-test-env", tool, None, "none")
+    exported = {"NCCL_DEBUG": "INFO", "HF_TOKEN": "hf_y"}
+    made = container.wrap(given, ContainerSpec(name), "dyno-test-env", tool, None, "none", exported).launch
     assert "hf_x" not in " ".join(made.argv)
-    with EngineProcess(made.argv, {**os.environ, **made.env}, tmp_path / "log") as process:
+    with EngineProcess(made.argv, {**os.environ, **exported, **made.env}, tmp_path / "log") as process:
         await_true(lambda: not process.alive())
         assert process.exit_code == 7
-    assert {"HF_TOKEN=hf_x", "COLOR=green"} < set((tmp_path / "log").read_text().split())
+    assert {"HF_TOKEN=hf_x", "COLOR=green", "NCCL_DEBUG=INFO"} < set((tmp_path / "log").read_text().split())
 
 
 def test_an_engine_in_a_container_is_asked_to_end_before_it_is_ended(image: tuple[str, str], tmp_path: Path) -> None:
     tool, name = image
     script = "trap 'echo bye; exit 0' TERM; echo up; while :; do /bin/busybox sleep 0.1; done"
     given = Launch(["/bin/busybox", "sh", "-c", script], {}, 1)
-    made = container.wrap(given, ContainerSpec(name), "dyno-test-polite", tool, None, "none")
+    made = container.wrap(given, ContainerSpec(name), "dyno-test-polite", tool, None, "none").launch
     cleanup = container.remove_command(tool, "dyno-test-polite")
     with EngineProcess(made.argv, None, tmp_path / "log", cleanup) as process:
         await_true(lambda: "up" in (tmp_path / "log").read_text())
         process.stop()
     assert "bye" in (tmp_path / "log").read_text()
-    assert containers(tool) == []
+    assert containers.running(tool) == []

@@ -20,6 +20,7 @@ import psutil
 import pytest
 from tokenizers import Tokenizer
 
+from dyno.cli.main import main
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
 from dyno.engines import embedded, model
@@ -420,3 +421,58 @@ def test_importing_the_engine_does_not_load_llama_into_dyno() -> None:
 def test_a_build_that_leaves_instructions_unused_is_known(told: str, features: set[str], unused: list[str]) -> None:
     assert software.unused_instructions(f"a line\nsystem_info: {told}\nanother", features) == unused
     assert software.unused_instructions("a log without it", features) == []
+
+
+# llama-server's flags
+
+
+FORGETFUL = """#!{python}
+import os, sys
+args = sys.argv[1:]
+if args == ["--version"]:
+    sys.exit(print("version: 11549 (79c1160b)"))
+i = args.index("-np")
+os.execv(sys.executable, [sys.executable, "-P", "-m", "dyno.engines.embedded", *args[:i], *args[i + 2 :]])
+"""
+
+
+def test_a_server_that_forgets_a_flag_is_not_measured(tmp_path: Path) -> None:
+    binary = tmp_path / "llama-server"
+    binary.write_text(FORGETFUL.format(python=sys.executable))
+    binary.chmod(0o755)
+    spec = EngineSpec("llamacpp", binary=str(binary), args=["-np", "3", "-c", "256"])
+    with (
+        pytest.raises(EngineError, match=r"-np 3 was asked for, but it reports n_parallel 1\. Nothing was measured"),
+        started(spec, tmp_path),
+    ):
+        raise AssertionError("it was measured")
+
+
+REPORTED = "-fa on -ngl 99 -np 4 -cb --kv-unified --cache-reuse 256 -c 512 --no-mmap"
+
+
+def test_the_embedded_engine_runs_with_the_flags_of_a_reports_llama_server(tmp_path: Path) -> None:
+    with started(EngineSpec("llamacpp", args=REPORTED.split()), tmp_path) as fleet:
+        assert (fleet.target.slots, fleet.target.max_model_len, fleet.target.prefix_caching) == (4, 512, True)
+        assert fleet.target.settings and fleet.target.settings["kv_unified"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ("--split-mode row", "unrecognized arguments: --split-mode row"),
+        ("--temp 0.3", "unrecognized arguments: --temp 0.3"),
+        ("-ctk q3_k", "--cache-type-k: invalid choice"),
+        ("-fa maybe", "unrecognized arguments: maybe"),
+    ],
+)
+def test_the_embedded_engine_refuses_other_flags_before_its_start_and_in_a_dry_run(
+    capsys: pytest.CaptureFixture[str], flags: str, why: str
+) -> None:
+    for more in ([], ["--dry-run"]):
+        words = ["bench", "serve", "--engine", "llamacpp", f"--engine-args={flags}", "--num-prompts", "1", *more]
+        assert main([*words, "--dataset-name", "random"]) == 2
+        error = capsys.readouterr().err
+        assert why in error
+        assert "use a llama-server" in error
+    assert "xllamacpp" not in sys.modules

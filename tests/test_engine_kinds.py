@@ -333,11 +333,21 @@ def test_vllm_s_own_log_tells_what_it_loaded(
     assert told.target.get("quantization") == quantization
     assert told.target["max_model_len"] == 8192
     assert told.target["dtype"] == "bf16"
-    assert told.target["prefix_caching"] is False
+    assert (told.target["prefix_caching"], told.target["chunked_prefill"]) == (False, True)
     assert told.target["version"] == "0.24.0"
     assert told.startup_s["compile"] == compile_s
     assert told.startup_s["graphs"] == graphs_s
     assert told.startup_s["init"] == init_s
+
+
+def test_chunked_prefill_is_what_the_engine_came_to_not_what_it_was_asked() -> None:
+    """vLLM 0.8 to 0.11.0 takes the flag that turns it off, and leaves it on."""
+    args = "INFO [utils.py:1] non-default args: {'model': 'm', 'enable_chunked_prefill': False}\n"
+    line = "INFO Initializing a V1 LLM engine (v0.10.0) with config: model='m', chunked_prefill_enabled=True, x=1\n"
+    target = KINDS["vllm"].read_log(args + line).target
+    assert target["chunked_prefill"] is True
+    spec, facts = EngineSpec("vllm", chunked_prefill=False), TargetFacts("m", chunked_prefill=True)
+    assert list(differences(spec, facts)) == ["the setting asks for chunked_prefill = False, but it has True"]
 
 
 def test_the_log_of_an_old_vllm_is_read_too() -> None:

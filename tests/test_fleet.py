@@ -18,7 +18,7 @@ import pytest
 
 from conftest import StartFake
 from dyno.cli.main import main
-from dyno.conduct import fleet, lifecycle, trial
+from dyno.conduct import lifecycle, trial
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import Fleet, running
 from dyno.engines import model as own_model
@@ -282,13 +282,6 @@ def test_an_engine_killed_while_it_loads_is_told_and_its_workers_end(tmp_path: P
     assert not descendants_of(marker)
 
 
-def test_an_engine_that_never_answers_is_given_up_in_time(tmp_path: Path) -> None:
-    binary = script(tmp_path / "vllm", "import time\nprint('loading', flush=True)\ntime.sleep(600)\n")
-    spec = EngineSpec("vllm", model="m", binary=binary, ready_timeout_s=1.0)
-    with pytest.raises(EngineError, match="completed no generation within 1 s"), start(spec, tmp_path / "e"):
-        pass
-
-
 def test_a_program_that_is_missing_is_named_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such executable"):
         EnginePlan(EngineSpec("vllm", model="m", binary=str(tmp_path / "none")), RIG)
@@ -303,7 +296,7 @@ def test_an_engine_that_is_nowhere_says_how_to_get_it(monkeypatch: pytest.Monkey
     monkeypatch.setenv("DYNO_HOME", str(tmp_path))
     with pytest.raises(UsageError, match="dyno engines install vllm"):
         EnginePlan(EngineSpec("vllm", model="m"), RIG)
-    with pytest.raises(UsageError, match="container"):
+    with pytest.raises(UsageError, match="dyno engines install tgi"):
         EnginePlan(EngineSpec("tgi", model="m"), RIG)
     assert EnginePlan(EngineSpec("vllm", model="m", version="0.6.3"), RIG, dry=True).launches[0].argv[0] == "vllm"
 
@@ -568,14 +561,6 @@ def test_commands_before_and_after_are_run_also_where_the_engine_fails(tmp_path:
     assert notes.read_text() == "cpx\nspx\ncpx\nspx\n"
 
 
-def test_a_command_that_fails_before_stops_the_trial(tmp_path: Path) -> None:
-    with (
-        pytest.raises(EngineError, match=r"'exit 4' \(before the engine\) exited with code 4"),
-        start(msgspec.structs.replace(FAKE, before=["exit 4"]), tmp_path / "e"),
-    ):
-        pass
-
-
 def test_a_secret_that_an_engine_logs_does_not_stay_in_the_log(tmp_path: Path) -> None:
     secret = "hf_thisisasecretvalue"
     spec = msgspec.structs.replace(FAKE, env={"HF_TOKEN": secret, "PYTHONSTARTUP": ""}, before=[f"echo token {secret}"])
@@ -631,22 +616,6 @@ def test_the_commands_after_are_run_by_the_watcher_of_a_dyno_that_is_killed(
     notes = tmp_path / "notes"
     killed(["--engine", "fake", f"--engine-after=echo spx >> {notes}", *ARGS], "Measuring", signal.SIGKILL)
     wait_for(lambda: notes.exists() and notes.read_text() == "spx\n")
-
-
-def test_a_start_that_takes_its_time_gives_a_sign_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "_WORD_EVERY_S", 0.3)
-    binary = script(tmp_path / "vllm", "import time\nprint('Loading shard 3 of 9', flush=True)\ntime.sleep(600)\n")
-    plan = EnginePlan(EngineSpec("vllm", model="m", binary=binary, ready_timeout_s=120), RIG)
-
-    class Heard(Exception):
-        pass
-
-    def say(text: str) -> None:
-        if "Still starting" in text and "Loading shard 3 of 9" in text:
-            raise Heard
-
-    with pytest.raises(Heard), running(plan, tmp_path, {}, say, lambda _: None):
-        pass
 
 
 def test_a_slow_start_is_ended_too_when_dyno_is_killed(

@@ -176,6 +176,12 @@ def test_what_prompts_share_comes_from_the_cache_only_where_that_is_asked_for(tm
     assert [a.cached_tokens for a in on.iterations[0].answers] == [0, 0, 64, 64], "two slots: the third finds it there"
 
 
+def test_a_misspelt_variable_is_a_finding_of_the_result(tmp_path: Path) -> None:
+    (outcome,) = measured(tmp_path, trial("throughput", engine=EngineSpec("llamacpp", env={"OMP_NUM_THREAD": "1"})))
+    (finding,) = [f for f in outcome.result.findings if f.code == "engine.misspelt_variable"]
+    assert finding.level == "doubt" and "Did you mean OMP_NUM_THREADS?" in finding.text
+
+
 # ---- replicas ----
 
 PAIR = EngineSpec("llamacpp", replicas=2)
@@ -571,26 +577,34 @@ def test_in_a_container_the_worker_is_mounted_and_its_stdin_is_held_open() -> No
 LLAMA_BENCH = """#!{python}
 import json, sys
 args = sys.argv[1:]
-of = lambda flag: args[args.index(flag) + 1]
+of = lambda flag, default=None: args[args.index(flag) + 1] if flag in args else default
 open({log!r}, "a").write(" ".join(args) + "\\n")
 if of("-m").endswith("bad.gguf"):
     sys.exit("error: failed to load model")
 p, n = map(int, of("-pg").split(",")) if "-pg" in args else (int(of("-p")), int(of("-n")))
 print("ggml: a line that is no result")
 samples = [20_000_000 + i for i in range(int(of("-r")))]
-print(json.dumps({{"build_number": 6327, "n_threads": 16, "model_type": "llama 7B Q4_0", "n_prompt": p, "n_gen": n,
-                   "n_depth": int(of("-d")), "samples_ns": samples, "samples_ts": []}}))
+print(json.dumps({{"build_number": 6327, "n_threads": int(of("-t", 16)), "model_type": "llama 7B Q4_0", "n_prompt": p,
+                   "n_gen": n, "n_depth": int(of("-d", 0)), "model_filename": of("-m"), "type_k": of("-ctk", "f16"),
+                   "type_v": of("-ctv", "f16"), "flash_attn": of("-fa", "0") == "1", "use_mmap": of("-mmp", "1") == "1",
+                   "samples_ns": samples, "samples_ts": [], **json.loads({lie!r})}}))
 """
 
 
 @pytest.fixture
-def llama_bench(tmp_path: Path) -> Path:
+def lie() -> str:
+    """What it reports instead of the truth, as JSON."""
+    return "{}"
+
+
+@pytest.fixture
+def llama_bench(tmp_path: Path, lie: str) -> Path:
     """Beside a llama-server, as a build has them. Prints what the real one prints, for tests of known length."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, text in {
         "llama-server": '#!/bin/sh\necho "version: 6327 (79c1160b)"\n',
-        "llama-bench": LLAMA_BENCH.format(python=sys.executable, log=str(folder / "asked")),
+        "llama-bench": LLAMA_BENCH.format(python=sys.executable, log=str(folder / "asked"), lie=lie),
     }.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
@@ -608,7 +622,7 @@ def test_a_llama_bench_beside_the_server_runs_the_micro_tests(llama_bench: Path,
     tiny = build("F16")
     first, second, third = (llama_bench / "asked").read_text().splitlines()
     assert first == f"-m {tiny} -ctk q8_0 -ctv q8_0 -fa 1 -p 512 -n 0 -d 64 -r 3 -o jsonl"
-    assert "-p 0 -n 128 -d 0" in second and "-pg 512,128 -p 0 -n 0 -d 0" in third
+    assert "-p 0 -n 128 -r 3" in second and "-pg 512,128 -p 0 -n 0 -r 3" in third
     assert [len(o.iterations) for o in (prompt, generated, mixed)] == [3, 3, 3], "it warms up by itself"
     assert prompt.result.offline and prompt.result.offline.speed == pytest.approx(512 / 0.02, rel=1e-3)
     assert generated.result.offline and generated.result.offline.speed == pytest.approx(128 / 0.02, rel=1e-3)
@@ -622,6 +636,45 @@ def test_a_llama_bench_beside_the_server_runs_the_micro_tests(llama_bench: Path,
     assert "of 1.000 × 64.00 tokens" in decode.about, "half of what is generated, on average"
     kv = generated.result.roofline.kv_bytes
     assert kv == pytest.approx(2 * 6 * 4 * 64 * 34 / 32), "keys and values of q8_0"
+
+
+def test_what_llama_bench_reports_is_what_was_asked_for(llama_bench: Path, tmp_path: Path) -> None:
+    words = ["--flash-attn", "on", "-t", "4", "--no-mmap"]
+    spec = EngineSpec("llamacpp", binary=str(llama_bench / "llama-server"), args=words, kv_cache_dtype="q8_0")
+    [outcome] = measured(tmp_path, trial("micro", 16, 0, 1, spec, depth=8))
+    assert "-fa 1 -t 4 -mmp 0 " in (llama_bench / "asked").read_text(), "as build 6327 spells it"
+    assert outcome.iterations[0].reported["flash_attn"] is True
+    assert "engine.not_as_said" not in [f.code for f in outcome.result.findings]
+    assert outcome.run.engine().version == "6327"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("lie", "sentence"),
+    [
+        ('{"flash_attn": false}', "-fa 1 was asked for, but llama-bench reports flash_attn 0."),
+        ('{"type_v": "f16"}', "-ctv q8_0 was asked for, but llama-bench reports type_v f16."),
+        ('{"n_depth": 0}', "-d 8 was asked for, but llama-bench reports n_depth 0."),
+        ('{"model_filename": "other.gguf"}', "reports model_filename other.gguf."),
+        ('{"build_number": 6401}', "the setting asks for version 6327, but this is 6401."),
+    ],
+)
+def test_a_llama_bench_that_did_something_else_makes_a_void_result(
+    llama_bench: Path, tmp_path: Path, sentence: str
+) -> None:
+    spec = EngineSpec(
+        "llamacpp", binary=str(llama_bench / "llama-server"), args=["-fa", "1"], kv_cache_dtype="q8_0", version="6327"
+    )
+    [outcome] = measured(tmp_path, trial("micro", 16, 0, 1, spec, depth=8))
+    [finding] = [f for f in outcome.result.findings if f.code == "engine.not_as_said"]
+    assert (finding.level, outcome.result.verdict) == ("void", "void")
+    assert finding.text.endswith(sentence)
+
+
+@pytest.mark.parametrize("lie", ['{"build_number": 6401}'])
+def test_the_build_is_the_one_that_llama_bench_reports(llama_bench: Path, tmp_path: Path) -> None:
+    spec = EngineSpec("llamacpp", binary=str(llama_bench / "llama-server"))
+    first, second = measured(tmp_path, trial("micro", 16, 0, 1, spec), trial("micro", 0, 4, 1, spec))
+    assert [o.run.engine().version for o in (first, second)] == ["6401", "6401"]  # type: ignore[union-attr]
 
 
 def test_a_llama_bench_that_fails_is_told_with_its_last_lines(llama_bench: Path, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 import offlines
 from dyno.checks import CHECKS, client, engine, examine, load, requests, statistics, tokens
 from dyno.checks.evidence import OfflineEvidence
-from dyno.facts.engine import EngineFacts, Launch
 from dyno.facts.finding import Finding
 from dyno.facts.offline import Answer, Iteration, OfflineSpec, ReplicaFigures, Speculation
 from dyno.facts.rig import Accelerator, Rig
@@ -144,6 +143,7 @@ def copies(*speeds: float, late_ms: float = 0.0, std: float = 1.0) -> dict[str, 
     return {"replicas": figures}
 
 
+MICRO = offlines.micro_trial(8, 0)  # with --threads 2
 GPU = Accelerator(0, "NVIDIA H200", "nvidia")
 SLOW = [150.0, 100.0, 101.0, 99.0, 100.0, 100.5]
 CASES: list[tuple[Callable[[OfflineEvidence], Iterator[Finding]], OfflineEvidence, str | None, str | None]] = [
@@ -171,6 +171,9 @@ CASES: list[tuple[Callable[[OfflineEvidence], Iterator[Finding]], OfflineEvidenc
     (load.slots, evidence({"requests": 8}, target=TargetFacts("m", slots=8)), None, None),
     (load.slots, evidence({"requests": 8}, target=TargetFacts("m", slots=4)), "load.slots", "doubt"),
     (load.slots, evidence({"requests": 8, "kind": "throughput"}, target=TargetFacts("m", slots=4)), None, None),
+    (engine.as_asked, evidence(trial=MICRO, reported={"n_threads": 2, "n_depth": 0}), None, None),
+    (engine.as_asked, evidence(trial=MICRO, reported={"n_threads": 4}), "engine.not_as_said", "void"),
+    (engine.as_asked, evidence(trial=MICRO, reported={"n_depth": 64}), "engine.not_as_said", "void"),
     (engine.no_drafts, evidence({"speculation": Speculation(9, 27, 3)}), None, None),
     (engine.no_drafts, evidence({"speculation": Speculation(0, 0, 0)}), "engine.no_drafts", "doubt"),
     (tokens.cached, evidence({"cached_input_tokens": 5}), None, None),
@@ -227,9 +230,3 @@ def test_every_check_of_an_offline_trial_is_tested_speaking_and_silent() -> None
 
 def test_a_measurement_without_blemish_has_no_findings() -> None:
     assert examine(evidence(rig=rig(GPU))) == []
-
-
-@pytest.mark.parametrize(("devices", "shared"), [([None], False), ([[0, 1], [2, 3]], False), ([None, None], True)])
-def test_replicas_without_an_accelerator_share_the_cores(devices: list[Any], shared: bool) -> None:
-    facts = EngineFacts("vllm", "0.24.0", [Launch([], {}, 0, share) for share in devices])
-    assert [f.code for f in load.replicas_on_cpu(evidence(engine=facts))] == ["load.replicas_share_cpu"] * shared

@@ -12,7 +12,7 @@ from dyno.audit.document import read_bytes as imported
 from dyno.checks import CHECKS, client, engine, examine, load, machine, physics, statistics, tokens
 from dyno.checks import requests as requests_check
 from dyno.checks.evidence import Evidence
-from dyno.facts.engine import EngineFacts, EngineSpec, Launch
+from dyno.facts.engine import EngineFacts, EngineSpec, Launch, Misspelt, Remark
 from dyno.facts.finding import Finding, verdict
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import ClientFacts, Record
@@ -613,6 +613,14 @@ def copies(*each: tuple[int, float | None]) -> list[ReplicaSummary]:
     return [ReplicaSummary(i, done, done, 0, 10 * done, 100.0, tpot) for i, (done, tpot) in enumerate(each)]
 
 
+def slip(why: Any) -> EngineFacts:
+    return EngineFacts("vllm", "0.24.0", [], misspelt=[Misspelt("VLLM_X", None, why)])
+
+
+def launched(*devices: list[int] | None) -> EngineFacts:
+    return EngineFacts("vllm", "0.24.0", [Launch([], {}, 0, share) for share in devices])
+
+
 PAIR = {"target": TargetSpec("http://a", "openai", "/v1/completions", "m", more_urls=["http://b"])}
 GROWN = wait(last_p25_ms=30_000.0, last_median_ms=34_000.0)
 SOME_LATE = distribution_ms([0.0] * 98 + [3e7] * 2, [99])
@@ -662,7 +670,6 @@ def near(measured: bool = False, count: int = 1, **share: Any) -> dict[str, Any]
 Q4 = TargetFacts("llama.Q4_K_M.gguf", quantization="Q4_K - Medium")
 RIG_OF_TWO = Rig("Linux", "6", "aarch64", "Arm", 2)
 UP = EngineFacts("vllm", "0.32.0", [], 30.0)
-ON_CPU = Launch(["vllm"], {}, 8000)
 CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] = [
     (requests_check.failed, evidence(), None, None),
     (requests_check.failed, evidence({"failed": 1, "failures": {"reset": 1}}), "requests.failed", "doubt"),
@@ -734,6 +741,13 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (engine.died, evidence(engine=msgspec.structs.replace(UP, died="Out of memory.")), "engine.died", "void"),
     (engine.second_attempt, evidence(), None, None),
     (engine.second_attempt, evidence(first_failure="It died."), "engine.second_attempt", "note"),
+    (engine.variables_withheld, evidence(engine=UP), None, None),
+    (
+        engine.variables_withheld,
+        evidence(engine=msgspec.structs.replace(UP, withheld={"LD_PRELOAD": "/x.so is not mounted"})),
+        "engine.variables_withheld",
+        "note",
+    ),
     (engine.memory_held, evidence(engine=UP), None, None),
     (
         engine.memory_held,
@@ -831,13 +845,14 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (load.repeated_prompts, evidence(), None, None),
     (load.repeated_prompts, evidence(repeated_prompts=3), "load.repeated_prompts", "doubt"),
     (load.repeated_prompts, evidence({"sent": 2500}), "load.repeated_prompts", "doubt"),
-    (load.replicas_on_cpu, evidence(engine=msgspec.structs.replace(UP, launches=[ON_CPU])), None, None),
-    (
-        load.replicas_on_cpu,
-        evidence(engine=msgspec.structs.replace(UP, launches=[ON_CPU, ON_CPU])),
-        "load.replicas_share_cpu",
-        "note",
-    ),
+    (load.replicas_on_cpu, evidence(), None, None),
+    (load.replicas_on_cpu, evidence(engine=launched([0, 1], [2, 3])), None, None),
+    (load.replicas_on_cpu, evidence(engine=launched(None, None)), "load.replicas_share_cpu", "note"),
+    (engine.misspelt, evidence(engine=UP), None, None),
+    (engine.misspelt, evidence(engine=slip("unlike")), "engine.misspelt_variable", "doubt"),
+    (engine.misspelt, evidence(engine=slip("unlisted")), "engine.misspelt_variable", "note"),
+    (engine.remarks, evidence(), None, None),
+    (engine.remarks, evidence(remarks=[Remark("fallback", "x")]), "engine.fallback", "doubt"),
     (load.replicas, evidence(), None, None),  # one server
     (load.replicas, evidence({"replicas": copies((1000, 10.0), (1000, 10.0))}), None, None),
     (load.replicas, evidence({"replicas": copies((1100, 9.0), (900, 11.0))}), None, None),  # a little

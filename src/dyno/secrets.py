@@ -221,6 +221,16 @@ def known() -> list[str]:
     return list(_known)
 
 
+def public_command(text: str) -> str:
+    """A line for the shell, as it may be shown."""
+    return public_text(without_in_command(text))
+
+
+def public_text(text: str) -> str:
+    """Words of a program, as they may be shown."""
+    return clean(without_looks(text))
+
+
 def clean(value: T) -> T:
     """The value without any secret that this process knows; names of fields stay as they are."""
     return cast(T, _clean(value)) if _known else value

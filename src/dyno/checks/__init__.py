@@ -8,7 +8,19 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from dyno.checks import client, comparability, consistency, engine, load, machine, physics, requests, statistics, tokens
+from dyno.checks import (
+    client,
+    comparability,
+    consistency,
+    engine,
+    host,
+    load,
+    machine,
+    physics,
+    requests,
+    statistics,
+    tokens,
+)
 from dyno.checks.comparability import Objection, Two
 from dyno.checks.evidence import Circumstances, Evidence
 from dyno.facts.finding import Finding, worst_first
@@ -16,11 +28,12 @@ from dyno.facts.rig import Rig
 from dyno.http import Url
 
 # server, offline: one of dyno's own runs, with all its records. run: either. rig: the machine on which dyno ran.
+# host: a run on it, of a study that wants settings of the machine.
 # row: a result of another tool. any_row: one of dyno's own too, which was examined as a run when it was measured.
 # rows: all results that were read. roofline: these, with the peaks of their machines. duplicates: pairs of them.
 # repeats: one trial's speeds. pair: two settings that are compared. documents: reports, with the words around results.
-Need = Literal["server", "offline", "run", "rig", "row", "any_row", "rows", "roofline", "duplicates", "repeats", "pair",
-               "documents"]  # fmt: skip
+Need = Literal["server", "offline", "run", "rig", "host", "row", "any_row", "rows", "roofline", "duplicates", "repeats",
+               "pair", "documents"]  # fmt: skip
 
 
 class FindingGuide(NamedTuple):
@@ -114,9 +127,9 @@ CHECKS = (
         "engine.unverified": ("doubt", "A running server doesn't report a setting that `--engine openai` states.",
             "Check the command that started it, or let dyno start it."),
         "engine.not_as_said": ("void", "A running server's version, quantization, context, slots or cache type "
-            "differs from the stated setting (`--engine openai`).",
+            "differs from the stated setting (`--engine openai`). llama-bench reports another setting than its flags.",
             "The figures belong to another setting. Start the right server, or correct the setting."),
-    }, server=engine.as_said),
+    }, server=engine.as_said, offline=engine.as_asked),
     Check({
         "engine.quantization": ("void", "The model's name states one quantization and the server another.",
             "Probably the server of an earlier test is still running. Stop it and start the right one."),
@@ -438,7 +451,32 @@ CHECKS = (
         "engine.preemptions": ("note; doubt from 1 % of the requests",
             "The engine evicted the KV cache of running requests and recomputed it.",
             "Latencies include that. Lower the load or max_num_seqs, or give the KV cache more memory."),
-    }, server=engine.preempted),
+        "engine.unknown_variable": ("doubt", "By its log, the engine doesn't know an environment variable.",
+            "The variable has no effect. Correct its name, or remove it."),
+        "engine.setting_ignored": ("doubt", "By its log, the engine ignores a flag or variable.",
+            "The figures don't show its effect. Remove it, or use a version that supports it."),
+        "engine.setting_changed": ("doubt; note for a default that depends on the model",
+            "By its log, the engine turned a feature on or off, or lowered a limit.",
+            "State the actual setting with the figures, or set it explicitly."),
+        "engine.no_graphs": ("doubt; note if the setting asks for it",
+            "By its log, the engine runs without CUDA graphs or compilation.",
+            "Short steps are slower without them. Compare only with engines that run the same way."),
+        "engine.fallback": ("doubt", "By its log, the engine uses a slower kernel, attention backend or version of "
+            "itself than it would choose.",
+            "Fix the cause, or state the implementation with the figures."),
+        "engine.not_offloaded": ("doubt", "There is an accelerator, and by its log llama.cpp keeps layers on the CPU. "
+            "Not with `-ngl`.",
+            "Use a build for the accelerator, free its memory, or set the number of layers with -ngl."),
+        "engine.untuned_kernel": ("note", "By its log, the engine has no tuned configuration of a kernel for this "
+            "device or quantization.",
+            "Tuning may raise the speed. State it with the figures."),
+        "engine.kv_scales": ("note", "By its log, the scales of a quantized KV cache are 1.0.",
+            "The speed is right, the answers may be worse. Use a checkpoint with scales."),
+        "engine.deprecated": ("note", "By its log, a flag or variable is deprecated.",
+            "A newer version may refuse or ignore it. Use its replacement."),
+        "engine.swap_space": ("note", "By its log, the swap space takes much of the memory.",
+            "Lower --swap-space."),
+    }, server=engine.preempted, run=engine.remarks),
     Check({
         "engine.restarted": ("doubt", "A counter in the engine's metrics went back during the load.",
             "The engine restarted, or several servers share the address. Check its log."),
@@ -492,10 +530,20 @@ CHECKS = (
             "An engine that fails now and then may fail again. Check the log of its start."),
     }, run=engine.second_attempt),
     Check({
+        "engine.variables_withheld": ("note", "Exported variables did not reach the engine in its container.",
+            "A path must be mounted (`--engine-mount`); a device is chosen with `--devices`."),
+    }, run=engine.variables_withheld),
+    Check({
         "engine.memory_held": ("doubt",
             "Over 512 MiB of accelerator memory was not released within 30 s of the engine's stop.",
             "The next trial has that much less. `dyno doctor` shows which process holds it."),
     }, run=engine.memory_held),
+    Check({
+        "engine.misspelt_variable": ("doubt; note for an unlisted name that is like no other",
+            "A variable in `env`, or an exported one, is nearly a well-known one, has a name that no shell can set, or "
+            "is not in the installed vLLM's list.",
+            "The engine probably doesn't read it, so the run had the default. Correct the name, or remove it."),
+    }, run=engine.misspelt),
     Check({
         "engine.generic_build": ("note",
             "llama.cpp on the CPU was built without instructions that this processor has, like the embedded one.",
@@ -550,6 +598,10 @@ CHECKS = (
         "rig.iommu": ("note", "The IOMMU translates addresses for several AMD accelerators.",
             "That can slow transfers between them. AMD recommends iommu=pt on the kernel's command line."),
     }, rig=machine.iommu),
+    Check({
+        "rig.not_as_wanted": ("doubt", "A setting of the machine is not the one that the study wants (`host`).",
+            "`dyno doctor --for STUDY` prints the commands that set it. Set it and measure again."),
+    }, host=host.not_as_wanted),
     Check({
         "rig.memory_short": ("note; doubt above 10 % memory pressure",
             "Over 1 GiB and 1 % of memory is swapped out, or processes waited for memory.",
@@ -646,7 +698,7 @@ def examine(e: Circumstances) -> list[Finding]:
     evidence: dict[str, Circumstances | Rig] = {"run": e, "server" if isinstance(e, Evidence) else "offline": e}
     url = e.trial.target.base_url
     if e.rig is not None and (not url or Url(url).local):  # an engine in dyno's own process has no address
-        evidence["rig"] = e.rig
+        evidence |= {"rig": e.rig, "host": e}
     return worst_first(run(CHECKS, **evidence))
 
 

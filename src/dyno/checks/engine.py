@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator
 
+import msgspec
+
 from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
-from dyno.facts.finding import Finding, doubt, note, void
+from dyno.facts.engine import About
+from dyno.facts.finding import Finding, Level, doubt, note, void
 from dyno.measure.agreement import differences, named_quantization, same_quantization, unverified
 from dyno.numbers import human_bytes, number
 
@@ -34,6 +37,22 @@ def as_said(e: Evidence) -> Iterator[Finding]:
         yield void("engine.not_as_said", f"The server differs from the stated setting: {'; '.join(wrong)}.")
 
 
+def as_asked(e: OfflineEvidence) -> Iterator[Finding]:
+    """llama-bench reports the settings of each test with its result."""
+    spec, how = e.trial.engine, e.trial.offline
+    if not e.reported or spec is None or how is None:
+        return
+    build = e.reported.get("build_number")
+    known = msgspec.structs.replace(e.target, version=str(build) if build else None, settings=e.reported)
+    command = e.engine.launches[0].argv if e.engine is not None else spec.args
+    wrong = list(differences(spec, known, command=command, by="llama-bench"))
+    if e.reported.get("n_depth", how.depth or 0) != (how.depth or 0):
+        wrong.append(f"-d {how.depth or 0} was asked for, but llama-bench reports n_depth {e.reported['n_depth']}")
+    if wrong:
+        advice = "The figures belong to another setting. Use another build, or name its number with --engine-version."
+        yield void("engine.not_as_said", f"The engine differs from the stated setting: {'; '.join(wrong)}.", advice)
+
+
 def quantization_named(e: Evidence) -> Iterator[Finding]:
     """A name is a label too: llama.cpp's server answers to any."""
     claimed = named_quantization(e.target.model)
@@ -50,9 +69,55 @@ def died(e: Evidence) -> Iterator[Finding]:
         yield void("engine.died", text, e.engine.died)
 
 
+# Lines of its log: finding, level and sentence. `checks` has the advice.
+_REMARKS: dict[About, tuple[str, Level, str]] = {
+    "unknown_variable": ("engine.unknown_variable", "doubt", "The engine doesn't know an environment variable"),
+    "ignored": ("engine.setting_ignored", "doubt", "The engine ignores a setting"),
+    "changed": ("engine.setting_changed", "doubt", "The engine changed a setting"),
+    "chosen": ("engine.setting_changed", "note", "The engine chose a setting"),
+    "eager": ("engine.no_graphs", "doubt", "The engine runs without CUDA graphs or compilation"),
+    "fallback": ("engine.fallback", "doubt", "The engine doesn't use its fastest implementation"),
+    "offloaded": ("engine.not_offloaded", "doubt", "A part of the model runs on the CPU"),
+    "untuned": ("engine.untuned_kernel", "note", "A kernel is not tuned for this device"),
+    "kv_scales": ("engine.kv_scales", "note", "The quantized KV cache has no scales"),
+    "deprecated": ("engine.deprecated", "note", "The engine calls a setting deprecated"),
+    "swap_space": ("engine.swap_space", "note", "The engine doubts its swap space"),
+    "preempted": ("engine.preemptions", "note", "The engine preempted running requests"),
+}
+_QUOTED = 3  # lines
+_EAGER = ("--enforce-eager", "--disable-cuda-graph")
+_LAYERS = ("-ngl", "--gpu-layers", "--n-gpu-layers")
+
+
+def remarks(e: Circumstances) -> Iterator[Finding]:
+    """What the engine's log says about its setting, in its words."""
+    spec = e.trial.engine
+    by_about: dict[About, list[str]] = {}
+    for remark in e.remarks:
+        by_about.setdefault(remark.about, []).append(remark.line)
+    args = {arg.partition("=")[0].replace("_", "-") for arg in spec.args} if spec is not None else set()
+    for about, lines in by_about.items():
+        code, level, sentence = _REMARKS[about]
+        if about == "preempted" and e.telemetry is not None and e.telemetry.total("preemptions") is not None:
+            continue  # its metrics count them
+        if about == "offloaded" and (not e.rig or not e.rig.accelerators or args.intersection(_LAYERS)):
+            continue  # as asked for, or there is nothing to use
+        if about == "eager" and args.intersection(_EAGER):
+            level = "note"
+        more = f" and {len(lines) - _QUOTED} more lines" if len(lines) > _QUOTED else ""
+        quotes = ", ".join(f'"{line}"' for line in lines[:_QUOTED])
+        yield Finding(code, level, f"{sentence}, by its log: {quotes}{more}.")
+
+
 def second_attempt(e: Circumstances) -> Iterator[Finding]:
     if e.first_failure:
         yield note("engine.second_attempt", f"This is the second attempt; the first failed: {e.first_failure}")
+
+
+def misspelt(e: Circumstances) -> Iterator[Finding]:
+    for variable in e.engine.misspelt if e.engine is not None else []:
+        level: Level = "note" if variable.why == "unlisted" else "doubt"
+        yield Finding("engine.misspelt_variable", level, variable.describe())
 
 
 def generic_build(e: Circumstances) -> Iterator[Finding]:
@@ -60,6 +125,12 @@ def generic_build(e: Circumstances) -> Iterator[Finding]:
         unused = ", ".join(e.engine.unused_instructions)
         text = f"This llama.cpp is built for any processor and doesn't use this one's {unused}."
         yield note("engine.generic_build", text)
+
+
+def variables_withheld(e: Circumstances) -> Iterator[Finding]:
+    if e.engine is not None and e.engine.withheld:
+        names = ", ".join(f"{name} ({why})" for name, why in e.engine.withheld.items())
+        yield note("engine.variables_withheld", f"Not passed to the container: {names}.")
 
 
 def memory_held(e: Circumstances) -> Iterator[Finding]:

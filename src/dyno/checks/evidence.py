@@ -1,10 +1,12 @@
 """The evidence from which the checks of dyno's own runs judge."""
 
+from typing import Any
+
 import msgspec
 
-from dyno.facts.engine import EngineFacts
+from dyno.facts.engine import EngineFacts, Remark
 from dyno.facts.offline import OfflineSummary
-from dyno.facts.rig import Rig, Roofline
+from dyno.facts.rig import HostWanted, Rig, Roofline
 from dyno.facts.summary import Summary
 from dyno.facts.target import TargetFacts
 from dyno.facts.telemetry import TelemetrySummary
@@ -18,11 +20,13 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     trial: TrialSpec
     target: TargetFacts
     rig: Rig | None = None  # of the machine on which dyno ran; None: not known, as with other tools' results
+    host: HostWanted | None = None  # settings of that machine that the study wants
     engine: EngineFacts | None = None  # that dyno started
     repeats: int = 1  # of this trial, in a study
     first_failure: str | None = None  # why the first attempt has no result
     telemetry: TelemetrySummary | None = None
     roofline: Roofline | None = None
+    remarks: list[Remark] = []  # in the engine's log
 
     @property
     def completed(self) -> int:
@@ -42,6 +46,7 @@ class OfflineEvidence(Circumstances, frozen=True, kw_only=True):
     latencies_ms: list[float]  # of the measured iterations, in order
     wanted_iterations: int
     others_cpu: float | None = None  # cores kept busy by others than dyno and the engine
+    reported: dict[str, Any] = {}  # llama-bench's report about itself and the test
 
     @property
     def completed(self) -> int:

@@ -62,18 +62,24 @@ def numa_balancing(rig: Rig) -> Iterator[Finding]:
 
 def governor(rig: Rig) -> Iterator[Finding]:
     state = rig.state.get("governor")
-    if state is not None and not all(
-        part.split(" on ")[0] in ("performance", "powersave (performance)") for part in state.split(", ")
-    ):
+    if state is not None and not all(map(performs, state.split(", "))):
         yield note("rig.governor", f"The processor's frequency governor is {state}.")
+
+
+def performs(governor: str) -> bool:
+    """Whether it is `performance`, or the processor's own preference is."""
+    return governor.split(" on ")[0] in ("performance", "powersave (performance)")
 
 
 def iommu(rig: Rig) -> Iterator[Finding]:
     state = rig.state.get("iommu", "")
     cards = [a for a in _discrete(rig) if a.vendor == "amd"]
-    translating = state.startswith("on") and ("DMA" in state or ("identity" not in state and "iommu=pt" not in state))
-    if len(cards) > 1 and translating:
+    if len(cards) > 1 and translates(state):
         yield note("rig.iommu", f"The IOMMU translates addresses ({state}) for {len(cards)} AMD accelerators.")
+
+
+def translates(iommu: str) -> bool:
+    return iommu.startswith("on") and ("DMA" in iommu or ("identity" not in iommu and "iommu=pt" not in iommu))
 
 
 def memory_short(rig: Rig) -> Iterator[Finding]:

@@ -1,28 +1,37 @@
-"""`dyno doctor`: what this machine is, and up to which load dyno's timings are accurate here."""
+"""`dyno doctor`: what this machine is, the load up to which dyno's timings hold here, and what it lacks for a study."""
 
 import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dyno import secrets
+from dyno.cli import exit_codes
 from dyno.cli.terminal import draw
+from dyno.cli.vocabulary import in_keys
 from dyno.errors import UsageError
 from dyno.facts.finding import worst_first
 from dyno.facts.rig import Rig
-from dyno.numbers import count, number, percent
+from dyno.facts.study import RigWanted
+from dyno.numbers import UNKNOWN, count, many, number, percent
 from dyno.report.block import finding_lines
 from dyno.report.machine import peak_lines, rig_lines
+from dyno.report.table import Cell, terminal, text_table
 from dyno.screen import styled, wrapped
 
 if TYPE_CHECKING:
+    from dyno.checks.host import HostSetting
     from dyno.conduct.calibration import Calibration
+    from dyno.conduct.preparation import Requirement
     from dyno.probe.peaks import KnownPeaks
 
 LEVELS = (64, 256, 512, 1024, 2048)
+_MET = {True: Cell("yes", style="good"), False: Cell("no", style="bad"), None: Cell("unknown")}
 
 
 def add(p: argparse.ArgumentParser) -> None:
@@ -31,6 +40,14 @@ def add(p: argparse.ArgumentParser) -> None:
         "with the fake engine's own log, on the machine as it is and beside busy processes. The fake engine runs on "
         "the same cores; with a server elsewhere, dyno has more room."
     )
+    p.epilog = exit_codes.describe(exit_codes.VOID, exit_codes.UNDECIDED)
+    p.add_argument(
+        "--for", dest="study", metavar="STUDY",
+        help="compare this machine with what a study needs, and print the commands that set it; 3: something is "
+        "missing, 4: something is unknown (default: no study)",
+    )  # fmt: skip
+    p.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="set a variable of the study")
+    p.add_argument("--rig", metavar="NAME", help="name of this machine among the study's rigs (default: detected)")
     p.add_argument("--quick", action="store_true", help="describe the machine only")
     levels = " ".join(map(str, LEVELS))
     p.add_argument(
@@ -49,6 +66,8 @@ def run(options: argparse.Namespace) -> int:
     if min(options.levels) < 1:
         raise UsageError("--concurrency must be at least 1.")
     machine = rig.look()
+    if options.study:
+        return _for_study(options, machine)
     findings = worst_first(checks.run(rig=machine))
     peaks = _peaks(machine, options.measure_peaks, options.quick)
     if not options.json:
@@ -61,6 +80,52 @@ def run(options: argparse.Namespace) -> int:
         facts = {"rig": machine, "peaks": [p.peaks for p in peaks if p.peaks], "findings": findings}
         print(json.dumps({**msgspec.to_builtins(facts, str_keys=True), "calibration": rows}))
     return 0
+
+
+def _for_study(options: argparse.Namespace, machine: Rig) -> int:
+    """Print what the study wants of this machine, and the commands that set it."""
+    from dyno.cli.run import given_variables, study_path
+    from dyno.conduct import preparation, study_plan
+
+    study, _ = study_plan.read(study_path(options.study), given_variables(options.set))
+    fitting = [name for name, wanted in study.rigs.items() if study_plan.fits(wanted, machine)]
+    asked = options.rig or (fitting[0] if len(fitting) == 1 else None)
+    name = study_plan.choose_rig(study, machine, asked, anyway=True)
+    plans = study_plan.plans(study, [p for p in study.trials if p.place.rig == name], machine, dry=False)
+    wanted = study.rigs[name] if name else RigWanted()
+    settings, needs = preparation.compared(wanted, machine), preparation.requirements(plans)
+    problems = [in_keys(problem) for problem in study_plan.problems(plans)]
+    unmet = [s for s in settings if s.met is False]
+    unknown = [s for s in settings if s.met is None]
+    if options.json:
+        facts = {"study": study.name, "rig": name, "settings": settings, "requirements": needs}
+        rows = {key: [v._asdict() for v in value] if isinstance(value, list) else value for key, value in facts.items()}
+        print(json.dumps({**rows, "problems": problems}))
+    else:
+        before = [secrets.public_command(command) for command in wanted.before]
+        for block in _readiness(settings, needs, problems, before):
+            print(*block, "", sep="\n")
+        counts = ((unmet, "setting", " not as wanted"), (problems, "problem", ""), (unknown, "setting", " unknown"))
+        lacks = ", ".join(many(len(some), noun) + rest for some, noun, rest in counts if some)
+        print(f"{study.name}{f' on {name}' if name else ''}: {lacks or 'ready'}")
+    return exit_codes.VOID if unmet or problems else exit_codes.UNDECIDED if unknown else exit_codes.DONE
+
+
+def _readiness(
+    settings: "list[HostSetting]", needs: "list[Requirement]", problems: list[str], before: list[str]
+) -> Iterator[list[str]]:
+    """Yield blocks of lines."""
+    if settings:
+        rows: list[list[str | Cell]] = [[s.name, s.wanted, s.actual or UNKNOWN, _MET[s.met]] for s in settings]
+        yield ["Machine", *terminal(text_table(["setting", "wanted", "here", "as wanted"], rows), indent="  ")]
+    if commands := [s.command for s in settings if s.command and not s.met]:
+        yield ["To set it, until the next boot", *(f"  {command}" for command in commands)]
+    if before:
+        yield ["The study runs these itself, before its first trial", *(f"  {command}" for command in before)]
+    if needs:
+        yield ["Needs", *terminal(text_table(["", "", ""], needs), indent="  ")]
+    if problems:
+        yield ["Problems", *(line for p in problems for line in wrapped(p, "  - ", "    "))]
 
 
 def _peaks(rig: Rig, anew: bool, quick: bool) -> list["KnownPeaks"]:

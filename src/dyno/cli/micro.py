@@ -4,7 +4,7 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from dyno.cli import exit_codes, flags, settings
 from dyno.cli.flags import refuse
 from dyno.cli.offline import dry_run, kind_for
 from dyno.errors import Interrupted, UsageError
+from dyno.facts import llama
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
@@ -28,23 +29,42 @@ if TYPE_CHECKING:
 
 OUTPUTS = ("md", "json", "jsonl", "csv", "sql")  # as report/micro.py has them, which is not loaded for a help text
 _GGUF = ("llamacpp",)
-# From the outermost loop to the innermost, as llama-bench nests them → llama-server's flag.
+# From the outermost loop to the innermost, as llama-bench nests them → help, default; 0|1: a switch.
 _KNOBS = {
-    "n_gpu_layers": "--n-gpu-layers", "batch_size": "--batch-size", "ubatch_size": "--ubatch-size",
-    "cache_type_k": "--cache-type-k", "cache_type_v": "--cache-type-v", "flash_attn": "--flash-attn",
-    "threads": "--threads",
-}  # fmt: skip
-_FLASH = {"1": "on", "0": "off", "-1": "auto", "on": "on", "off": "off", "auto": "auto"}
+    "n_gpu_layers": ("layers on the accelerator", "the engine's"),
+    "n_cpu_moe": ("layers whose experts stay on the CPU", "0"),
+    "split_mode": ("how accelerators share the model: none, layer, row", "layer"),
+    "load_mode": ("how the file is loaded: auto, none, mmap, mlock, …", "the engine's"),
+    "use_mmap": ("load mode none or mmap: 0|1", "the engine's"),
+    "tensor_split": ("share of each accelerator, as 3/1", "by their memory"),
+    "tensor_buft_overrides": ("where tensors are stored, as PATTERN=CPU;…", "none"),
+    "no_host": ("don't use the host's buffers: 0|1", "0"),
+    "no_op_offload": ("keep operations on the CPU: 0|1", "0"),
+    "n_batch": ("logical batch size", "2048"),
+    "n_ubatch": ("physical batch size", "512"),
+    "type_k": ("data type of keys in the KV cache", "f16"),
+    "type_v": ("data type of values in the KV cache", "f16"),
+    "no_kv_offload": ("keep the KV cache in the host's memory: 0|1", "0"),
+    "flash_attn": ("flash attention: on, off, auto (1, 0, -1)", "the engine's"),
+    "defrag_thold": ("defragmentation of the KV cache, builds 5361 to 6244", "the engine's"),
+    "n_threads": ("threads", "the engine's"),
+    "cpu_mask": ("cores to use, in hexadecimal", "all"),
+    "cpu_strict": ("bind threads to cores: 0|1", "0"),
+    "numa": ("distribute, isolate or numactl", "off"),
+    "poll": ("how eagerly threads wait, 0 to 100", "50"),
+}
+_NUMBERS = ("n_gpu_layers", "n_cpu_moe", "n_batch", "n_ubatch", "n_threads", "poll")
 _SINGLE_ENGINE = (
     "--engine-version", "--engine-python", "--engine-binary", "--engine-environment", "--engine-image",
 )  # fmt: skip
 _REFUSED = {  # reason → flags
     "dyno does not download models; give a file with -m.": "-hf -hfr --hf-repo -hff --hf-file -hft --hf-token",
     "dyno does not download models. Remove it.": "--offline",
-    "dyno does not vary it; pass it to the server with --engine-args and --by timers.": "--numa -fitt --fit-target "
-    "-fitc --fit-ctx -C --cpu-mask --cpu-strict --poll -ncmoe --n-cpu-moe -sm --split-mode -nkvo --no-kv-offload "
-    "-lm --load-mode -lzm --lazy-mode -mmp --mmap -ts --tensor-split -ot --override-tensor -nopo --no-op-offload "
-    "--no-host --repack",
+    "dyno does not vary it; pass it to the server with --engine-args and --by timers.": "-fitt --fit-target -fitc "
+    "--fit-ctx -lzm --lazy-mode --repack",
+    "use --load-mode dio.": "-dio --direct-io",
+    "dyno uses only accelerators of this machine. Remove it.": "-rpc --rpc",
+    "only builds of 2023 have it. Remove it.": "-mmq --mul-mat-q -lv --low-vram -mf32 --memory-f32",
     "dyno does not change priorities; start dyno under `nice`.": "--prio",
     "`dyno doctor` lists the accelerators.": "--list-devices",
     "name the accelerators with --devices.": "-mg --main-gpu -dev --device",
@@ -72,8 +92,9 @@ def add(p: argparse.ArgumentParser) -> None:
     p.allow_abbrev = False
     g = p.add_argument_group("test")
 
-    def several(*names: str, kind: Any, default: str, help: str = "") -> None:
-        g.add_argument(*names, type=kind, action="extend", metavar="LIST", help=f"{help} (default: {default})".strip())
+    def several(*names: str, kind: Any, default: str, help: str = "", **more: Any) -> None:
+        text = f"{help} (default: {default})".strip()
+        g.add_argument(*names, type=kind, action="extend", metavar="LIST", help=text, **more)
 
     g.add_argument(
         "-m", "--model", type=words, action="extend", metavar="M",
@@ -88,13 +109,10 @@ def add(p: argparse.ArgumentParser) -> None:
     flags.number(g, float, Option("--delay", "S", "pause between tests (default: 0)", least=0), 0)
     flags.add(g, WorkloadSpec, "seed")
     g = p.add_argument_group("llama.cpp's knobs")
-    several("-ngl", "--n-gpu-layers", kind=numbers, default="the engine's", help="layers on the accelerator")
-    several("-b", "--batch-size", kind=numbers, default="2048", help="logical batch size")
-    several("-ub", "--ubatch-size", kind=numbers, default="512", help="physical batch size")
-    several("-ctk", "--cache-type-k", kind=words, default="f16", help="data type of keys in the KV cache")
-    several("-ctv", "--cache-type-v", kind=words, default="f16", help="data type of values in the KV cache")
-    several("-fa", "--flash-attn", kind=flash, default="auto", help="flash attention: on, off, auto")
-    several("-t", "--threads", kind=numbers, default="the engine's", help="threads")
+    for key, (about, default) in _KNOBS.items():
+        kind = numbers if key in _NUMBERS else switches(key) if _switch(key) else words
+        alone = {"nargs": "?", "const": ["on"]} if key == "flash_attn" else {}  # as llama-server's before build 6325
+        several(*llama.NAMES[key], kind=kind, default=default, help=about, dest=key, **alone)
     g.add_argument(
         "--by", choices=("llama-bench", "timers"),
         help="measure with the llama-bench program, or by the server's timers (default: llama-bench if installed)",
@@ -156,10 +174,21 @@ def pair(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def flash(text: str) -> list[str]:
-    if unknown := [word for word in words(text) if word not in _FLASH]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of on, off, auto (or 1, 0, -1)")
-    return [_FLASH[word] for word in words(text)]
+def _switch(key: str) -> bool:
+    return key == "flash_attn" or _KNOBS[key][0].endswith("0|1")
+
+
+def switches(key: str) -> Callable[[str], list[str]]:
+    """Read 0,1 in any of llama.cpp's words."""
+    shown = {1: "on", 0: "off", llama.AUTO: "auto"} if key == "flash_attn" else {1: "1", 0: "0"}
+
+    def read(text: str) -> list[str]:
+        values = {word: llama.truth(key, word) for word in words(text)}
+        if unknown := [word for word, value in values.items() if value is None]:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(shown.values())}")
+        return [shown[value] for value in map(values.get, words(text)) if value is not None]
+
+    return read
 
 
 # ---- the grid ----
@@ -188,12 +217,12 @@ def _settings(o: argparse.Namespace) -> Iterator[EngineSpec]:
             parts = [text.partition(":") for text in o.engine_args]
             own["engine_args"] = [rest for name, _, rest in parts if name == kind]
         setting = settings.engine(kind, argparse.Namespace(**{**vars(o), **own}))
-        if kind == "vllm" and o.threads:
+        if kind == "vllm" and o.n_threads:
             raise UsageError("-t does not apply to vLLM. Set its threads with --engine-env OMP_NUM_THREADS=N.")
-        knobs = [knob for knob in _KNOBS if kind == "llamacpp" or (kind == "transformers" and knob == "threads")]
+        knobs = [knob for knob in _KNOBS if kind == "llamacpp" or (kind == "transformers" and knob == "n_threads")]
         values = [getattr(o, knob) or [None] for knob in knobs]
         for cell in product(*values):
-            chosen = [(_KNOBS[knob], value) for knob, value in zip(knobs, cell, strict=True) if value is not None]
+            chosen = [(llama.NAMES[k][-1], value) for k, value in zip(knobs, cell, strict=True) if value is not None]
             yield msgspec.structs.replace(
                 setting, args=[*setting.args, *(word for flag, value in chosen for word in (flag, str(value)))]
             )
@@ -248,16 +277,16 @@ def _trial(o: argparse.Namespace, setting: EngineSpec, prompt: int, generated: i
 def _check_flags(o: argparse.Namespace) -> None:
     for flag, values in (("-p", o.n_prompt), ("-n", o.n_gen), ("-d", o.n_depth)):
         refuse(min(values or [0]) < 0, f"{flag}: a number of tokens can't be negative.")
-    for flag, values in (("-b", o.batch_size), ("-ub", o.ubatch_size), ("-t", o.threads)):
+    for flag, values in (("-b", o.n_batch), ("-ub", o.n_ubatch), ("-t", o.n_threads)):
         refuse(min(values or [1]) < 1, f"{flag} must be at least 1.")
-    refuse((o.batch_size or o.ubatch_size) and o.max_num_batched_tokens,
+    refuse((o.n_batch or o.n_ubatch) and o.max_num_batched_tokens,
            "-b, -ub and --max-num-batched-tokens set the same thing twice. Remove one.")  # fmt: skip
-    refuse((o.cache_type_k or o.cache_type_v) and o.kv_cache_dtype,
+    refuse((o.type_k or o.type_v) and o.kv_cache_dtype,
            "-ctk, -ctv and --kv-cache-dtype set the same thing twice. Remove one.")  # fmt: skip
     kinds = {kind for _, kind in _engines(o)}
     if "llamacpp" not in kinds:
-        others = [knob for knob in _KNOBS if knob != "threads" or "transformers" not in kinds]
-        llama_only = [f"--{knob.replace('_', '-')}" for knob in others if getattr(o, knob)] + ["--by"] * bool(o.by)
+        others = [knob for knob in _KNOBS if knob != "n_threads" or "transformers" not in kinds]
+        llama_only = [llama.NAMES[knob][-1] for knob in others if getattr(o, knob)] + ["--by"] * bool(o.by)
         refuse(llama_only, f"{', '.join(llama_only)}: only for llama.cpp, which is not among the engines.")
     refuse(
         o.draft_model or o.draft_tokens,

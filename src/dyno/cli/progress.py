@@ -104,6 +104,7 @@ class ProgressLine(Watcher):
         self._rates = Rates()
         self._began, self._below = 0.0, ""  # the step
         self._stop_clock: Callable[[], None] = lambda: None
+        self._drawing = threading.Lock()  # the clock has a thread
 
     def __enter__(self) -> Self:
         return self
@@ -123,12 +124,18 @@ class ProgressLine(Watcher):
         if self._bar:
             self._stop_clock = _every(_CLOCK_EVERY_S, self._draw_clock)
 
-    def below(self, text: str) -> None:
-        """The current phase, beside the clock."""
-        self._below = text
+    def below(self, text: str, stays: bool = False) -> None:
+        """The current phase, beside the clock; what stays is printed above it."""
+        if not stays:
+            self._below = text
+            return
+        with self._drawing:
+            self._wipe()
+            print(f"  {text}", file=sys.stderr, flush=True)
 
     def _draw_clock(self) -> None:
-        self._draw(f"  {clock(time.monotonic() - self._began)} {' '.join(self._below.split())}")
+        with self._drawing:
+            self._draw(f"  {clock(time.monotonic() - self._began)} {' '.join(self._below.split())}")
 
     def sampling(self, sampler: Sampler) -> None:
         self._stop_clock()  # the load begins: no other thread takes time from it
@@ -249,6 +256,12 @@ class StudyView(StudyWatcher):
             self._draw([])
         elif not self._trial:  # a trial's own steps are in its result
             print(f"  {text} …", file=sys.stderr, flush=True)
+
+    def below(self, text: str, stays: bool = False) -> None:
+        if self._live:
+            self._draw(self._indented(text))
+        elif stays and not self._trial:
+            print(f"    {text}", file=sys.stderr, flush=True)
 
     def progress(self, progress: Progress) -> None:
         now = time.monotonic()

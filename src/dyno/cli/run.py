@@ -9,11 +9,12 @@ from pathlib import Path
 
 import msgspec
 
+from dyno import secrets
 from dyno.cli import exit_codes, flags, settings
 from dyno.cli.vocabulary import WORDS, in_flags, in_keys
 from dyno.errors import UsageError
 from dyno.facts.rig import Rig
-from dyno.facts.study import PlannedTrial, Study
+from dyno.facts.study import PlannedTrial, RigWanted, Study
 from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec, micro_name
 from dyno.load.progress import Stop
@@ -70,12 +71,17 @@ def demo(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
+    from dyno.checks.host import unmet
     from dyno.conduct import study_plan
+    from dyno.conduct.preparation import prepared
     from dyno.probe import rig
+
+    def say(text: str) -> None:
+        print(f"dyno: {text}", file=sys.stderr, flush=True)
 
     if options.new and options.extend:
         raise UsageError("--new and --extend exclude each other. Give one of them.")
-    study, text = study_plan.read(study_path(options.study), _given(options.set))
+    study, text = study_plan.read(study_path(options.study), given_variables(options.set))
     study = _proxied(study)
     machine = rig.look()
     if options.dry_run:
@@ -85,7 +91,13 @@ def run(options: argparse.Namespace) -> int:
     wanted = _wanted(study, name, options)
     folder = study_plan.folder_for(options.runs, study, options.new, options.extend)
     with folder.held():
-        return conduct(study, text, folder, wanted, machine, options)
+        left = {p.place.id for p in wanted} - folder.done()
+        here = study.rigs[name] if name and left else RigWanted()
+        with prepared(here, say):
+            machine = rig.look() if here.before else machine
+            if differs := here.host and unmet(here.host, machine):
+                say(f"{differs} `dyno doctor --for {options.study}` prints the commands that set it.")
+            return conduct(study, text, folder, wanted, machine, options)
 
 
 def conduct(
@@ -176,7 +188,7 @@ def _conclude(
     return exit_codes.from_verdicts([result.verdict for result in done.values()], options, "trial")
 
 
-def _given(words: list[str]) -> dict[str, str]:
+def given_variables(words: list[str]) -> dict[str, str]:
     """Read variables from the command line. A relative path there starts in the working directory."""
     given = flags.pairs(words, "--set")
     return {k: str(Path(v).absolute()) if v.startswith(("./", "../")) else v for k, v in given.items()}
@@ -251,6 +263,10 @@ def preview(
             where = f"[{p.place.rig}] " if p.place.rig else ""
             print(f"   {where}{p.place.label}{repeat}: {_asked(p)}, ~{clock(trial_s(p.trial))}")
     print("\n# The commands")
+    for rig in dict.fromkeys(p.place.rig for p in wanted if p.place.rig):
+        for when, commands in (("before", study.rigs[rig].before), ("after", study.rigs[rig].after)):
+            if commands:
+                print(f"\n# {rig}: {when} the study", *map(secrets.public_command, commands), sep="\n")
     start_s: dict[str, float] = {}
     plans = study_plan.plans(study, wanted, machine, dry=True)
     for setting in plans:

@@ -7,20 +7,21 @@ from pathlib import Path
 import msgspec
 
 from dyno import secrets
-from dyno.engines import container
+from dyno.engines import container, image
 from dyno.engines.kinds import kind_of
 from dyno.engines.kinds.base import EngineKind, Program
-from dyno.engines.launch import WORKER, allowed, launches, locate, shown, spec_secrets
+from dyno.engines.launch import WORKER, allowed, contained, launches, locate, shown, spec_secrets
 from dyno.engines.port import free_port
+from dyno.engines.variables import misspelt
 from dyno.errors import UsageError
-from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Limits
+from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Limits, is_of
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
 from dyno.facts.rig import Peaks, Rig
 from dyno.measure.agreement import plain, same_quantization
 from dyno.numbers import human_bytes
 from dyno.probe import model as model_files
-from dyno.probe import peaks
+from dyno.probe import peaks, software
 
 _BYTES = {"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0}
 # Quantizations made while loading: their size as a share of the files.
@@ -31,14 +32,22 @@ class EnginePlan:
     """An engine setting on this machine: the program and model that were located, and the commands to launch."""
 
     def __init__(
-        self, spec: EngineSpec, rig: Rig, port: int | None = None, dry: bool = False, batch: Batch | None = None
+        self,
+        spec: EngineSpec,
+        rig: Rig,
+        port: int | None = None,
+        dry: bool = False,
+        batch: Batch | None = None,
+        image: str | None = None,
     ) -> None:
-        """`batch`: plan an offline (in-process) run instead of a server. `dry`: perhaps for another machine."""
+        """`batch`: plan an offline (in-process) run instead of a server. `dry`: perhaps for another machine. `image`:
+        the digest that a container's image must have."""
         self.kind: EngineKind = kind_of(spec.kind)
-        self.rig, self.batch = rig, batch
+        self.rig, self.batch, self.image, self._asked = rig, batch, image, (spec, port)
+        spec = contained(self.kind, spec)
         self.spec = spec = self.kind.prepare(_checked(self.kind, spec, batch))
         secrets.learn([*secrets.values(os.environ), *spec_secrets(spec)])  # what the engine is given, or inherits
-        self.program: Program = locate(self.kind, spec, dry)
+        self.program: Program = locate(self.kind, self._pinned(spec), dry)
         # In a dry run for another machine a model that isn't here is a problem to report, and the command still shown.
         self.absent = _absent(spec)
         if self.absent and not dry:
@@ -51,27 +60,49 @@ class EnginePlan:
         # What comes with dyno runs on the CPU.
         self.devices = [] if self.program.embedded else present if spec.devices is None else spec.devices
         # A dry run for another machine: as if it had NVIDIA's, unless the container says otherwise.
-        box = spec.container.accelerator if spec.container else None
-        self.assumed = (box or "nvidia") if dry and spec.devices and not present else None
+        wanted = container.vendor(spec.container) if spec.container else "nvidia"
+        self.assumed = wanted if dry and spec.devices and not present else None
         vendor = _vendor(rig) or self.assumed
         ports = _ports(spec, port or spec.port, dry)
         self.launches: list[Launch] = launches(self.kind, spec, self.program, ports, self.devices, vendor, batch)
+        self.misspelt = misspelt(spec.kind, None if spec.container else self.program.python, spec.env, os.environ)
         self.cleanups: list[list[str]] = [[] for _ in ports]
         self.tool: str | None = None
-        if spec.container:
-            self.tool = (spec.container.tool or "docker") if dry else container.tool(spec.container.tool)
-            self._into_containers(spec.container, self.tool, vendor)
+        self.containers: list[str] = []  # their names
+        self.withheld: dict[str, str] = {}  # exported variables that they don't get, and why
+        if box := self._pinned(spec).container:
+            self.tool = (box.tool or "docker") if dry else container.tool(box.tool)
+            self._into_containers(box, self.tool, vendor)
+
+    def _pinned(self, spec: EngineSpec) -> EngineSpec:
+        if spec.container is None or self.image is None:
+            return spec
+        return msgspec.structs.replace(spec, container=msgspec.structs.replace(spec.container, image=self.image))
 
     def _into_containers(self, box: ContainerSpec, tool: str, vendor: str | None) -> None:
-        names = [f"dyno-{os.getpid()}-{launch.port}" for launch in self.launches]
-        groups = container.device_groups(tool)
-        handed_on = [name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if name in os.environ]
+        self.containers = [f"dyno-{os.getpid()}-{launch.port}" for launch in self.launches]
+        groups, exported = container.device_groups(tool), software.exported(os.environ)
         model, accelerator = self.spec.model if self.model else None, box.accelerator or vendor or "none"
-        self.launches = [
-            container.wrap(launch, box, name, tool, model, accelerator, handed_on, groups)
-            for launch, name in zip(self.launches, names, strict=True)
+        wrapped = [
+            container.wrap(launch, box, name, tool, model, accelerator, exported, groups)
+            for launch, name in zip(self.launches, self.containers, strict=True)
         ]
-        self.cleanups = [container.remove_command(tool, name) for name in names]
+        self.launches, self.withheld = [w.launch for w in wrapped], wrapped[0].withheld
+        self.cleanups = [container.remove_command(tool, name) for name in self.containers]
+
+    def again(self) -> "EnginePlan":
+        """Return the plan now that the image is here, which can be asked for its version."""
+        spec, port = self._asked
+        return EnginePlan(spec, self.rig, port, batch=self.batch, image=self.image)
+
+    def seen(self, rig: Rig) -> Rig:
+        """Return the machine with those variables alone that the engine has."""
+        environment = {k: v for k, v in rig.environment.items() if k not in self.withheld and k not in self.spec.env}
+        return msgspec.structs.replace(rig, environment=environment)
+
+    def not_passed(self) -> str | None:
+        names = ", ".join(f"{name} ({why})" for name, why in self.withheld.items())
+        return f"Not passed to the container: {names}" if names else None
 
     @property
     def title(self) -> str:
@@ -91,11 +122,11 @@ class EnginePlan:
         return str(file) if file.exists() else None
 
     def clean(self, text: str) -> str:
-        return secrets.clean(secrets.without_looks(text))
+        return secrets.public_text(text)
 
     def command(self, text: str) -> str:
         """Return a command before or after the engine as it may be shown."""
-        return self.clean(secrets.without_in_command(text))
+        return secrets.public_command(text)
 
     def problems(self, needed: Sequence[int] = ()) -> list[str]:
         """Return what is known to go wrong. `needed`: prompt + output of the requests, as far as they are known."""
@@ -184,6 +215,9 @@ class EnginePlan:
             )
         if self.spec.replicas > 1 and not self.devices:
             notes.append(f"{self.spec.replicas} copies share the cores of this machine: no accelerator is used")
+        written, real = self.spec.version, self.program.version
+        if written and real and not is_of(real, written):
+            notes.append(f"{self.kind.title} is {real}; the setting is written for {written} and accepts it")
         trained, asked = self.model and self.model.context, self.spec.max_model_len
         if trained and asked and asked > trained:
             notes.append(f"max_model_len = {asked} exceeds what the model was trained for ({trained})")
@@ -222,9 +256,12 @@ class EnginePlan:
             yield f"# no accelerator is detected: {self.assumed} is assumed"
         if self.kind.unsaid_quantization(self.spec, self.program.version):
             yield f"# quantization {self.spec.quantization}: no flag sets it; the model files must have it"
+        yield from (f"# {variable.describe()}" for variable in self.misspelt)
         if self.spec.container and self.tool:
-            commands = container.prepare_commands(self.spec.container, self.tool, present=False)
+            commands = image.prepare_commands(self.spec.container, self.tool, present=False)
             yield from (shown(Launch(command, {}, 0)) for command in commands)
+            if line := self.not_passed():
+                yield f"# {line}"
         yield from map(self.command, self.spec.before)
         yield from (self.clean(shown(launch)) for launch in self.launches)
         yield from (f"{self.command(command)}    # after the engine" for command in self.spec.after)

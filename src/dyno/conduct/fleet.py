@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.lifecycle import Changed, Life, Say, around, describe, look_at, start, verify
+from dyno.conduct.lifecycle import Below, Changed, Life, Say, around, describe, look_at, silent, start, verify
+from dyno.conduct.start_watch import StartWatch
 from dyno.engines import port
 from dyno.engines.engine import Engine
 from dyno.engines.launch import public_spec
@@ -23,7 +24,7 @@ from dyno.numbers import duration, number
 from dyno.probe import server
 
 _LOOK_S = 0.1  # so soon a death is reported
-_WORD_EVERY_S = 20.0  # while it loads: a sign of life
+_ANSWER_S = 86_400.0  # a first request may compile or tune for hours; the watch ends it
 
 
 class Fleet(Life):
@@ -60,11 +61,14 @@ class Fleet(Life):
 
 
 @contextlib.contextmanager
-def running(plan: EnginePlan, folder: Path, headers: dict[str, str], say: Say, changed: Changed) -> Iterator[Fleet]:
+def running(
+    plan: EnginePlan, folder: Path, headers: dict[str, str], say: Say, changed: Changed, below: Below = silent
+) -> Iterator[Fleet]:
     """Start the copies, wait for a completed generation from each, verify them; stop them on leaving."""
     fleet = Fleet(plan, changed)
     engines = fleet.engines
-    with around(fleet, folder, say):
+    with around(fleet, folder, say, below):
+        plan = fleet.plan  # perhaps another, by the version of an image that was pulled
         say(f"Starting {describe(plan)}")
         for launch in plan.launches:
             if by := port.in_use(launch.port):
@@ -73,7 +77,8 @@ def running(plan: EnginePlan, folder: Path, headers: dict[str, str], say: Say, c
             say("dyno can't check that the port belongs to the container: the key goes to whatever listens there")
         for i in range(len(plan.launches)):
             engines.append(start(plan, folder, i))
-        ready_s = max(_wait_ready(engine, fleet, headers, say) for engine in engines)
+        watch = StartWatch(plan, engines, below)
+        ready_s = max(_wait_ready(engine, fleet, headers, watch) for engine in engines)
         fleet.check_ports()
         targets = [verify(plan, engine, look_at(plan, engine.base_url, headers)) for engine in engines]
         fleet.came_up(targets[0], ready_s)
@@ -89,38 +94,33 @@ def running(plan: EnginePlan, folder: Path, headers: dict[str, str], say: Say, c
             fleet.note(died=death)
 
 
-def _wait_ready(engine: Engine, fleet: Fleet, headers: dict[str, str], say: Say) -> float:
+def _wait_ready(engine: Engine, fleet: Fleet, headers: dict[str, str], watch: StartWatch) -> float:
     """Return the seconds until the first completed generation: an open port or /health says nothing about the model."""
     plan, copies = fleet.plan, fleet.engines
     protocol = PROTOCOLS[plan.kind.backend]
     body = protocol.body(Request("Are you ready?", 4, 1), Asked(plan.served_name, ignore_eos=True))
-    limit = plan.spec.ready_timeout_s
-    last = server.Attempt(False, "it didn't listen")
-    word_due_s = _WORD_EVERY_S
+    watch.answer = "it doesn't listen yet"
 
     def waiting() -> None:
-        nonlocal word_due_s
-        if engine.process.age_s > word_due_s:
-            word_due_s += _WORD_EVERY_S
-            say(f"Still starting after {engine.process.age_s:.0f} s: {plan.clean(engine.process.last_line())[:100]}")
         for other in copies:  # a copy that died is reported at once, not when it is its turn
             if (code := other.process.exit_code) is not None:
                 raise other.failed(f"exited with code {code} after {duration(other.process.age_s)}")
+        watch.look(engine)
 
-    while (left := limit - engine.process.age_s) > 0:
+    while True:
         waiting()
         if engine.listens():
-            asked = _Asked(Url(engine.base_url), headers, protocol.path, body, left)
+            watch.answer = "it listens and has not answered a first request"
+            asked = _Asked(Url(engine.base_url), headers, protocol.path, body, _ANSWER_S)
             while (answer := asked.answer(_LOOK_S)) is None:
                 waiting()
-            last = answer
-        if last.completed:
-            engine.ready = True
-            return engine.process.age_s
-        if last.settled:
-            raise engine.failed(f"can't answer a first request for one token: {last.problem}")
-        time.sleep(min(_LOOK_S, max(left, 0)))
-    raise engine.failed(f"completed no generation within {limit:g} s ({last.problem})")
+            if answer.completed:
+                engine.ready = True
+                return engine.process.age_s
+            if answer.settled:
+                raise engine.failed(f"can't answer a first request for one token: {answer.problem}")
+            watch.answer = f"a first request failed: {answer.problem.rstrip('.')}"
+        time.sleep(_LOOK_S)
 
 
 class _Asked:

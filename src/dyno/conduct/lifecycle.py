@@ -9,18 +9,20 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
+import psutil
 
 from dyno import secrets
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.signals import interrupt, lent
-from dyno.engines import container
+from dyno.engines import container, image
 from dyno.engines.engine import Engine
+from dyno.engines.keeper import GRACE_S
 from dyno.engines.kinds.base import LogFacts
 from dyno.engines.launch import public
-from dyno.engines.log import private, scrub
+from dyno.engines.log import excerpt, private, scrub
 from dyno.engines.process import CpuShare, EngineProcess
 from dyno.errors import EngineError
 from dyno.facts.engine import EngineFacts, Launch
@@ -34,12 +36,21 @@ from dyno.store.run import UNSCRUBBED
 _GRACE_S = 15.0  # from TERM to KILL: several workers have shared memory and a device to give back
 _MEMORY_BACK_S = 30.0
 _HELD_BYTES = 512 * 2**20  # below that, what an accelerator keeps for itself
-_COMMAND_S = 600.0
+_COMMAND_LOOK_S = 0.1  # at the output of a command
+_SHOWN_BYTES = 1 << 16  # of its output in that time; all of it is in the log
 ENGINE_NICE = 5  # of an engine that computes on the CPU: the client needs its turns, and little of them
 CORES_TO_SHARE = 4  # from this number of cores on, one is kept for the client
 
 Say = Callable[[str], None]
 Changed = Callable[[EngineFacts], None]
+
+
+class Below(Protocol):
+    def __call__(self, text: str, stays: bool = False) -> None:
+        """Show a line below the current phase. `stays`: the next one doesn't replace it."""
+
+
+def silent(text: str, stays: bool = False) -> None: ...
 
 
 class Life:
@@ -58,9 +69,11 @@ class Life:
             version=plan.program.version,
             launches=[public(launch) for launch in plan.launches],
             program=plan.program.where,
-            memory_before_bytes=_memory_used(plan),
+            withheld=plan.withheld,
+            memory_before_bytes=memory_used(plan),
             nice=room(plan).nice,
             cores=room(plan).engine_cores,
+            misspelt=plan.misspelt,
         )
 
     def note(self, **fields: object) -> None:
@@ -75,11 +88,11 @@ class Life:
             version=version or target.version or plan.program.version,
             ready_s=ready_s,
             startup_s=log_facts(plan, engines[0]).startup_s,
-            software=software.versions(plan.program.python) if plan.program.python else {},
+            software=_software(plan),
             unused_instructions=software.unused_instructions(engines[0].process.text())
             if plan.kind.name == "llamacpp"
             else [],
-            memory_loaded_bytes=_memory_used(plan),
+            memory_loaded_bytes=memory_used(plan),
             resident_bytes=None if plan.spec.container else sum(e.process.resident_bytes() for e in engines),
         )
 
@@ -116,7 +129,7 @@ class Life:
 
 
 @contextlib.contextmanager
-def around(engine: Life, folder: Path, say: Say) -> Iterator[None]:
+def around(engine: Life, folder: Path, say: Say, below: Below = silent) -> Iterator[None]:
     """Run the commands before the engine and fetch its image; on leaving, stop its copies, run the commands after it,
     and remove secrets from its logs."""
     log, plan = folder / "engine.log", engine.plan
@@ -124,18 +137,36 @@ def around(engine: Life, folder: Path, say: Say) -> Iterator[None]:
     with lent((signal.SIGTERM, signal.SIGHUP), interrupt), contextlib.ExitStack() as last:
         (folder / UNSCRUBBED).touch(mode=0o600)
         last.callback(scrub_all, folder)
-        last.callback(_commands, plan, plan.spec.after, log, "after", say)
-        _commands(plan, plan.spec.before, log, "before", say)
-        image = None
-        if plan.spec.container and plan.tool:
-            image = container.pull_or_build(plan.spec.container, plan.tool, say, log)
-        engine.note(image=image)  # what was tried is known also where it fails
+        last.callback(_commands, plan, "after", log, say, below)
+        _commands(plan, "before", log, say, below)
+        for variable in plan.misspelt:
+            say(variable.describe())
+        _provide_image(engine, log, say, below)
         try:
             yield
         finally:
             if engine.up and plan.batch is None:
                 say(f"Stopping {plan.kind.title}")
             engine.stop()
+
+
+def _provide_image(engine: Life, log: Path, say: Say, below: Below) -> None:
+    """Pull or build a container's image; plan again where that changed it, for the version inside."""
+    plan, box = engine.plan, engine.plan.spec.container
+    if not box or not plan.tool:
+        engine.note()  # what was tried is known also where it fails
+        return
+    if line := plan.not_passed():
+        say(line)
+    before = image.digest(plan.tool, plan.image or box.image)
+    digest = image.pull_or_build(box, plan.tool, say, log, below, plan.image)
+    container.hugging_face_cache().mkdir(parents=True, exist_ok=True)  # docker would do so as root; podman would refuse
+    if digest != before:
+        plan = engine.plan = plan.again()
+    engine.note(
+        image=digest, version=plan.program.version, launches=[public(launch) for launch in plan.launches],
+        program=plan.program.where,
+    )  # fmt: skip
 
 
 def start(plan: EnginePlan, folder: Path, index: int = 0) -> Engine:
@@ -212,7 +243,8 @@ def verify(plan: EnginePlan, engine: Engine, facts: TargetFacts) -> TargetFacts:
     # What its routes say goes before its log of the start, and that before what the setting implies.
     for more in (known(log_facts(plan, engine).target), implied):
         facts = msgspec.structs.replace(facts, **{k: v for k, v in more.items() if getattr(facts, k) is None})
-    if wrong := list(differences(plan.spec, facts, plan.model)):
+    command = plan.launches[0].argv if plan.kind.name == "llamacpp" else []
+    if wrong := list(differences(plan.spec, facts, plan.model, command)):
         where = f" at {engine.base_url}" if engine.base_url else ""
         raise EngineError(
             f"{engine.title}{where} is not what was asked for: {'; '.join(wrong)}. Nothing was measured. Read "
@@ -236,6 +268,13 @@ def stop(engines: Sequence[Engine]) -> None:
             engine.process.terminate()  # all at once, then wait for each
 
 
+def _software(plan: EnginePlan) -> dict[str, str]:
+    """Versions beside the engine, read where it runs."""
+    if plan.containers and plan.tool:
+        return software.versions(*container.python(plan.tool, plan.containers[0]))
+    return software.versions(plan.program.python) if plan.program.python else {}
+
+
 def _stop(engine: Engine) -> None:
     try:
         engine.stop(_GRACE_S)
@@ -249,7 +288,8 @@ def _devices(plan: EnginePlan) -> list[int]:
     return sorted({d for launch in plan.launches for d in launch.devices or plan.devices})
 
 
-def _memory_used(plan: EnginePlan) -> dict[int, int]:
+def memory_used(plan: EnginePlan) -> dict[int, int]:
+    """Memory in use on its accelerators, by their index."""
     return accelerators.memory_used(_devices(plan))
 
 
@@ -268,20 +308,72 @@ def _held(devices: Sequence[int], before: dict[int, int]) -> int:
         time.sleep(0.5)
 
 
-def _commands(plan: EnginePlan, commands: Sequence[str], log: Path, when: str, say: Say) -> None:
-    for command in commands:
+def _commands(plan: EnginePlan, when: Literal["before", "after"], log: Path, say: Say, below: Below) -> None:
+    for command in getattr(plan.spec, when):
         shown_as = plan.command(command)
         say(f"Running {shown_as!r}")
         with open(log, "ab", opener=private) as out:
             out.write(f"$ {shown_as}\n".encode())
-            out.flush()
-            try:
-                done = subprocess.run(
-                    command, shell=True, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                    timeout=_COMMAND_S, check=False,
-                )  # fmt: skip
-                failed = f"exited with code {done.returncode}" if done.returncode else ""
-            except subprocess.TimeoutExpired:
-                failed = f"wasn't done after {_COMMAND_S:g} s"
-        if failed:
-            raise EngineError(f"The command {shown_as!r} ({when} the engine) {failed}. Read {log}.")
+        if lines := run_command(command, log, plan.clean, below):
+            raise EngineError(f"The command {shown_as!r} ({when} the engine) {lines} Read {log} for the rest.")
+
+
+def run_command(command: str | list[str], log: Path, clean: Callable[[str], str], below: Below) -> str:
+    """Run a command without a time limit, show its output and append it to the log. Return how it failed, if it did.
+
+    Its output goes to the file itself: what the command leaves in the background may hold it open. In dyno's own
+    session, where sudo may ask for a password.
+    """
+    with open(log, "ab", opener=private) as out:
+        shown = start = out.tell()
+        process = subprocess.Popen(
+            command, shell=isinstance(command, str), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+        )
+    try:
+        while True:
+            code = process.poll()
+            shown = _show(log, shown, clean, below, ended=code is not None)
+            if code is not None:
+                break
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_COMMAND_LOOK_S)
+    except BaseException:  # Ctrl-C
+        _end_tree(process)
+        raise
+    last = [line for line in clean(excerpt(log, start)).splitlines() if line.strip()][-3:]
+    quote = f': "{" | ".join(line[:300] for line in last)}".' if last else ", and printed nothing."
+    return f"exited with code {code}{quote}" if code else ""
+
+
+def _show(log: Path, shown: int, clean: Callable[[str], str], below: Below, ended: bool) -> int:
+    """Show the whole lines after `shown`, at the end all of it, and return where the next one begins."""
+    with log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(shown, size - _SHOWN_BYTES))
+        omitted = file.tell() - shown
+        data = file.read()
+    whole = data if ended else data[: data.rfind(b"\n") + 1]
+    for line in clean(whole.decode("utf-8", "replace")).splitlines():
+        below(line, stays=True)
+    if rest := data[len(whole) :]:  # perhaps a progress bar, which draws over itself
+        below(clean(rest.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]))
+    return shown + omitted + len(whole)
+
+
+def _end_tree(process: "subprocess.Popen[bytes]") -> None:
+    """End a command and its descendants."""
+    tree = _suspended(psutil.Process(process.pid))
+    for end in (psutil.Process.terminate, psutil.Process.resume, psutil.Process.kill):
+        for one in tree:
+            with contextlib.suppress(psutil.Error):
+                end(one)
+        _, tree = psutil.wait_procs(tree, GRACE_S if end is psutil.Process.resume else 0)
+    process.wait()
+
+
+def _suspended(process: psutil.Process) -> list[psutil.Process]:
+    """Suspend a process, which can't fork any more then, and its descendants, and return them all."""
+    with contextlib.suppress(psutil.Error):
+        process.suspend()
+        return [process, *(one for child in process.children() for one in _suspended(child))]
+    return [process]

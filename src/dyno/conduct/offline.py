@@ -18,7 +18,7 @@ from dyno.checks.evidence import OfflineEvidence
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.prepare import longest, public
 from dyno.conduct.session import Watcher, others_s
-from dyno.conduct.trial import Outcome, summarize_samples
+from dyno.conduct.trial import Outcome, log_remarks, summarize_samples
 from dyno.conduct.worker import Worker, working
 from dyno.errors import EngineError, UsageError
 from dyno.facts.finding import verdict
@@ -59,9 +59,11 @@ def replicas(trial: TrialSpec) -> int:
     return trial.engine.replicas if trial.engine else 1
 
 
-def engine_plan(trial: TrialSpec, machine: Rig, dry: bool = False, batch: Batch | None = None) -> EnginePlan:
+def engine_plan(
+    trial: TrialSpec, machine: Rig, dry: bool = False, batch: Batch | None = None, image: str | None = None
+) -> EnginePlan:
     assert trial.engine is not None
-    return EnginePlan(trial.engine, machine, dry=dry, batch=batch or batch_of(trial))
+    return EnginePlan(trial.engine, machine, dry=dry, batch=batch or batch_of(trial), image=image)
 
 
 def _widest(trials: Sequence[TrialSpec]) -> list[Batch]:
@@ -120,7 +122,7 @@ def conduct(
         mine = [trial for trial, other in waiting if same_engine(plan, other)]
         waiting = [(trial, other) for trial, other in waiting if not same_engine(plan, other)]
         run = create(runs, _name(mine[0], plan))
-        with working(plan, run.path, watcher.phase, run.write_engine) as worker:
+        with working(plan, run.path, watcher.phase, run.write_engine, watcher.below) as worker:
             for i, trial in enumerate(mine):
                 if i:
                     run = create(runs, _name(trial, plan))
@@ -141,8 +143,8 @@ def same_engine(plan: EnginePlan, other: EnginePlan) -> bool:
     """Whether one loaded engine serves both."""
 
     def loaded(p: EnginePlan) -> tuple[Any, ...]:
-        ports = {str(launch.port) for launch in p.launches}  # others each time
-        copies = [([w for w in one.argv if w not in ports], one.env, one.devices) for one in p.launches]
+        own = {*(str(launch.port) for launch in p.launches), *p.containers}  # others each time
+        copies = [([w for w in one.argv if w not in own], one.env, one.devices) for one in p.launches]
         return copies, p.spec.before, p.spec.after
 
     return loaded(plan) == loaded(other)
@@ -238,7 +240,7 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
             prompts=len(first.get("prompts", [0])),
             repeated_prompts=0,
             sent_before=None,
-            rig=rig.look(),
+            rig=worker.plan.seen(rig.look()),
             place=place,
             model=worker.plan.shape(),
             peaks=worker.peaks,
@@ -260,6 +262,8 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
             after, took_s = others_s(worker.cpu_s), time.monotonic() - began
             own_s = sum(it.pop("cpu_s", 0.0) for iterations in each for it in iterations)  # of a child that has ended
             others = None if before is None or after is None else max(after - before - own_s, 0.0) / took_s
+            if each and each[0]:
+                worker.is_build(each[0][0].get("told", {}).get("build_number"))
             for n, parts in enumerate(zip(*each, strict=True)):
                 fields = {"index": i + n, "warmup": i < warmups, "others_cpu": others}
                 append(measured.joined([msgspec.convert({**part, **fields}, Iteration) for part in parts]))
@@ -285,15 +289,18 @@ def finish(run: Run, interrupted: bool = False) -> Outcome:
             trial=manifest.trial,
             target=manifest.target,
             rig=manifest.rig,
+            host=manifest.place.host if manifest.place else None,
             engine=engine,
             repeats=manifest.place.repeats if manifest.place else 1,
             first_failure=run.first_failure(),
             telemetry=sampled,
             roofline=roof,
+            remarks=log_remarks(run),
             offline=summary,
             latencies_ms=measured.times_ms(manifest.trial, chosen),
             others_cpu=measured.others_cpu(chosen),
             wanted_iterations=counts(manifest.trial)[0],
+            reported=next((it.reported for it in chosen if it.reported), {}),
         )
     )
     result = Result(None, findings, verdict(findings), sampled, offline=summary, roofline=roof)

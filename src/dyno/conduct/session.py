@@ -33,6 +33,9 @@ class Watcher:
 
     def phase(self, text: str) -> None: ...
 
+    def below(self, text: str, stays: bool = False) -> None:
+        """What the current phase does, in a line: the last of a log. `stays`: a line of a command's output."""
+
     def sampling(self, sampler: Sampler) -> None:
         """The load begins; `sampler.latest()` may be called at any time until it is over."""
 

@@ -86,6 +86,7 @@ class Conductor:
         self._hopeless: set[str] = set()  # would fail the same way again
         self._skipped = folder.skipped()
         self._start: Path | None = None  # the last one's folder
+        self._images: dict[str, str | None] = {}  # tag → the digest that this study's results are by
         # Once: a study may have a thousand trials, and each asks about the others.
         self._same_program: dict[str, list[PlannedTrial]] = {}
         for p in study.trials:
@@ -121,8 +122,11 @@ class Conductor:
             if first.trial.offline:
                 self._offline(queue, start, machine)
                 return
-            plan = EnginePlan(spec, machine)
-            with running(plan, start, headers, self.watcher.phase, Run(start).write_engine) as fleet:
+            plan = EnginePlan(spec, machine, image=self._pin(first))
+            with running(
+                plan, start, headers, self.watcher.phase, Run(start).write_engine, self.watcher.below
+            ) as fleet:
+                self._pin(first, fleet.facts.image)
                 self._check_version(first, fleet.facts.version)
                 self._go_through(queue, partial(self._on_fleet, fleet, start, _sizes(start)), fleet.death)
         except (EngineError, TargetError, UsageError) as e:
@@ -140,15 +144,27 @@ class Conductor:
     def _offline(self, queue: deque[PlannedTrial], start: Path, machine: Rig) -> None:
         """Run those trials of the queue that can share one loaded engine."""
         first = queue[0]
-        plan = engine_plan(first.trial, machine)
+        plan = engine_plan(first.trial, machine, image=self._pin(first))
         # Those that share it come first: each load of another may take minutes.
-        sharing = [p for p in queue if same_engine(plan, engine_plan(p.trial, machine))]
+        sharing = [p for p in queue if same_engine(plan, engine_plan(p.trial, machine, image=self._pin(p)))]
         others = [p for p in queue if p not in sharing]
         queue.clear()
         queue.extend([*sharing, *others])
-        with working(plan, start, self.watcher.phase, Run(start).write_engine) as worker:
+        with working(plan, start, self.watcher.phase, Run(start).write_engine, self.watcher.below) as worker:
+            self._pin(first, worker.facts.image)
             self._check_version(first, worker.facts.version)
             self._go_through(queue, partial(self._on_worker, worker), worker.death, lambda p: p in sharing)
+
+    def _pin(self, planned: PlannedTrial, digest: str | None = None) -> str | None:
+        """Return the digest of a container's image in this study: from its first result on, whatever the tag."""
+        if (tag := _image(planned)) is None:
+            return None
+        if tag not in self._images:
+            by_tag = (p for p in self.study.trials if _image(p) == tag)
+            whole = (run for p in by_tag if (run := self.folder.run(p.place)).whole)
+            self._images[tag] = next((e.image for run in whole if (e := run.engine()) and e.image), None)
+        self._images[tag] = self._images[tag] or digest
+        return self._images[tag]
 
     def _check_version(self, planned: PlannedTrial, version: str | None) -> None:
         """Raise where the study has results by another version: they would be compared as if by one."""
@@ -336,8 +352,13 @@ def _ended_early(outcome: Outcome | None) -> str:
 def _program(planned: PlannedTrial) -> str:
     """The same for trials that one version of one program should measure."""
     engine = planned.trial.engine
-    image = engine.container.image if engine and engine.container else None
-    return f"{planned.place.rig} {planned.place.engine} {engine and (engine.version, engine.environment, image)}"
+    named = engine and (engine.version, engine.environment, _image(planned))
+    return f"{planned.place.rig} {planned.place.engine} {named}"
+
+
+def _image(planned: PlannedTrial) -> str | None:
+    engine = planned.trial.engine
+    return engine.container.image if engine and engine.container else None
 
 
 def _sizes(folder: Path) -> dict[str, int]:

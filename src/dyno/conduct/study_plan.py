@@ -16,7 +16,7 @@ from dyno.conduct.offline import batch_of, same_engine
 from dyno.conduct.prepare import hidden, longest
 from dyno.conduct.prepare import public as public_trial
 from dyno.engines.kinds import KINDS, kind_of
-from dyno.errors import StoreError, UsageError
+from dyno.errors import EngineError, StoreError, UsageError
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.study import Place, PlannedTrial, RigWanted, Study
 from dyno.facts.trial import TrialSpec
@@ -132,7 +132,7 @@ def plans(study: Study, trials: Iterable[PlannedTrial], machine: Rig, dry: bool)
         batch = batch_of(mine[0].trial) if mine[0].trial.offline else None
         try:
             plan = EnginePlan(engine, planned_for, dry=dry, batch=batch)
-        except UsageError as e:
+        except (UsageError, EngineError) as e:
             out.append(SettingPlan(mine, None, str(e)))
             continue
         # Several batches may need the same of the engine, and then share what is loaded.
@@ -191,13 +191,19 @@ def public(study: Study, text: str) -> tuple[Study, str]:
     """Return study and text as they are stored: without the secrets that a setting may hold."""
     secrets.learn(secret for p in study.trials for secret in hidden(p.trial, {}))
     trials = [msgspec.structs.replace(p, trial=public_trial(p.trial)) for p in study.trials]
+    rigs = {name: _public_rig(rig) for name, rig in study.rigs.items()}
     text = secrets.clean(secrets.without_in_toml(text))
     try:
         tree = tomllib.loads(text)
         shows = secrets.clean(tree) != tree or secrets.public(tree) != tree
     except (tomllib.TOMLDecodeError, RecursionError):
         shows = True
-    return msgspec.structs.replace(study, trials=trials), _NO_TEXT if shows else text
+    return msgspec.structs.replace(study, trials=trials, rigs=rigs), _NO_TEXT if shows else text
+
+
+def _public_rig(rig: RigWanted) -> RigWanted:
+    before, after = ([secrets.public_command(c) for c in commands] for commands in (rig.before, rig.after))
+    return msgspec.structs.replace(rig, before=before, after=after)
 
 
 def same(a: Study, b: Study) -> bool:

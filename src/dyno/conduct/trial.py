@@ -22,7 +22,10 @@ from dyno.conduct.prepare import Prepared, hidden, longest, make_prompts, prepar
 from dyno.conduct.session import Session, Watcher, attach, others_s
 from dyno.conduct.signals import lent
 from dyno.engines.kinds import kind_of
+from dyno.engines.log import excerpt
+from dyno.engines.remarks import remarks
 from dyno.errors import DynoError, Interrupted, NotSummedUp, StoreError, TargetError, UsageError
+from dyno.facts.engine import Remark
 from dyno.facts.finding import verdict
 from dyno.facts.offline import Iteration
 from dyno.facts.record import ClientFacts, Record
@@ -83,7 +86,7 @@ def serve(
             watcher.phase(note)
         run = create(runs, f"serve-{Path(plan.served_name).name}-{trial.load.slug}")
         try:
-            with running(plan, run.path, headers, watcher.phase, run.write_engine) as fleet:
+            with running(plan, run.path, headers, watcher.phase, run.write_engine, watcher.below) as fleet:
                 session = Session(fleet.target, headers, watcher, stop, fleet)
                 prepared = prepare(trial, session, prompts)
                 measure(run, session, prepared)
@@ -168,7 +171,7 @@ def _manifest(session: Session, prepared: Prepared) -> Manifest:
         repeated_prompts=work.repeated,
         sent_before=prepared.sent_before,
         test_requests=prepared.test_requests,
-        rig=rig.look(trial.target.urls),
+        rig=fleet.plan.seen(rig.look(trial.target.urls)) if fleet else rig.look(trial.target.urls),
         place=prepared.place,
         model=fleet.plan.shape() if fleet else None,
         peaks=fleet.peaks if fleet else None,
@@ -246,10 +249,12 @@ def _finish(
             engine=engine,
             summary=summary,
             rig=manifest.rig,
+            host=manifest.place.host if manifest.place else None,
             repeats=manifest.place.repeats if manifest.place else 1,
             first_failure=run.first_failure(),
             telemetry=sampled,
             roofline=shares,
+            remarks=log_remarks(run),
         )
     )
     result = Result(summary, findings, verdict(findings), sampled, roofline=shares)
@@ -258,6 +263,14 @@ def _finish(
     if run.whole and (not keep_raw or wordless or _key_came_back(run)):
         run.drop_raw()
     return Outcome(run, manifest, result)
+
+
+def log_remarks(run: Run) -> list[Remark]:
+    """Return what the log of an engine that dyno started remarks on its setting."""
+    engine = run.engine()
+    if engine is None:
+        return []
+    return remarks(engine.kind, "\n".join(excerpt(log) for log in sorted(run.path.glob("engine*.log"))))
 
 
 def summarize_samples(

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.lifecycle import Changed, Life, Say, around, describe, look_at, start, verify
+from dyno.conduct.lifecycle import Below, Changed, Life, Say, around, describe, look_at, silent, start, verify
+from dyno.conduct.start_watch import StartWatch
 from dyno.engines.engine import Engine
 from dyno.errors import UsageError
 from dyno.facts.target import TargetFacts, known
 from dyno.numbers import duration
 
-_WORD_EVERY_S = 20.0  # while it loads: a sign of life
 _LOOK_S = 0.5
 _LOOK_SEVERAL_S = 0.02  # at each copy in turn
 
@@ -115,6 +115,11 @@ class Worker(Life):
             raise engine.failed(f"failed: {self.plan.clean(message.failed)}{others}")
         return message
 
+    def is_build(self, number: object) -> None:
+        """Note the build that a program reports with its result. 0: built without git, unknown."""
+        if isinstance(number, int) and number and str(number) != self.facts.version:
+            self.note(version=str(number))
+
     def describe(self) -> str:
         """Say in a line what came up."""
         took = f"{self.plan.title} {self.facts.version or ''} loaded after {duration(self.facts.ready_s or 0)}"
@@ -122,14 +127,15 @@ class Worker(Life):
 
 
 @contextlib.contextmanager
-def working(plan: EnginePlan, folder: Path, say: Say, changed: Changed) -> Iterator[Worker]:
+def working(plan: EnginePlan, folder: Path, say: Say, changed: Changed, below: Below = silent) -> Iterator[Worker]:
     """Load the engine and verify it; end it on leaving."""
     worker = Worker(plan, changed)
-    with around(worker, folder, say):
+    with around(worker, folder, say, below):
+        plan = worker.plan  # perhaps another, by the version of an image that was pulled
         say(f"Loading {describe(plan)}")
         for i in range(len(plan.launches)):
             worker.engines.append(start(plan, folder, i))
-        each = _loaded(worker, say)
+        each = _loaded(worker, below)
         worker.ready = each[0]
         targets = [verify(plan, e, _target(plan, r)) for e, r in zip(worker.engines, each, strict=True)]
         worker.came_up(targets[0], max(e.process.age_s for e in worker.engines), worker.ready.version)
@@ -137,22 +143,10 @@ def working(plan: EnginePlan, folder: Path, say: Say, changed: Changed) -> Itera
         yield worker
 
 
-def _loaded(worker: Worker, say: Say) -> list[Ready]:
-    plan = worker.plan
-    word_due_s = _WORD_EVERY_S
-    limit = plan.spec.ready_timeout_s
-
-    def waiting(engine: Engine) -> None:
-        nonlocal word_due_s
-        age_s = engine.process.age_s
-        if age_s > limit:
-            raise engine.failed(f"wasn't loaded within {limit:g} s")
-        if age_s > word_due_s:
-            word_due_s += _WORD_EVERY_S
-            say(f"Still loading after {age_s:.0f} s: {plan.clean(engine.process.last_line())[:100]}")
-
+def _loaded(worker: Worker, below: Below) -> list[Ready]:
+    watch = StartWatch(worker.plan, worker.engines, below, "loading")
     each = []
-    for engine, message in zip(worker.engines, worker.answers(waiting, loading=True), strict=True):
+    for engine, message in zip(worker.engines, worker.answers(watch.look, loading=True), strict=True):
         if message.ready is None:
             raise engine.failed("sent an unexpected message instead of being ready")
         engine.ready = True

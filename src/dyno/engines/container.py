@@ -1,26 +1,46 @@
-"""An engine in a container: a launch as `docker run …` or `podman run …`, its image, and the container's removal.
+"""An engine in a container: a launch as `docker run …` or `podman run …`, and the container's removal.
 
 The container's network and shared memory are the host's, and a path is the same inside and outside, so that the
 engine's own command needs no change.
 """
 
+import itertools
 import json
 import os
 import re
 import shutil
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from dyno.engines.log import excerpt, private
+from dyno.engines.image import ask, hides
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, Launch
-from dyno.secrets import shown
 
 _CACHE_INSIDE = "/root/.cache/huggingface"  # where images look by default
 _SELECT_AMD = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_SELECT_NVIDIA = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+_ULIMITS = ("--ulimit=memlock=-1", "--ulimit=stack=67108864")
+# What vendors' pages ask for beyond the devices, by one word; docs/engines.md has the table.
+PRIVILEGES: dict[str | None, tuple[str, ...]] = {
+    None: (),
+    "amd": (
+        "--cap-add=SYS_PTRACE", "--cap-add=SYS_ADMIN", "--security-opt=seccomp=unconfined",
+        "--security-opt=apparmor=unconfined", "--device=/dev/mem",
+    ),
+    "nvidia": _ULIMITS,
+    "full": ("--privileged", *_ULIMITS),
+}  # fmt: skip
+_NOT_OURS = {
+    "-d --detach": "dyno would lose the engine",
+    "-t -it -ti --tty": "an engine has no terminal",
+    "--name": "dyno names the container, to remove it",
+}
 
-Say = Callable[[str], None]
+
+class Wrapped(NamedTuple):
+    launch: Launch
+    withheld: dict[str, str]  # exported variables that the container does not get, and why
 
 
 def wrap(
@@ -30,49 +50,72 @@ def wrap(
     tool: str,
     model: str | None,
     accelerator: str,
-    secrets: Sequence[str] = (),
+    exported: Mapping[str, str] | None = None,
     groups: Sequence[str] = ("video", "render"),
-) -> Launch:
+) -> Wrapped:
     """Return the same launch in a container of that name.
 
     `launch.argv` is the whole command in the image, and replaces its entrypoint; where the first word is empty, the
     rest are the entrypoint's arguments. An --entrypoint among the user's options gets the whole command.
-    `model`: mounted where it is a path here. `accelerator`: nvidia, amd or none. `secrets`: variables of dyno's own
-    environment to pass on by name. `groups`: those that may use an AMD GPU; see `device_groups`.
+    `model`: mounted where it is a path here. `accelerator`: nvidia, amd or none. `exported`: variables of dyno's own
+    environment for the engine, passed on by name. `groups`: those that may use an AMD GPU; see `device_groups`.
     """
-    env = dict(launch.env)
-    words = [tool, "run", "--rm", "--name", name, "--label", f"dyno={os.getpid()}"]
-    words += ["--pull=never", "--network=host", "--ipc=host"]  # `pull_or_build` comes before
+    _check(spec.options)
+    env, exported = dict(launch.env), dict(exported or {})
+    words = [tool, "run", "--rm", "--name", name, "--label", f"dyno={os.getpid()}", "--pull=never"]  # pulled before
+    words += [] if _has(spec.options, "--network", "--net") else ["--network=host"]
+    words += [] if _has(spec.options, "--ipc", "--shm-size") else ["--ipc=host"]
     if tool == "podman":
         words += ["--security-opt=label=disable"]  # SELinux would deny mounts and GPUs; relabeling a model is worse
-    words += _devices(accelerator, launch.devices, tool, spec.options, env, groups)
-    words += _mounts(spec, model, env)
-    words += _variables(env, secrets)
+    devices = _devices(accelerator, launch.devices, tool, spec.options, env, exported, groups)
+    words += dict.fromkeys([*devices, *PRIVILEGES[spec.privileges]])
+    mounts = _mounts(spec, model, env)
+    words += [f"--volume={mount}" for mount in mounts]
+    withheld = _withheld(
+        exported, env, _targets(mounts) + _targets(_values(spec.options, "-v", "--volume")), accelerator
+    )
+    words += [f"--env={key}" if hides(key, value) else f"--env={key}={value}" for key, value in env.items()]
+    words += [f"--env={key}" for key in exported if key not in env and key not in withheld]
     program, *arguments = [_inside(word, model) for word in launch.argv]
     if program and _has(spec.options, "--entrypoint"):
         arguments = [program, *arguments]
     elif program:
         words += ["--entrypoint", program]
     words += [*spec.options, spec.image, *arguments]
-    hidden = {key: value for key, value in env.items() if _hides(key, value)}
-    return Launch(argv=words, env=hidden, port=launch.port, devices=launch.devices)
+    hidden = {key: value for key, value in env.items() if hides(key, value)}
+    return Wrapped(Launch(argv=words, env=hidden, port=launch.port, devices=launch.devices), withheld)
+
+
+def _check(options: list[str]) -> None:
+    """Refuse what an engine that dyno starts, reaches and removes can't have."""
+    for option in options:
+        if why := next((why for flags, why in _NOT_OURS.items() if _has([option], *flags.split())), None):
+            raise UsageError(f"{option} can't be an option of an engine's container: {why}. Remove it.")
+    if networks := [value for value in _values(options, "--network", "--net") if value != "host"]:
+        raise UsageError(f"--network={networks[0]}: dyno reaches the engine by the host's network. Remove the option.")
 
 
 def _devices(
     accelerator: str,
-    devices: list[int] | None,
+    devices: Sequence[int] | None,
     tool: str,
     options: list[str],
     env: dict[str, str],
+    exported: Mapping[str, str],
     groups: Sequence[str],
 ) -> list[str]:
     """Return the flags for the accelerators, and change `env` to select among them by their numbers inside."""
     if accelerator == "nvidia":
-        env.pop("CUDA_VISIBLE_DEVICES", None)  # inside they are numbered from 0 again
-        if tool == "docker":
-            chosen = "all" if devices is None else f'"device={",".join(map(str, devices))}"'  # docker reads it as CSV
-            return [] if _has(options, "--gpus") else ["--gpus", chosen]
-        return [f"--device=nvidia.com/gpu={number}" for number in (["all"] if devices is None else devices)]
+        # The container gets those alone; inside they are numbered from 0 again.
+        visible = env.pop("CUDA_VISIBLE_DEVICES", exported.get("CUDA_VISIBLE_DEVICES"))
+        chosen = ["all"] if visible is None else [word.strip() for word in visible.split(",") if word.strip()]
+        if devices is not None:
+            chosen = list(map(str, devices))
+        if not chosen or _has(options, "--gpus"):
+            return []
+        if tool == "docker":  # which reads it as CSV
+            return ["--gpus", "all" if chosen == ["all"] else f'"device={",".join(chosen)}"']
+        return [f"--device=nvidia.com/gpu={name}" for name in chosen]
     if accelerator == "amd":
         env.pop("CUDA_VISIBLE_DEVICES", None)
         # One of the two only: HIP's numbers count among what ROCR's leave.
@@ -85,8 +128,27 @@ def _devices(
     raise UsageError(f"A container has no accelerator {accelerator!r}. Known: nvidia, amd, none.")
 
 
+def _withheld(
+    exported: Mapping[str, str], env: Mapping[str, str], targets: list[str], accelerator: str
+) -> dict[str, str]:
+    """Return why exported variables would mean something else inside, by name."""
+    out = {}
+    for name, value in exported.items():
+        if name in env:
+            continue
+        paths = re.findall(r"(?:^|:)(/(?!/)[^:]*)", value)  # not those of a URL
+        outside = next((path for path in paths if not any(_under(path, target) for target in targets)), None)
+        if accelerator == "nvidia" and name in _SELECT_NVIDIA:
+            out[name] = "the container gets the selected devices alone"
+        elif accelerator == "amd" and name == "CUDA_VISIBLE_DEVICES" and {*_SELECT_AMD} & {*env, *exported}:
+            out[name] = "another variable selects the devices"
+        elif outside is not None:
+            out[name] = f"{outside} is not mounted"
+    return out
+
+
 def _mounts(spec: ContainerSpec, model: str | None, env: dict[str, str]) -> list[str]:
-    targets = [mount.split(":")[1] for mount in spec.mounts if ":" in mount]
+    targets = _targets([*spec.mounts, *_values(spec.options, "-v", "--volume")])
     mounts = []
     if _is_here(model):
         path = _absolute(model or "")
@@ -98,17 +160,11 @@ def _mounts(spec: ContainerSpec, model: str | None, env: dict[str, str]) -> list
         home = env["HF_HOME"] = str(hugging_face_cache())
     if home is not None and not any(_under(home, target) for target in targets):
         mounts.append(f"{home}:{home}")
-    return [f"--volume={mount}" for mount in [*mounts, *spec.mounts]]
+    return [*mounts, *spec.mounts]
 
 
-def _variables(env: dict[str, str], secrets: Sequence[str]) -> list[str]:
-    own = [f"--env={key}" if _hides(key, value) else f"--env={key}={value}" for key, value in env.items()]
-    return own + [f"--env={key}" for key in secrets if key not in env]
-
-
-def _hides(key: str, value: str) -> bool:
-    """Return whether to pass it by name only: every user of the machine can read a command line."""
-    return shown(key, value) != value
+def _targets(mounts: Sequence[str]) -> list[str]:
+    return [mount.split(":")[1] for mount in mounts if ":" in mount]
 
 
 def _is_here(model: str | None) -> bool:
@@ -128,12 +184,24 @@ def _under(path: str, folder: str) -> bool:
     return Path(path).is_relative_to(folder)
 
 
-def _has(options: list[str], flag: str) -> bool:
-    return any(option == flag or option.startswith(f"{flag}=") for option in options)
+def _has(options: list[str], *flags: str) -> bool:
+    return any(option.partition("=")[0] in flags for option in options)
+
+
+def _values(options: list[str], *flags: str) -> list[str]:
+    """Return the values of flags that may be given several times: `-v A`, `--volume=A`."""
+    pairs = itertools.zip_longest(options, options[1:], fillvalue="")
+    return [word.partition("=")[2] or after for word, after in pairs if word.partition("=")[0] in flags]
 
 
 def hugging_face_cache() -> Path:
     return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface").expanduser().absolute()
+
+
+def vendor(spec: ContainerSpec) -> str:
+    """Return the vendor that a container is for, as far as it says, where no accelerator is detected."""
+    amd = spec.privileges == "amd" or "rocm" in spec.image.lower() or "/dev/kfd" in " ".join(spec.options)
+    return spec.accelerator or ("amd" if amd else "nvidia")
 
 
 def device_groups(tool: str) -> list[str]:
@@ -151,7 +219,7 @@ def tool(wanted: str | None = None) -> str:
     for name in [wanted] if wanted else ["docker", "podman"]:
         if not shutil.which(name):
             continue
-        answer = _ask([name, "ps", "--quiet"])  # not `info`: docker's may succeed without its daemon
+        answer = ask([name, "ps", "--quiet"])  # not `info`: docker's may succeed without its daemon
         if answer.returncode == 0:
             return "podman" if _is_podman(name) else name
         refusals.append(_refusal(name, answer.stderr or answer.stdout))
@@ -165,7 +233,7 @@ def tool(wanted: str | None = None) -> str:
 
 def _is_podman(name: str) -> bool:
     """Some distributions have podman under docker's name, and its flags differ."""
-    return "podman" in _ask([name, "--version"]).stdout.lower()
+    return "podman" in ask([name, "--version"]).stdout.lower()
 
 
 def _refusal(name: str, output: str) -> str:
@@ -177,58 +245,11 @@ def _refusal(name: str, output: str) -> str:
     return f"{name} doesn't work on this machine: {line}."
 
 
-def prepare_commands(spec: ContainerSpec, tool: str, present: bool) -> list[list[str]]:
-    """Return the commands that provide the image, if any: a build, or a pull by the policy."""
-    if spec.build is not None:
-        words = [tool, "build", "--tag", spec.image]
-        if spec.build_file is not None:
-            words += ["--file", str(Path(spec.build) / spec.build_file)]  # docker would look in the current folder
-        for key, value in spec.build_args.items():
-            words += ["--build-arg", key if _hides(key, value) else f"{key}={value}"]  # by name: from the environment
-        return [[*words, spec.build]]
-    if spec.pull == "always" or (spec.pull == "missing" and not present):
-        return [[tool, "pull", spec.image]]
-    return []
-
-
-def pull_or_build(spec: ContainerSpec, tool: str, say: Say, log: Path) -> str:
-    """Provide the image, and return its digest."""
-    env = {**os.environ, **{key: value for key, value in spec.build_args.items() if _hides(key, value)}}
-    for command in prepare_commands(spec, tool, digest(tool, spec.image) is not None):
-        say(f"{command[1]}ing {spec.image} with {tool}")
-        with open(log, "ab", opener=private) as out:
-            start = out.tell()
-            try:
-                code = subprocess.run(
-                    command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, check=False
-                ).returncode
-            except OSError as e:
-                raise EngineError(f"{tool} can't be started: {e.strerror}.") from None
-        if code != 0:
-            lines = excerpt(log, start).strip().splitlines()[-3:]
-            raise EngineError(
-                f'`{" ".join(command[:2])}` of {spec.image} exited with code {code}: "{" | ".join(lines)}". '
-                f"Read {log} for the rest."
-            )
-    identity = digest(tool, spec.image)
-    if identity is None:
-        raise EngineError(
-            f"The image {spec.image} isn't on this machine. Pull it, or set pull to 'missing' (now {spec.pull!r})."
-        )
-    hugging_face_cache().mkdir(parents=True, exist_ok=True)  # docker would create it as root; podman would refuse
-    return identity
-
-
-def digest(tool: str, image: str) -> str | None:
-    """Return the registry's digest of an image, or the id of one that was built here. Its tag may move."""
-    answer = _ask([tool, "image", "inspect", image])
-    if answer.returncode != 0:
-        return None
-    facts = json.loads(answer.stdout)[0]
-    identity = facts["Id"] if ":" in facts["Id"] else f"sha256:{facts['Id']}"  # podman leaves the prefix out
-    name = re.sub(r":[^/]*$", "", image.partition("@")[0])  # without its tag
-    digests: list[str] = facts.get("RepoDigests") or []
-    return next((digest for digest in digests if digest.partition("@")[0].endswith(name)), identity)
+def pid(launch: Launch) -> int:
+    """Return the host's pid of the first process in a launch's container; 0: it doesn't run."""
+    tool, name = launch.argv[0], launch.argv[launch.argv.index("--name") + 1]
+    answer = ask([tool, "inspect", "--format", "{{.State.Pid}}", name]).stdout.strip()
+    return int(answer) if answer.isdecimal() else 0
 
 
 def remove_command(tool: str, name: str) -> list[str]:
@@ -236,10 +257,32 @@ def remove_command(tool: str, name: str) -> list[str]:
     return ["sh", "-c", '"$0" kill "$1"; "$0" rm -f "$1"', tool, name]
 
 
-def _ask(command: list[str]) -> "subprocess.CompletedProcess[str]":
+# ---- what is inside ----
+
+# Runs in any Python 3 of an image, without the engine's import, which takes seconds with torch.
+_VERSIONS = """
+import importlib.metadata, json, sys
+out = {}
+for name in sys.argv[1:]:
     try:
-        return subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as e:
-        return subprocess.CompletedProcess(command, 1, "", str(e))
+        out[name] = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        pass
+print(json.dumps(out))
+"""
+
+
+def software(spec: ContainerSpec, tool: str, packages: tuple[str, ...]) -> dict[str, str]:
+    """Return the versions of these packages in an image on this machine; {}: it isn't here, or can't be asked."""
+    words = [tool, "run", "--rm", "--pull=never", "--network=none", "--entrypoint=python3", spec.image]
+    answer = ask([*words, "-c", _VERSIONS, *packages])
+    try:
+        versions = json.loads(answer.stdout.splitlines()[-1]) if answer.returncode == 0 else {}
+    except (ValueError, IndexError):
+        return {}
+    return {str(name): str(version) for name, version in versions.items()}
+
+
+def python(tool: str, name: str) -> list[str]:
+    """Return the Python in a running container, as the first words of a command."""
+    return [tool, "exec", name, "python3"]

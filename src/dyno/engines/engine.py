@@ -67,8 +67,8 @@ class Engine:
             number = Url(self.base_url).port
             raise self.failed(f"lost port {number} to {port.holder(number)}; dyno sent nothing")
 
-    def failed(self, what: str) -> EngineError:
-        """Return an error with its last useful lines, and advice for a known failure."""
+    def failed(self, what: str, otherwise: str = "") -> EngineError:
+        """Return an error with its last useful lines, and advice for a known failure; `otherwise`: for another one."""
         lines = self.process.last_lines()
         quote = ': "' + " | ".join(line[:300] for line in lines) + '".' if lines else ", and printed nothing."
         known = advice([what, *lines, *self.process.last_lines(60)])
@@ -76,7 +76,7 @@ class Engine:
             known = f"{port.holder(Url(self.base_url).port)} uses {self.base_url}: {port.ADVICE}"
         if known is None and self.process.exit_code == -9:
             known = "Another process killed it, most often the kernel because memory ran out (see `dmesg`)."
-        parts = [f"{self.title} {what}{quote}", known or "", f"Read {self.process.log} for the rest."]
+        parts = [f"{self.title} {what}{quote}", known or otherwise, f"Read {self.process.log} for the rest."]
         return EngineError(" ".join(filter(None, parts)))
 
     def __enter__(self) -> Self:

@@ -6,7 +6,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from dyno.errors import UsageError
 from dyno.option import Option
+
+READY_STALL_S = 600.0  # a start without progress for so long hangs
 
 
 class ContainerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -22,13 +25,21 @@ class ContainerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Literal["nvidia", "amd", "none"] | None, Option(help="devices to pass in (default: those of the machine)")
     ] = None
     pull: Annotated[Literal["missing", "always", "never"], Option(help="when to pull the image")] = "missing"
-    build: Annotated[str | None, Option(help="folder with a Dockerfile; the image is built from it first")] = None
-    build_file: Annotated[str | None, Option(help="name of the Dockerfile in that folder")] = None
+    build: Annotated[
+        str | None,
+        Option(help="folder or Git URL (URL#BRANCH:FOLDER) with a Dockerfile; the image is built from it first"),
+    ] = None
+    build_file: Annotated[str | None, Option(help="name of the Dockerfile in it")] = None
     build_args: Annotated[dict[str, str], Option(help="build arguments")] = {}
     mounts: Annotated[
         list[str],
         Option("--engine-mount", "HOST:INSIDE", "folders to mount in the container ([:ro]: read-only)", nargs="+"),
     ] = []
+    privileges: Annotated[
+        Literal["amd", "nvidia", "full"] | None,
+        Option("--engine-privileges", None, "rights that the vendor's page asks for; full: --privileged "
+               "(default: those of the devices)"),
+    ] = None  # fmt: skip
     options: Annotated[
         list[str], Option("--engine-container-args", "'…'", "more arguments for docker run or podman run")
     ] = []
@@ -118,6 +129,10 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = []  # whatever happened
     # Without an engine at hand, the one whose flags are meant.
     version: Annotated[str | None, Option("--engine-version", "V", "required version (default: any)")] = None
+    accepts: Annotated[
+        str | None,
+        Option("--engine-accepts", "RANGE", "versions that will do instead, as '>=0.6.2,<0.7' (default: none)"),
+    ] = None
     python: Annotated[
         str | None,
         Option("--engine-python", "PATH", "Python in which the engine is installed (default: found by dyno)"),
@@ -141,8 +156,16 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                words="must be a port, 1 to 65535"),
     ] = None  # fmt: skip
     ready_timeout_s: Annotated[
-        float, Option("--engine-ready-timeout-sec", "S", "how long the engine may take to start", above=0, most=1e8)
-    ] = 1800.0
+        float | None,
+        Option("--engine-ready-timeout-sec", "S",
+               "longest time to start, also with progress (default: no limit)", above=0, most=1e8),
+    ] = None  # fmt: skip
+    ready_stall_s: Annotated[
+        float,
+        Option("--engine-ready-stall-sec", "S",
+               "give up a start after S seconds without progress: log, data, accelerator memory, CPU", above=0,
+               most=1e8),
+    ] = READY_STALL_S  # fmt: skip
 
     @property
     def world(self) -> int:
@@ -169,6 +192,36 @@ class Limits(msgspec.Struct, frozen=True):
     spreads: bool = False  # over all devices that it sees, and the host's memory
 
 
+class Misspelt(msgspec.Struct, frozen=True):
+    """An environment variable that the engine probably doesn't read."""
+
+    name: str
+    meant: str | None  # the variable whose name is nearly the same
+    why: Literal["invalid", "unlike", "unlisted"]
+
+    def describe(self) -> str:
+        reason = {
+            "invalid": "is not a valid name of an environment variable (letters, digits and _)",
+            "unlike": "is not a known environment variable",
+            "unlisted": "is not among the environment variables of the installed version (vllm/envs.py)",
+        }[self.why]
+        return f"{self.name} {reason}." + (f" Did you mean {self.meant}?" if self.meant else "")
+
+
+# What a line of an engine's log is about. offloaded: a part of the layers only. chosen: by the engine, as it does by
+# default.
+About = Literal["unknown_variable", "deprecated", "ignored", "changed", "chosen", "eager", "fallback", "untuned",
+                "kv_scales", "preempted", "offloaded", "swap_space"]  # fmt: skip
+
+
+class Remark(msgspec.Struct, frozen=True):
+    """A line of an engine's log from which a finding is made."""
+
+    about: About
+    line: str  # without its time and secrets
+    count: int = 1  # times that it was logged
+
+
 class EngineFacts(msgspec.Struct, frozen=True):
     """How an engine that dyno started came up."""
 
@@ -179,6 +232,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     startup_s: dict[str, float] = {}  # its parts by the engine's own log: weights, compile, graphs, …
     software: dict[str, str] = {}  # of the engine's own interpreter
     image: str | None = None  # the container's, with its digest
+    withheld: dict[str, str] = {}  # exported variables that the container did not get, and why
     program: str = ""  # where it was found, in words
     stop_s: float | None = None  # None: not stopped yet
     memory_held_bytes: int = 0  # of the accelerators, that was not given back
@@ -188,6 +242,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     unused_instructions: list[str] = []  # of the processor, that a build does without, where that is known
     nice: int = 0  # of an engine on the CPU, so that the client gets its turns
     cores: list[int] = []  # that it may use, where one was kept for the client; empty: all
+    misspelt: list[Misspelt] = []  # variables of the setting, or that it inherits
     resident_bytes: int | None = None  # its processes in the machine's memory then; None in a container
 
 
@@ -218,3 +273,22 @@ def is_of(version: str, asked: str) -> bool:
     """0.6.3 was asked for and 0.6.3.post1 is there, or 0.6 and 0.6.3: the same; 0.6 and 0.10.6 aren't."""
     a = numbers(asked)
     return numbers(version)[: len(a)] == a
+
+
+_BOUND = re.compile(r"\s*(>=|<=|==|!=|<|>)\s*([vb]?\d\S*)\s*")
+
+
+def accepted(version: str, accepts: str) -> bool:
+    """Return whether a version is within a range such as >=0.6.2,<0.7. llama.cpp's versions are whole numbers."""
+    bounds = [_BOUND.fullmatch(part) for part in accepts.split(",")]
+    if not all(bounds):
+        raise UsageError(f"accepts = {accepts!r} is not a range of versions. Write it as '>=0.6.2,<0.7'.")
+    return all(_within(version, *bound.groups()) for bound in bounds if bound)
+
+
+def _within(version: str, sign: str, bound: str) -> bool:
+    if sign in ("==", "!="):
+        return is_of(version, bound) == (sign == "==")
+    if sign in (">=", "<"):
+        return before(version, bound) == (sign == "<")
+    return before(bound, version) == (sign == ">")

@@ -3,7 +3,11 @@
 None or an absent key: not known here.
 """
 
+from typing import Annotated, Literal
+
 import msgspec
+
+from dyno.option import Option
 
 
 class Accelerator(msgspec.Struct, frozen=True):
@@ -54,6 +58,22 @@ class Rig(msgspec.Struct, frozen=True):
     swap_used_bytes: int | None = None
     memory_pressure_percent: float | None = None  # of the last 10 s: some process waited for memory
     unknown: list[str] = []  # what could not be looked at, in words
+
+
+class HostWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Settings of the machine that a study wants. None: any."""
+
+    numa_balancing: Annotated[bool | None, Option(help="automatic NUMA balancing")] = None
+    governor: Annotated[str | None, Option(help="the processor's frequency governor: performance")] = None
+    tuned_profile: Annotated[str | None, Option(help="tuned's profile: accelerator-performance")] = None
+    iommu: Annotated[Literal["passthrough", "off"] | None, Option(help="address translation for devices")] = None
+    transparent_huge_pages: Annotated[
+        Literal["always", "madvise", "never"] | None, Option(help="the kernel's transparent huge pages")
+    ] = None
+    huge_pages: Annotated[int | None, Option("", None, "reserved huge pages, at least", least=0)] = None
+    power_limit_w: Annotated[float | None, Option("", None, "power limit of each accelerator", above=0)] = None
+    compute_partition: Annotated[str | None, Option(help="AMD: SPX (whole accelerators), CPX, …")] = None
+    memory_partition: Annotated[str | None, Option(help="AMD: NPS1, NPS4")] = None
 
 
 class Peaks(msgspec.Struct, frozen=True):

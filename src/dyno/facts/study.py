@@ -6,6 +6,7 @@ import msgspec
 
 from dyno.facts.load import LIMITS, Load
 from dyno.facts.price import Price
+from dyno.facts.rig import HostWanted
 from dyno.facts.trial import TrialSpec
 from dyno.option import Option
 
@@ -24,6 +25,9 @@ class RigWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accelerators: Annotated[int | None, Option(help="how many of them (default: any number)")] = None
     price: Annotated[Price | None, Option(help="price of this machine")] = None
     about: Annotated[str | None, Option(help="a sentence for the report")] = None
+    host: Annotated[HostWanted | None, Option(help="settings of the machine; `dyno doctor --for` compares them")] = None
+    before: Annotated[list[str], Option(help="shell commands to run before the study's first trial")] = []
+    after: Annotated[list[str], Option(help="shell commands to run after its last, whatever happened")] = []
 
 
 class StopRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,6 +54,7 @@ class Place(msgspec.Struct, frozen=True):
     repeats: int = 1
     rig: str | None = None
     price: Price | None = None
+    host: HostWanted | None = None
 
     def varying(self, part: str) -> dict[str, Any]:
         """The settings of one part, by their own names."""

@@ -47,8 +47,10 @@ class TargetFacts(msgspec.Struct, frozen=True):
     kv_cache_tokens: int | None = None  # capacity
     full_length_requests: float | None = None  # how many requests of full context the KV cache holds at once
     prefix_caching: bool | None = None
+    chunked_prefill: bool | None = None
     tensor_parallel: int | None = None
     weights_bytes: int | None = None
+    settings: dict[str, int | str] | None = None  # further ones, by llama.cpp's names for them
 
 
 def known(reported: Mapping[str, Any]) -> dict[str, Any]:

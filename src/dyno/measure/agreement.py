@@ -1,12 +1,13 @@
 """Differences between an engine setting and what the server reports that it serves."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from operator import eq, le
 from typing import Any
 
 import msgspec
 
+from dyno.facts import llama
 from dyno.facts.engine import EngineSpec, is_of
 from dyno.facts.model import ModelShape
 from dyno.facts.target import TargetFacts
@@ -66,8 +67,12 @@ def _alike(a: str, b: str) -> bool:
     return own and re.match(r"q[2-6]-k", a) is not None and a[:4] == b[:4]
 
 
-def differences(spec: EngineSpec, facts: TargetFacts, model: ModelShape | None = None) -> Iterator[str]:
-    """Yield a sentence for each thing that isn't as asked. What the server doesn't report is not a difference."""
+def differences(
+    spec: EngineSpec, facts: TargetFacts, model: ModelShape | None = None, command: Sequence[str] = (), by: str = "it"
+) -> Iterator[str]:
+    """Yield a sentence for each thing that isn't as asked. What the server doesn't report is not a difference.
+
+    `command`: what was run. `by`: the program that reports."""
     if facts.models_listed is not None and facts.model not in facts.models_listed:
         listed = ", ".join(map(repr, facts.models_listed[:10]))
         yield f"the setting asks for model {facts.model!r}, but the server lists {listed}"
@@ -87,6 +92,7 @@ def differences(spec: EngineSpec, facts: TargetFacts, model: ModelShape | None =
         ("the setting asks for max_num_seqs = {}, but it has {}", spec.max_num_seqs, facts.slots, eq),
         ("the setting asks for tensor_parallel = {}, but it has {}", _tensor_parallel(spec), facts.tensor_parallel, eq),
         ("the setting asks for prefix_caching = {}, but it has {}", spec.prefix_caching, facts.prefix_caching, eq),
+        ("the setting asks for chunked_prefill = {}, but it has {}", spec.chunked_prefill, facts.chunked_prefill, eq),
         ("the setting asks for dtype {}, but it has {}", _chosen(spec.dtype), facts.dtype,
          lambda a, b: plain(a) == plain(b)),
         ("the setting asks for the model at {}, but it loaded {}", path, facts.model_path, _same_file),
@@ -96,6 +102,7 @@ def differences(spec: EngineSpec, facts: TargetFacts, model: ModelShape | None =
     for sentence, asked, served, agree in compared:
         if asked not in (None, "") and served not in (None, "") and not agree(asked, served):
             yield sentence.format(asked, served)
+    yield from llama.differences(command, facts.settings or {}, by)
 
 
 def _chosen(dtype: str | None) -> str | None:

@@ -96,13 +96,20 @@ try:
     packages.update(re.findall(pattern, text, re.MULTILINE))
 except Exception:  # no torch
     pass
+for folder, file in (("/opt/rocm", ".info/version"), ("/usr/local/cuda", "version.json")):
+    try:
+        with open(os.path.join(folder, file)) as lines:
+            packages[folder] = re.search(r"\\d+\\.\\d+[\\w.-]*", lines.read()).group()
+    except Exception:  # no such toolkit
+        pass
 print(json.dumps(packages))
 """
 
 
-def versions(python: str, timeout_s: float = 30.0, env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return versions by name; {} for an interpreter that doesn't run. `env`: the engine's, for its PYTHONPATH."""
-    packages = last_json(ask([python, "-c", SCRIPT, *PACKAGES], timeout_s, env).text)
+def versions(*python: str, timeout_s: float = 30.0, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return versions by name; {} for an interpreter that doesn't run. `python`: a path, or words before `-c`, as
+    `docker exec NAME python3`. `env`: the engine's, for its PYTHONPATH."""
+    packages = last_json(ask([*python, "-c", SCRIPT, *PACKAGES], timeout_s, env).text)
     return {str(k): str(v) for k, v in packages.items()} if isinstance(packages, dict) else {}
 
 
@@ -113,6 +120,7 @@ PREFIXES = (
     "TENSILE_", "RCCL_", "MIOPEN_", "AITER_", "GPU_", "AMD_", "VLLM_", "SGLANG_", "SGL_", "FLASHINFER_", "PYTORCH_",
     "TORCH_", "TORCHINDUCTOR_", "TRITON_", "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "GGML_", "LLAMA_", "XLA_",
 )  # fmt: skip
+HUB = ("HF_", "HUGGING_FACE_", "HUGGINGFACE_")
 NOISE = ("NVIDIA_REQUIRE_",)  # which drivers an image would take: two thousand letters
 NAMES = {
     "HF_HOME", "HF_HUB_OFFLINE", "HF_HUB_ENABLE_HF_TRANSFER", "TRANSFORMERS_OFFLINE", "TOKENIZERS_PARALLELISM",
@@ -125,11 +133,16 @@ NAMES = {
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Without the secrets among them."""
-    return {
-        name: shown(name, value)
-        for name, value in sorted(environ.items())
-        if (name in NAMES or name.startswith(PREFIXES)) and not name.startswith(NOISE)
-    }
+    return {name: shown(name, value) for name, value in sorted(environ.items()) if _matters(name)}
+
+
+def exported(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what an engine in a container should get, too: those, and the Hub's, with its token."""
+    return {name: value for name, value in sorted(environ.items()) if _matters(name) or name.startswith(HUB)}
+
+
+def _matters(name: str) -> bool:
+    return (name in NAMES or name.startswith(PREFIXES)) and not name.startswith(NOISE)
 
 
 # ---- llama.cpp ----

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from dyno.facts.engine import EngineFacts, EngineSpec, valued
+from dyno.facts import llama
+from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.finding import Finding
 from dyno.facts.offline import Iteration
 from dyno.facts.rig import Accelerator, Share
@@ -40,31 +41,33 @@ OWN = {
     "verdict": "TEXT", "findings": "TEXT", "run": "TEXT",
 }  # fmt: skip
 
-# llama.cpp's settings that a grid may vary → llama-server's flag, and the default.
-KNOBS: dict[str, tuple[str, Any]] = {
-    "n_gpu_layers": ("--n-gpu-layers", -1),
-    "n_batch": ("--batch-size", 2048),
-    "n_ubatch": ("--ubatch-size", 512),
-    "type_k": ("--cache-type-k", "f16"),
-    "type_v": ("--cache-type-v", "f16"),
-    "flash_attn": ("--flash-attn", -1),
-    "n_threads": ("--threads", None),  # as many as it finds; which, it doesn't say
-}
-_FLASH = {"on": 1, "off": 0, "auto": -1}
+# llama.cpp's settings that a grid may vary, in the order of llama-bench's columns → the default.
+KNOBS: dict[str, Any] = {
+    "n_gpu_layers": -1, "n_cpu_moe": 0, "n_threads": None,  # as many as it finds; which, it doesn't say
+    "cpu_mask": "0x0", "cpu_strict": False, "poll": 50, "n_batch": 2048, "n_ubatch": 512, "type_k": "f16",
+    "type_v": "f16", "split_mode": "layer", "no_kv_offload": False, "flash_attn": -1, "tensor_split": "0.00",
+    "tensor_buft_overrides": "none", "load_mode": "auto", "no_op_offload": 0, "no_host": False,
+}  # fmt: skip
 _TYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 # What dyno leaves as llama-bench has it.
 _FIXED = {
-    "cpu_mask": "0x0", "cpu_strict": False, "poll": 50, "n_cpu_moe": 0, "split_mode": "layer", "main_gpu": 0,
-    "no_kv_offload": False, "devices": "auto", "tensor_split": "0.00", "tensor_buft_overrides": "none",
-    "load_mode": "auto", "lazy_mode": "auto", "embeddings": False, "no_op_offload": 0, "no_host": False,
-    "repack": True, "fit_target": 0, "fit_min_ctx": 0,
-}  # fmt: skip
+    "main_gpu": 0,
+    "devices": "auto",
+    "lazy_mode": "auto",
+    "embeddings": False,
+    "repack": True,
+    "fit_target": 0,
+    "fit_min_ctx": 0,
+}
 
 # In a table: the column's name, its width (below 0: to the left).
 _COLUMNS = {
     "model": ("model", -30), "size": ("size", 10), "params": ("params", 10), "backend": ("backend", -10),
-    "engine": ("engine", -12), "n_gpu_layers": ("ngl", 3), "n_threads": ("threads", 7), "n_batch": ("n_batch", 7),
-    "n_ubatch": ("n_ubatch", 8), "type_k": ("type_k", 6), "type_v": ("type_v", 6), "flash_attn": ("fa", 3),
+    "engine": ("engine", -12), "n_gpu_layers": ("ngl", 3), "n_cpu_moe": ("n_cpu_moe", 10), "n_threads": ("threads", 7),
+    "cpu_mask": ("cpu_mask", -10), "cpu_strict": ("cpu_strict", 10), "poll": ("poll", 10), "n_batch": ("n_batch", 7),
+    "n_ubatch": ("n_ubatch", 8), "type_k": ("type_k", 6), "type_v": ("type_v", 6), "split_mode": ("sm", 6),
+    "no_kv_offload": ("nkvo", 13), "flash_attn": ("fa", 3), "tensor_split": ("ts", -12),
+    "tensor_buft_overrides": ("ot", -21), "load_mode": ("lm", 10), "no_op_offload": ("nopo", 4), "no_host": ("noh", 4),
     "test": ("test", 15), "t/s": ("t/s", 20), "% BW": ("% BW", 6), "% FLOPS": ("% FLOPS", 7),
 }  # fmt: skip
 
@@ -88,12 +91,12 @@ def row(
     rates = [tokens * NS_PER_S / t for tokens, t in samples]
     accelerators = _accelerators(manifest)
     version = engine.version if engine is not None else manifest.target.version
-    llama = spec.kind == "llamacpp"
+    own = spec.kind == "llamacpp"
     model, size, parameters = _model(manifest)
     share = _share(trial, result)
     values = {
         "build_commit": "unknown",
-        "build_number": int(version) if llama and version and version.isdecimal() else 0,
+        "build_number": int(version) if own and version and version.isdecimal() else 0,
         "cpu_info": manifest.rig.cpu,
         "gpu_info": ", ".join(a.name for a in accelerators),
         "backends": _backend(accelerators),
@@ -101,12 +104,12 @@ def row(
         "model_type": model,
         "model_size": size,
         "model_n_params": parameters,
-        **({**_FIXED, **_knobs(spec, engine)} if llama else {}),
+        **({**_FIXED, **_knobs(spec, engine)} if own else {}),
         "n_prompt": work.input_len,
         "n_gen": work.output_len or 0,
         "n_depth": how.depth or 0,
         # llama-bench says itself what it ran with.
-        **{k: v for k, v in next((i.reported for i in iterations if i.reported), {}).items() if k in FIELDS},
+        **{k: v for k, v in llama.completed(_reported(iterations)).items() if k in FIELDS},
         "test_time": _utc(manifest.started),
     }
     if ns:
@@ -185,26 +188,29 @@ def _model(manifest: Manifest) -> tuple[str, int | None, int | None]:
 
 def _knobs(spec: EngineSpec, engine: EngineFacts | None) -> dict[str, Any]:
     """Return settings as given, or from the command that ran."""
-    ran = engine.launches[0].argv if engine is not None and engine.launches else []
+    ran = _given(engine.launches[0].argv if engine is not None and engine.launches else [])
     out = {}
-    for name, (flag, default) in KNOBS.items():
-        said = said_of(spec, name)
-        if said is None:
-            said = valued(ran, flag)
-        value: Any = default if said is None else _FLASH.get(said, said) if name == "flash_attn" else said
-        out[name] = int(value) if value is not None and FIELDS[name] == "INTEGER" else value
+    for name, default in KNOBS.items():
+        value = next((v for v in (said_of(spec, name), ran.get(name), default) if v is not None), None)
+        out[name] = bool(value) if isinstance(default, bool) else value
     return out
 
 
-def said_of(spec: EngineSpec, knob: str) -> str | None:
+def _reported(iterations: Sequence[Iteration]) -> llama.Report:
+    return next((i.reported for i in iterations if i.reported), {})
+
+
+def _given(args: Sequence[str]) -> llama.Report:
+    return llama.completed({key: g.value for key, g in llama.given(args).items()})
+
+
+def said_of(spec: EngineSpec, knob: str) -> Any:
     """Return the value of a llama.cpp setting; None: not set."""
-    if (said := valued(spec.args, KNOBS[knob][0])) is not None:
+    if (said := _given(spec.args).get(knob)) is not None:
         return said
     if knob in ("type_k", "type_v") and spec.kv_cache_dtype:
         return {"fp16": "f16", "fp32": "f32", "auto": "f16"}.get(spec.kv_cache_dtype, spec.kv_cache_dtype)
-    if knob in ("n_batch", "n_ubatch") and spec.max_batched_tokens:
-        return str(spec.max_batched_tokens)
-    return None
+    return spec.max_batched_tokens if knob in ("n_batch", "n_ubatch") else None
 
 
 # ---- formats: a head with the first row, each row as it comes, a foot ----
@@ -244,15 +250,13 @@ class Markdown:
     def _chosen(self, first: Row) -> Iterator[str]:
         """A knob is shown where it varies or isn't as llama-bench has it."""
         specs = [t.engine for t in self._trials if t.engine is not None]
-        llama = [s for s in specs if s.kind == "llamacpp"]
+        own = [s for s in specs if s.kind == "llamacpp"]
         always = "n_threads" if first["backends"] == "CPU" else "n_gpu_layers"
         yield from ("model", "size", "params", "backend")
         if len({s.kind for s in specs}) > 1:
             yield "engine"
-        for knob in ("n_gpu_layers", "n_threads", "n_batch", "n_ubatch", "type_k", "type_v", "flash_attn"):
-            said = {said_of(s, knob) for s in llama}
-            plain = {None, str(KNOBS[knob][1])} | ({"auto"} if knob == "flash_attn" else set())
-            if llama and (knob == always or said - plain):
+        for knob, default in KNOBS.items():
+            if own and (knob == always or {said_of(s, knob) for s in own} - {None, default}):
                 yield knob
         yield from ("test", "t/s")
         if first["bandwidth_share"] is not None or first["flops_share"] is not None:
@@ -396,7 +400,7 @@ def _shown(row: Row, column: str) -> str:
         return "-" if share is None else f"{100 * share:.1f}"
     if value is None:  # threads that llama.cpp chose itself; a knob that another engine doesn't have
         return "auto" if row["engine"] == "llamacpp" else "-"
-    return str(value)
+    return str(int(value) if isinstance(value, bool) else value)
 
 
 def _build(row: Row) -> str:

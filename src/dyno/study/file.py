@@ -15,7 +15,9 @@ import msgspec
 
 from dyno import files, secrets
 from dyno.errors import UsageError
+from dyno.facts.engine import READY_STALL_S
 from dyno.facts.price import Price
+from dyno.facts.rig import HostWanted
 from dyno.facts.study import PARTS, Place, PlannedTrial, RigWanted, StopRule, Study
 from dyno.facts.trial import TrialSpec
 from dyno.option import fields
@@ -69,11 +71,13 @@ class StudyTables:
         return table
 
     def rig(self, path: Path, table: Any) -> RigWanted:
-        price = None
-        if isinstance(table.get("price"), dict):
-            price = self.struct((*path, "price"), Price, table["price"])
-            table = {k: v for k, v in table.items() if k != "price"}
-        return msgspec.structs.replace(self.struct(path, RigWanted, table), price=price)
+        inner = {
+            key: self.struct((*path, key), struct, table[key])
+            for key, struct in (("price", Price), ("host", HostWanted))
+            if isinstance(table.get(key), dict)
+        }
+        table = {k: v for k, v in table.items() if k not in inner}
+        return msgspec.structs.replace(self.struct(path, RigWanted, table), **inner)
 
     def struct(self, path: Path, struct: type[T], table: Any) -> T:
         if not isinstance(table, dict):
@@ -287,9 +291,10 @@ class _Reader:
         for cell in expand(self.doc, sections, self.variables, self.room):
             trial = self.trials.trial({s.part: s for s in sections}, cell)
             if trial is not None:
-                price = self.rigs[rig].price if rig else None
+                machine = self.rigs[rig] if rig else RigWanted()
                 settings = {k: _shown(v, k) for k, v in cell.varying.items()}
-                place = Place("", "", engine, workload, load, settings, rig=rig, price=price)
+                place = Place("", "", engine, workload, load, settings, rig=rig, price=machine.price,
+                              host=machine.host)  # fmt: skip
                 yield place, cell, trial, cell.sections["engine"].get("api_key_env")
 
     def _choosers(self, name: str) -> list[Rule]:
@@ -367,8 +372,9 @@ def placed(
     # with what a dataset's file holds.
     engine = trial.engine
     if engine is not None:
-        plain = {"env": _shown(engine.env), "args": _shown(engine.args), "port": None, "ready_timeout_s": 0.0}
-        engine = msgspec.structs.replace(engine, **plain)
+        plain = {"env": _shown(engine.env), "args": _shown(engine.args), "port": None, "accepts": None}
+        # 0.0 as in earlier versions: the trial keeps its id.
+        engine = msgspec.structs.replace(engine, **plain, ready_timeout_s=0.0, ready_stall_s=READY_STALL_S)
     body = secrets.public(trial.extra_body)
     target = msgspec.structs.replace(trial.target, cacert=None, cert=None, cert_key=None)
     same = msgspec.structs.replace(

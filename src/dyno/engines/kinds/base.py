@@ -220,12 +220,12 @@ class EngineKind:
         dashed = flag.replace("_", "-")
         return dashed in self.switches or opposite(dashed) in self.switches
 
-    def own_args(self, args: Sequence[str], version: str | None) -> list[str]:
+    def own_args(self, args: Sequence[str], program: Program, batch: Batch | None = None) -> list[str]:
         """Return its own arguments as this version reads them; raise for one that it is known not to have."""
         out: list[str] = []
         for word, on in switches(args, self.is_switch):
-            out += [word] if on is None else self._switched(word.replace("_", "-"), on, version)
-        self._check_args(out, version)
+            out += [word] if on is None else self._switched(word.replace("_", "-"), on, program.version)
+        self._check_args(out, program.version)
         return out
 
     def _switched(self, flag: str, on: bool, version: str | None) -> list[str]:
@@ -239,16 +239,15 @@ class EngineKind:
         return [opposite(flag)] if way.negated is not None and within(version, way.negated, "") else []
 
     def _check_args(self, args: Sequence[str], version: str | None) -> None:
+        lost = []
         for arg in args:
             name = "--" + arg[2:].partition("=")[0].replace("_", "-") if arg.startswith("--") else ""
             hits = [f for f in self.own_flags if f == name or (len(name) > 8 and f.startswith(name))]
-            if len(hits) != 1:
-                continue
-            since, until, advice = self.own_flags[hits[0]]
-            if not within(version, since, until):
-                raise UsageError(
-                    f"{self._named(version)} has no {hits[0]}; versions {span(since, until)} have it. {advice}"
-                )
+            if len(hits) == 1 and not within(version, *self.own_flags[hits[0]][:2]):
+                since, until, advice = self.own_flags[hits[0]]
+                lost.append(f"has no {hits[0]}; versions {span(since, until)} have it. {advice}")
+        if lost:
+            raise UsageError(f"{self._named(version)} {' It '.join(lost)}")
 
 
 def word(value: str) -> str:
@@ -276,8 +275,8 @@ def fact(name: str, match: re.Match[str]) -> Any:
     text = groups[0]
     if text in ("None", "none"):
         return "" if name == "quantization" else None  # the log says that nothing is quantized: that is known, then
-    if name == "prefix_caching":
-        return text.lower() in ("true", "1")
+    if name in ("prefix_caching", "chunked_prefill"):
+        return text.lower() in ("true", "1", "enabled")
     if len(groups) > 1:
         return int(math.prod(_BYTES.get(group) or float(group) for group in groups))
     if (number := count(text)) is not None:

@@ -3,11 +3,13 @@
 import importlib.metadata
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from dyno.engines import embedded
 from dyno.engines import model as own_model
 from dyno.engines.kinds.base import (
     EngineFlag,
@@ -19,10 +21,13 @@ from dyno.engines.kinds.base import (
     flag,
     last_match,
     one_of,
+    span,
     switch,
+    within,
     word,
 )
 from dyno.errors import UsageError
+from dyno.facts import llama
 from dyno.facts.engine import EngineSpec, Limits, before, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
@@ -55,11 +60,102 @@ _OWN_FLAGS = {
     "--draft-max": ("4159", "8955", "Use draft_tokens."),
     "--draft-min": ("4159", "8955", "It is --spec-draft-n-min now."),
     "--spec-draft-n-max": ("8955", "", "Use draft_tokens."),
-    "--no-mmap": ("", "11434", "It is --load-mode none now."),
-    "--mlock": ("", "11434", "It is --load-mode mlock now."),
-    "--load-mode": ("10105", "", "It was --mlock and --no-mmap."),
-    "--kv-unified": ("5913", "", "Remove it."),
     "--cache-ram": ("6723", "", "Remove it."),
+}
+
+
+def _typed(since: str = "", until: str = "") -> EngineFlag:
+    return EngineFlag(lambda g: g.words, since, until)
+
+
+def _words(words: Mapping[Any, str], since: str = "", until: str = "") -> EngineFlag:
+    """The words for each value."""
+    return EngineFlag(lambda g: words[g.value].split(), since, until)
+
+
+def _valued(flag: str, since: str = "", until: str = "") -> EngineFlag:
+    """A switch that needs its value: -nkvo 1."""
+    return _words({1: f"{flag} 1", 0: f"{flag} 0"}, since, until)
+
+
+# The settings of facts/llama.py in the spelling of each build, as its sources have it. Of those that aren't listed, the
+# server reads all as typed, and llama-bench has none.
+_SERVER: EngineFlags = {
+    "flash_attn": (
+        EngineFlag(lambda g: (g.words[0], {1: "on", 0: "off", llama.AUTO: "auto"}[g.value]), since="6325"),
+        EngineFlag(lambda g: {1: g.words[:1], 0: ()}[g.value], until="6325"),
+    ),
+    "use_mmap": (
+        _words({1: "--load-mode mmap", 0: "--load-mode none"}, since="10105"),
+        _words({1: "", 0: "--no-mmap"}, until="10105"),
+    ),
+    "mlock": (
+        _words({1: "--load-mode mmap+mlock", 0: ""}, since="10145"),
+        _words({1: "--mlock", 0: ""}, until="10145"),
+    ),
+    "load_mode": (
+        _typed(since="10105"),
+        _words({"none": "--no-mmap", "mmap": "", "mmap+mlock": "--mlock"}, until="10105"),
+    ),
+    "kv_unified": (
+        EngineFlag(lambda g: {1: g.words[:1]}[g.value], since="5913"),
+        _words({0: "--no-kv-unified"}, since="7856"),
+        _words({0: ""}, until="7856"),
+    ),
+    "no_kv_offload": _words({1: "--no-kv-offload", 0: ""}),
+    "no_op_offload": _words({1: "--no-op-offload", 0: ""}, since="5346"),
+    "no_host": _words({1: "--no-host", 0: ""}, since="6700"),
+    "cpu_strict": _valued("--cpu-strict"),
+    "n_cpu_moe": _typed(since="6089"),
+    "n_cache_reuse": _typed(since="3914"),
+    "tensor_buft_overrides": EngineFlag(lambda g: ("-ot", g.value.replace(";", ",")), since="5028"),
+}  # fmt: skip
+_BENCH: EngineFlags = {
+    # 1 and 0 are read by all builds; before 9437 any word is 0.
+    "flash_attn": (_words({1: "-fa 1", 0: "-fa 0"}, since="2771"), _words({llama.AUTO: "-fa auto"}, since="9437")),
+    "use_mmap": (
+        _words({1: "-lm mmap", 0: "-lm none"}, since="10105"),
+        _valued("-mmp", since="2042", until="10105"),
+    ),
+    "load_mode": (
+        _typed(since="10105"),
+        _words({"mmap": "-mmp 1", "none": "-mmp 0"}, since="2042", until="10105"),
+    ),
+    "no_kv_offload": _valued("-nkvo", since="1786"),
+    "no_op_offload": _valued("-nopo", since="5346"),
+    "no_host": _valued("--no-host", since="6700"),
+    "cpu_strict": _valued("--cpu-strict", since="3644"),
+    "model_filename": _typed(),
+    "n_gpu_layers": EngineFlag(lambda g: ("-ngl", str(g.value))),  # the server alone knows --gpu-layers
+    "n_cpu_moe": _typed(since="6490"),
+    "split_mode": _typed(since="1843"),
+    "main_gpu": _typed(),
+    "tensor_split": EngineFlag(lambda g: ("-ts", str(g.value).replace(",", "/"))),
+    "tensor_buft_overrides": EngineFlag(lambda g: ("-ot", g.value.replace(",", ";")), since="5200"),
+    "n_batch": _typed(),
+    "n_ubatch": _typed(since="2413"),
+    "type_k": _typed(since="1619"),
+    "type_v": _typed(since="1619"),
+    "defrag_thold": _typed(since="5361", until="6245"),
+    "n_threads": _typed(),
+    "cpu_mask": _typed(since="3644"),
+    "poll": _typed(since="3644"),
+    "numa": _typed(since="2794"),
+}
+
+# In the server's log → the settings that it reports. Newer builds log few of them.
+_REPORTED = {
+    "n_ctx": r"\bn_ctx\s*= (\d+)",
+    "n_batch": r"\bn_batch\s*= (\d+)",
+    "n_ubatch": r"\bn_ubatch\s*= (\d+)",
+    "flash_attn": r"\bflash_attn\s*= (\w+)",
+    "kv_unified": r"\bkv_unified\s*= '?(\w+)",
+    "type_k": r"\bK \((\w+)\):",
+    "type_v": r"\bV \((\w+)\):",
+    "n_threads": r"\bn_threads = (\d+)",
+    "n_parallel": r"\bn_slots\s*= (\d+)",
+    "n_gpu_layers": r"\boffloaded (\d+)/\d+ layers",
+    "n_layers": r"\boffloaded \d+/(\d+) layers",
 }
 
 
@@ -70,6 +166,7 @@ class LlamaCpp(EngineKind):
     in_container = ("",)  # the server images' own entrypoint
     options = _OPTIONS
     own_flags = _OWN_FLAGS
+    parallel_flags = ("-sm", "--split-mode", "-ts", "--tensor-split")
     log = {
         "quantization": (r"file type\s*= (.+)",),
         "kv_cache_tokens": (r"n_ctx\s*= (\d+)",),
@@ -120,23 +217,36 @@ class LlamaCpp(EngineKind):
         slots, length = spec.max_num_seqs, spec.max_model_len
         # The context is shared out to the slots: what one request may use is asked for times their number.
         if length:
-            out += ["--ctx-size", str(length * (slots or 1))]
+            out += ["--ctx-size", str(length * (_slots(spec) or 1))]
         if slots:
             out += ["--parallel", str(slots)]
         if not spec.served_name:
             out += ["--alias", self.default_name(spec)]  # builds differ in the name that they give by themselves
         return out + self.flags(spec, program.version, leave=("max_model_len", "max_num_seqs"))
 
+    def own_args(self, args: Sequence[str], program: Program, batch: Batch | None = None) -> list[str]:
+        bench = batch is not None and llama_bench(program, batch) is not None
+        # Beside what comes with dyno, a llama-bench is of an unknown build.
+        version = None if bench and program.embedded else program.version
+        table, name = (_BENCH, "llama-bench") if bench else (_SERVER, self.title)
+        settings = ([g] if isinstance(g, str) else _spelled(g, table, name, version) for g in llama.split(args))
+        out = [word for words in settings for word in words]
+        if program.embedded and not bench:
+            embedded.check(out)
+        return super().own_args(out, program, batch)
+
     def worker(self, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
         assert spec.model
         self._check_split(spec, program)
-        bench = llama_bench(program, batch.by) if batch.kind == "micro" and batch.by != "timers" else None
+        bench = llama_bench(program, batch)
         if batch.by == "llama-bench" and bench is None:
             raise UsageError("No llama-bench beside the llama-server or on PATH. Remove --by.")
+        if bench and batch.depth and program.version and before(program.version, "5212"):
+            raise UsageError(f"llama-bench {program.version} has no -d; builds from 5212 have it. Remove it.")
         if bench and not spec.draft_model:
             return ["llama-bench", bench, "-m", spec.model, *self._bench_flags(spec)]
         together = batch.requests if batch.kind == "latency" else min(batch.requests, _MOST_SLOTS)
-        slots = spec.max_num_seqs or together
+        slots = _slots(spec) or together
         length = spec.max_model_len or -(-(batch.tokens + 8) // 256) * 256  # its cache is a multiple of that anyway
         out = ["llamacpp", *([] if program.embedded else ["--binary", program.argv[0]]), "--port", str(port)]
         out += ["--model", spec.model, "--ctx-size", str(length * slots), "--parallel", str(slots)]
@@ -163,13 +273,14 @@ class LlamaCpp(EngineKind):
         return Path(spec.model or "").name
 
     def implied(self, spec: EngineSpec, program: Program) -> dict[str, Any]:
-        on = program.embedded is False if spec.prefix_caching is None else spec.prefix_caching
+        reuses = not program.embedded or valued(spec.args, "--cache-reuse") is not None
+        on = reuses if spec.prefix_caching is None else spec.prefix_caching
         cache = spec.kv_cache_dtype
         return {"prefix_caching": on, "kv_cache_dtype": cache if cache != "auto" else None}
 
     def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
         args = spec.args
-        slots = spec.max_num_seqs or count(valued(args, "-np", "--parallel"))
+        slots = _slots(spec)
         total = count(valued(args, "-c", "--ctx-size"))
         if total is None and spec.max_model_len:
             length, source = spec.max_model_len, f"max_model_len = {spec.max_model_len}"
@@ -186,14 +297,42 @@ class LlamaCpp(EngineKind):
     def read_log(self, text: str) -> LogFacts:
         facts = super().read_log(text)
         began, done = (last_match(rf"^([\d.]+) I srv .*{words}", text) for words in ("loading model", "model loaded"))
+        # A draft model logs its own settings in the same words.
+        matches = {} if "draft model" in text else {key: last_match(way, text) for key, way in _REPORTED.items()}
+        settings = {key: count(m[1]) if count(m[1]) is not None else m[1] for key, m in matches.items() if m}
+        if settings:
+            facts.target["settings"] = settings
         return LogFacts(facts.target, {"weights": _clock(done[1]) - _clock(began[1])} if began and done else {})
 
 
-def llama_bench(program: Program, by: str | None) -> str | None:
+def _slots(spec: EngineSpec) -> int | None:
+    return spec.max_num_seqs or count(valued(spec.args, "-np", "--parallel"))
+
+
+def _spelled(asked: llama.LlamaSetting, table: EngineFlags, program: str, version: str | None) -> Sequence[str]:
+    """Return a setting as this build reads it."""
+    ways = table.get(asked.key, _typed() if table is _SERVER else ())
+    others = []
+    for way in [ways] if isinstance(ways, EngineFlag) else ways:
+        try:
+            words = way.give(asked)
+        except KeyError:
+            continue
+        if within(version, way.since, way.until):
+            return words
+        others.append(span(way.since, way.until))
+    builds = f"; builds {' or '.join(others)} have it" if others else ""
+    other = "" if table is _SERVER else ", or measure with --by timers"
+    raise UsageError(f"{program} {version or ''}".strip() + f" has no {asked}{builds}. Change it, remove it{other}.")
+
+
+def llama_bench(program: Program, batch: Batch) -> str | None:
     """Return the one beside the llama-server in use: another build is another engine. For the embedded engine, one on
     PATH where it is asked for by name."""
+    if batch.kind != "micro" or batch.by == "timers":
+        return None
     if program.embedded:
-        return shutil.which("llama-bench") if by == "llama-bench" else None
+        return shutil.which("llama-bench") if batch.by == "llama-bench" else None
     if program.absent:  # where it is to run, it may be
         return "llama-bench"
     path = Path(program.argv[0])

@@ -162,7 +162,8 @@ class LlamaBenchWorker(WorkerEngine):
         """Run all repetitions at once: it warms up itself before them."""
         d, p, n = len(job["depth"]), len(job["prompt"]), job["generate"]
         test = ["-pg", "%d,%d" % (p, n), "-p", "0", "-n", "0"] if p and n else ["-p", str(p), "-n", str(n)]
-        command = [self.binary, *self.flags, *test, "-d", str(d), "-r", str(job["repetitions"])]
+        depth = ["-d", str(d)] if d else []  # not in every build
+        command = [self.binary, *self.flags, *test, *depth, "-r", str(job["repetitions"])]
         command += [] if job["warm"] else ["--no-warmup"]
         used = _children_s()
         done = subprocess.run([*command, "-o", "jsonl"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)

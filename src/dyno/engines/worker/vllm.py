@@ -32,6 +32,7 @@ class VllmWorker(WorkerEngine):
         with contextlib.suppress(Exception):  # some models have no tokenizer here: then no id is special
             special = list(self.llm.get_tokenizer().all_special_ids)
         caching = getattr(cache, "enable_prefix_caching", None)
+        chunked = getattr(scheduler, "chunked_prefill_enabled", getattr(scheduler, "enable_chunked_prefill", None))
         return {
             "version": vllm.__version__,
             "vocab": model.get_vocab_size(),
@@ -43,6 +44,7 @@ class VllmWorker(WorkerEngine):
                 "kv_cache_dtype": cache.cache_dtype,
                 "kv_cache_tokens": blocks * cache.block_size if blocks else None,
                 "prefix_caching": None if caching is None else bool(caching),
+                "chunked_prefill": chunked,
                 "slots": scheduler.max_num_seqs,
                 "tensor_parallel": config.parallel_config.tensor_parallel_size,
             },

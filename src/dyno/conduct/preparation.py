@@ -1,0 +1,81 @@
+"""A machine before a study: whether it has what the study needs, and the commands that prepare it."""
+
+import contextlib
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dyno import secrets
+from dyno.checks.host import HostSetting, settings
+from dyno.conduct.lifecycle import Say, run_command
+from dyno.conduct.signals import interrupt, lent
+from dyno.conduct.study_plan import SettingPlan, fits
+from dyno.engines import container, image
+from dyno.errors import EngineError
+from dyno.facts.rig import Rig
+from dyno.facts.study import RigWanted
+from dyno.numbers import human_bytes
+from dyno.probe import model as model_files
+from dyno.probe.model import looks_local
+
+
+@contextlib.contextmanager
+def prepared(wanted: RigWanted, say: Say) -> Iterator[None]:
+    """Run the commands of a study's rig before the study; on leaving, whatever happened, those after it."""
+    with lent((signal.SIGTERM, signal.SIGHUP), interrupt), contextlib.ExitStack() as last:
+        last.callback(_run, wanted.after, "after", say)
+        _run(wanted.before, "before", say)
+        yield
+
+
+def _run(commands: Sequence[str], when: str, say: Say) -> None:
+    def below(text: str, stays: bool = False) -> None:
+        say(f"  {text}")
+
+    with tempfile.TemporaryDirectory(prefix="dyno-") as folder:
+        for command in commands:
+            shown = secrets.public_command(command)
+            say(f"Running {shown!r} ({when} the study)")
+            if failed := run_command(command, Path(folder, "log"), secrets.public_text, below):
+                raise EngineError(f"The command {shown!r} ({when} the study) {failed}")
+
+
+def compared(wanted: RigWanted, machine: Rig) -> list[HostSetting]:
+    """Return the accelerators and the settings of the machine beside those that the study wants."""
+    rows = list(settings(wanted.host, machine)) if wanted.host else []
+    if wanted.accelerator or wanted.accelerators:
+        asked = f"{wanted.accelerators or 1} × {wanted.accelerator or 'any'}"
+        names = [a.name for a in machine.accelerators]
+        here = ", ".join(f"{names.count(n)} × {n}" for n in dict.fromkeys(names)) or "none"
+        rows.insert(0, HostSetting("accelerators", asked, here, fits(wanted, machine), ""))
+    return rows
+
+
+class Requirement(NamedTuple):
+    what: str  # engine, image, model, disk
+    name: str
+    state: str
+
+
+def requirements(plans: Sequence[SettingPlan]) -> list[Requirement]:
+    """Return what the engines need and where it is. What is missing for good is a problem of its plan."""
+    rows: list[Requirement] = []
+    for setting in plans:
+        if (plan := setting.engine) is None:
+            continue
+        version, spec = plan.program.version or "of unknown version", plan.spec
+        rows.append(Requirement("engine", f"{plan.kind.title} {version}", plan.program.where))
+        if spec.container and plan.tool and spec.container.image:
+            known = image.digest(plan.tool, spec.container.image)
+            rows.append(Requirement("image", spec.container.image, known or "not here; pulled at the start"))
+        for name in filter(None, (spec.model, spec.draft_model)):
+            fetched = looks_local(name) or model_files.of_hub(name) is not None
+            rows.append(Requirement("model", name, "here" if fetched else "not here; the engine downloads it"))
+    if any(row.what == "model" and row.state != "here" for row in rows):
+        cache = container.hugging_face_cache()
+        folder = next(p for p in (cache, *cache.parents) if p.exists())
+        rows.append(Requirement("disk", str(cache), f"{human_bytes(shutil.disk_usage(folder).free)} free"))
+    return list(dict.fromkeys(rows))
