@@ -75,6 +75,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else nanobind takes what is frozen for leaks
+
+
 @pytest.fixture(autouse=True)
 def _nothing_real(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps the list above complete."""

@@ -141,8 +141,9 @@ class EnginePlan:
         over = sum(n > context for n in needed) if context else 0
         if not over:
             return None
+        which = f"{over} of {len(needed)} requests" if len(needed) > 1 else "Requests"
         return (
-            f"{over} of {len(needed)} requests need up to {max(needed)} tokens (prompt + output), but the limit is "
+            f"{which} need up to {max(needed)} tokens (prompt + output), but the limit is "
             f"{context} ({self.limits.context_from}): they would fail. Use shorter requests, raise max_model_len, or "
             "lower max_num_seqs where slots share the context."
         )
@@ -248,9 +249,11 @@ class EnginePlan:
     def lines(self) -> Iterator[str]:
         """Yield the lines of a dry run."""
         version = self.program.version or "of unknown version, its newest flags assumed"
+        if version == self.kind.name:  # what is part of dyno has no version of its own
+            version = ""
         if not self.program.asked:
             version += f" ({'as the setting says; ' * bool(self.program.version)}a dry run doesn't ask the program)"
-        yield f"# {self.kind.title} {version}, {self.program.where}"
+        yield f"# {f'{self.kind.title} {version}'.rstrip()}, {self.program.where}"
         context = f"{self.limits.context} tokens ({self.limits.context_from})" if self.limits.context else "unknown"
         yield f"# context of a request: {context}; requests at once: {self.limits.slots or 'the engine decides'}"
         if self.assumed:
