@@ -13,6 +13,7 @@ import msgspec
 
 from dyno.cli import flags, images, settings
 from dyno.errors import EngineError, UsageError
+from dyno.facts.engine import valued
 from dyno.numbers import human_bytes
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ def start_engine(options: argparse.Namespace) -> int:
     from dyno.conduct.fleet import running
     from dyno.probe import rig
 
-    if options.engine == "llamacpp" and options.model is None:
+    own_slots = valued(options.own_args, "-np", "--parallel", "-c", "--ctx-size")
+    if options.engine == "llamacpp" and options.model is None and own_slots is None:
         options.max_num_seqs = options.max_num_seqs or _SLOTS
         options.max_model_len = options.max_model_len or _CONTEXT
     plan = EnginePlan(settings.engine(options.engine, options), rig.look(), dry=options.dry_run)
