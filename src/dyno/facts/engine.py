@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from dyno.errors import UsageError
 from dyno.option import Option
 
 READY_STALL_S = 600.0  # a start without progress for so long hangs
@@ -126,8 +127,23 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     after: Annotated[
         list[str], Option("--engine-after", "CMD", "shell command to run after the engine has stopped; repeatable")
     ] = []  # whatever happened
+    prepare: Annotated[
+        list[str],
+        Option("--engine-prepare", "NAME", "tune its kernels in a start of their own and keep the result: tunableop, "
+               "hipblaslt (AMD)", nargs="+"),
+    ] = []  # fmt: skip
+    compile_cache: Annotated[
+        Literal["on", "off"] | None,
+        Option("--engine-compile-cache",
+               help="on: one compile cache for all starts of the setting; off: an empty one for each start "
+               "(default: the engine's)"),
+    ] = None  # fmt: skip
     # Without an engine at hand, the one whose flags are meant.
     version: Annotated[str | None, Option("--engine-version", "V", "required version (default: any)")] = None
+    accepts: Annotated[
+        str | None,
+        Option("--engine-accepts", "RANGE", "versions that will do instead, as '>=0.6.2,<0.7' (default: none)"),
+    ] = None
     python: Annotated[
         str | None,
         Option("--engine-python", "PATH", "Python in which the engine is installed (default: found by dyno)"),
@@ -187,6 +203,17 @@ class Limits(msgspec.Struct, frozen=True):
     spreads: bool = False  # over all devices that it sees, and the host's memory
 
 
+class Preparation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an engine has been given that was kept from an earlier start, or made before this one."""
+
+    name: str
+    reused: bool = False
+    took_s: float | None = None  # to make it, when it was made
+    files: list[str] = []
+    image: str | None = None  # that it was made in, with its digest
+    created: str = ""  # UTC, ISO 8601
+
+
 class Misspelt(msgspec.Struct, frozen=True):
     """An environment variable that the engine probably doesn't read."""
 
@@ -229,6 +256,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     image: str | None = None  # the container's, with its digest
     withheld: dict[str, str] = {}  # exported variables that the container did not get, and why
     program: str = ""  # where it was found, in words
+    preparations: list[Preparation] = []  # outside ready_s
     stop_s: float | None = None  # None: not stopped yet
     memory_held_bytes: int = 0  # of the accelerators, that was not given back
     died: str | None = None  # under load: its last words
@@ -268,3 +296,22 @@ def is_of(version: str, asked: str) -> bool:
     """0.6.3 was asked for and 0.6.3.post1 is there, or 0.6 and 0.6.3: the same; 0.6 and 0.10.6 aren't."""
     a = numbers(asked)
     return numbers(version)[: len(a)] == a
+
+
+_BOUND = re.compile(r"\s*(>=|<=|==|!=|<|>)\s*([vb]?\d\S*)\s*")
+
+
+def accepted(version: str, accepts: str) -> bool:
+    """Return whether a version is within a range such as >=0.6.2,<0.7. llama.cpp's versions are whole numbers."""
+    bounds = [_BOUND.fullmatch(part) for part in accepts.split(",")]
+    if not all(bounds):
+        raise UsageError(f"accepts = {accepts!r} is not a range of versions. Write it as '>=0.6.2,<0.7'.")
+    return all(_within(version, *bound.groups()) for bound in bounds if bound)
+
+
+def _within(version: str, sign: str, bound: str) -> bool:
+    if sign in ("==", "!="):
+        return is_of(version, bound) == (sign == "==")
+    if sign in (">=", "<"):
+        return before(version, bound) == (sign == "<")
+    return before(bound, version) == (sign == ">")
