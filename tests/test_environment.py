@@ -261,8 +261,8 @@ def test_a_source_replaces_the_package_and_two_of_one_version_are_told_apart(pip
 
 
 def test_rocm_has_no_package_but_takes_a_wheel(pip: FakePip, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--from WHEEL\|URL, or use a container"):
-        pip.install("vllm", variant="rocm")
+    with pytest.raises(UsageError, match=r"no package of vllm for rocm. Give a wheel with --from, or --by container"):
+        pip.install("vllm", variant="rocm", by="package")
     wheel(pip.wheels, "torch", "2.13.0", {"torch/__init__.py": ""})
     mine = wheel(tmp_path, "vllm", "0.40.0+rocm", {"vllm/entrypoints/openai/api_server.py": ""})
     shutil.copy(mine, pip.wheels)
@@ -317,7 +317,7 @@ def test_llamacpps_environment_has_a_binary_that_runs(pip: FakePip) -> None:
 
 
 def test_a_build_for_an_accelerator_takes_no_wheel_from_the_cache_and_the_users_own_flags_too() -> None:
-    cuda = install.choose("llamacpp", "cuda")
+    cuda = install.RECIPES["llamacpp"]["cuda"]
     assert cuda.options == ("--no-cache-dir",)
     env = install.installer_env({"CMAKE_ARGS": "-DGGML_NATIVE=OFF", "PYTHONPATH": "/x", "HTTPS_PROXY": "p"}, cuda.env)
     assert env["CMAKE_ARGS"] == "-DGGML_CUDA=ON -DGGML_NATIVE=OFF"
@@ -495,7 +495,9 @@ def test_the_newest_version_is_found_and_not_the_one_made_last(home: Path) -> No
     assert environment.find("vllm") == later
     assert environment.find("vllm", name="vllm-0.32.0-cpu") == newest
     assert environment.find("vllm", version="0.9.2")
-    assert environment.find("vllm", version="0.9") is None
+    assert environment.find("vllm", version="0.9") == environment.find("vllm", version="0.9.2")
+    assert environment.find("vllm", version="0.8") is None
+    assert environment.find("vllm", version="0.8", accepts=">=0.8,<0.10") == environment.find("vllm", version="0.9.2")
     assert environment.find("sglang", name="vllm-0.32.0-cpu") is None
     assert environment.find("tgi") is None
 
@@ -557,9 +559,10 @@ def test_an_engine_on_path_is_listed(pip: FakePip) -> None:
     ("words", "told"),
     [
         (["vlm"], r"No engine named 'vlm' to install. Known: vllm, sglang, transformers, llamacpp, tgi."),
-        (["tgi"], r"TGI can't be installed by pip: use a container"),
+        (["tgi"], r"knows no image of tgi for cpu. It knows cuda, rocm. Name one with --by container"),
         (["embedded"], r"comes with dyno"),
-        (["sglang", "--variant", "rocm"], r"use a container"),
+        (["vllm", "--variant", "rocm", "--version", "0.5.0"], r"No image of vllm 0.5.0 .* Nearest: 0.4.3 or 0.6.3"),
+        (["vllm", "--by", "source"], r"only llama.cpp from source"),
         (["vllm", "--variant", "cpu", "--from", "no.whl"], r"no such file"),
         (["vllm", "--variant", "cpu", "--from", "x", "--version", "1"], r"exclude each other"),
         (["vllm", "--variant", "cpu", "--python", "3.77", "--no-uv"], r"--python 3.77: no such interpreter"),

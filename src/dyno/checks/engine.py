@@ -49,7 +49,8 @@ def as_asked(e: OfflineEvidence) -> Iterator[Finding]:
     if e.reported.get("n_depth", how.depth or 0) != (how.depth or 0):
         wrong.append(f"-d {how.depth or 0} was asked for, but llama-bench reports n_depth {e.reported['n_depth']}")
     if wrong:
-        yield void("engine.not_as_said", f"The engine differs from the stated setting: {'; '.join(wrong)}.")
+        advice = "The figures belong to another setting. Use another build, or name its number with --engine-version."
+        yield void("engine.not_as_said", f"The engine differs from the stated setting: {'; '.join(wrong)}.", advice)
 
 
 def quantization_named(e: Evidence) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ import msgspec
 
 from dyno.cli import flags, images, settings
 from dyno.errors import EngineError, UsageError
+from dyno.facts import llama
 from dyno.numbers import human_bytes
 
 if TYPE_CHECKING:
@@ -96,8 +97,9 @@ def start_engine(options: argparse.Namespace) -> int:
     from dyno.probe import rig
 
     if options.engine == "llamacpp" and options.model is None:
-        options.max_num_seqs = options.max_num_seqs or _SLOTS
-        options.max_model_len = options.max_model_len or _CONTEXT
+        given = llama.given(options.own_args)
+        options.max_num_seqs = options.max_num_seqs or (None if "n_parallel" in given else _SLOTS)
+        options.max_model_len = options.max_model_len or (None if "n_ctx" in given else _CONTEXT)
     plan = EnginePlan(settings.engine(options.engine, options), rig.look(), dry=options.dry_run)
     problems = plan.problems()
     if options.dry_run:
@@ -153,16 +155,23 @@ def _add_install(verbs: Any) -> None:
         "~/.local/share/dyno/engines) with pip. pip's own configuration applies: indexes, proxies, find-links. "
         "Installed engines stay.",
     )
-    p.add_argument("kind", metavar="KIND", help="vllm, sglang, transformers or llamacpp")
+    p.add_argument("kind", metavar="KIND", help="vllm, sglang, tgi, transformers or llamacpp")
     p.add_argument("--version", metavar="V", help="version to install (default: the newest)")
     p.add_argument(
-        "--variant", choices=("cpu", "cuda", "rocm"), help="build to install (default: by this machine's accelerators)"
+        "--variant",
+        choices=("cpu", "cuda", "rocm", "vulkan"),
+        help="build to install (default: by this machine's accelerators)",
     )
     p.add_argument(
         "--from",
         dest="source",
-        metavar="WHEEL|URL|GIT",
-        help="install this instead of the engine's package (default: the package)",
+        metavar="WHEEL|URL|GIT|IMAGE",
+        help="install this instead of the engine's package, repository or image",
+    )
+    p.add_argument(
+        "--by",
+        choices=("package", "source", "container"),
+        help="pip, a build from source (llamacpp), or a container image (default: a package where there is one)",
     )
     p.add_argument("--python", metavar="P", help="path or version of the interpreter (default: the one that runs dyno)")
     flags.add_ignored(p, "--no-uv")  # pip is the only way now
@@ -179,7 +188,6 @@ def _add_remove(verbs: Any) -> None:
 
 def show(options: argparse.Namespace) -> int:
     from dyno.engines import environment
-    from dyno.engines.install import RECIPES
     from dyno.engines.kinds import KINDS
 
     kinds: dict[str, dict[str, Any]] = {}
@@ -202,13 +210,11 @@ def show(options: argparse.Namespace) -> int:
             state = (
                 human_bytes(env.size_bytes) if env.whole else "broken: its Python or program is gone; install it again"
             )
-            lines.append(f"{env.name}, installed {env.created[:10]}, Python {env.python_version}, {state}")
+            details = [f"Python {env.python_version}"] * bool(env.python_version) + [env.source if env.image else state]
+            lines.append(", ".join([env.name, f"installed {env.created[:10]}", *details]))
         if has["on_path"]:
             lines.append(f"on PATH: {has['on_path']}")
-        packaged = any(not isinstance(recipe, str) for recipe in RECIPES.get(name, {}).values())
-        missing = (
-            f"not installed; `dyno engines install {name}`" if packaged else "not installed; run it in a container"
-        )
+        missing = f"not installed; `dyno engines install {name}`"
         for first, line in enumerate(lines or [missing]):
             print(f"{'' if first else name:<13} {line}")
     return 0
@@ -220,9 +226,16 @@ def install(options: argparse.Namespace) -> int:
 
     with ProgressLine() as line:
         env = installing.install(
-            options.kind, options.version, options.variant, options.source, line.say, options.python, line.below
+            options.kind,
+            options.version,
+            options.variant,
+            options.source,
+            line.say,
+            options.python,
+            line.below,
+            options.by,
         )
-    print(f"{env.name}  {env.binary or env.python}")
+    print(f"{env.name}  {env.binary or env.image or env.python}")
     return 0
 
 

@@ -11,11 +11,11 @@ from dyno.engines import container, image
 from dyno.engines.caches import Caches
 from dyno.engines.kinds import kind_of
 from dyno.engines.kinds.base import EngineKind, Program
-from dyno.engines.launch import WORKER, allowed, launches, locate, shown, spec_secrets
+from dyno.engines.launch import WORKER, allowed, contained, launches, locate, shown, spec_secrets
 from dyno.engines.port import free_port
 from dyno.engines.variables import misspelt
 from dyno.errors import UsageError
-from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Limits
+from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Limits, is_of
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
 from dyno.facts.rig import Peaks, Rig
@@ -45,6 +45,7 @@ class EnginePlan:
         the digest that a container's image must have."""
         self.kind: EngineKind = kind_of(spec.kind)
         self.rig, self.batch, self.image, self._asked = rig, batch, image, (spec, port)
+        spec = contained(self.kind, spec)
         self.spec = spec = self.kind.prepare(_checked(self.kind, spec, batch))
         secrets.learn([*secrets.values(os.environ), *spec_secrets(spec)])  # what the engine is given, or inherits
         self.program: Program = locate(self.kind, self._pinned(spec), dry)
@@ -60,8 +61,8 @@ class EnginePlan:
         # What comes with dyno runs on the CPU.
         self.devices = [] if self.program.embedded else present if spec.devices is None else spec.devices
         # A dry run for another machine: as if it had NVIDIA's, unless the container says otherwise.
-        box = spec.container.accelerator if spec.container else None
-        self.assumed = (box or "nvidia") if dry and spec.devices and not present else None
+        wanted = container.vendor(spec.container) if spec.container else "nvidia"
+        self.assumed = wanted if dry and spec.devices and not present else None
         vendor = _vendor(rig) or self.assumed
         ports = _ports(spec, port or spec.port, dry)
         names = [a.name for a in rig.accelerators if a.index in self.devices]
@@ -73,9 +74,9 @@ class EnginePlan:
         self.tool: str | None = None
         self.containers: list[str] = []  # their names
         self.withheld: dict[str, str] = {}  # exported variables that they don't get, and why
-        if contained := self._pinned(spec).container:
-            self.tool = (contained.tool or "docker") if dry else container.tool(contained.tool)
-            self._into_containers(self.caches.mounted(contained), self.tool, vendor)
+        if box := self._pinned(spec).container:
+            self.tool = (box.tool or "docker") if dry else container.tool(box.tool)
+            self._into_containers(self.caches.mounted(box), self.tool, vendor)
 
     def _pinned(self, spec: EngineSpec) -> EngineSpec:
         if spec.container is None or self.image is None:
@@ -125,7 +126,7 @@ class EnginePlan:
         return str(file) if file.exists() else None
 
     def clean(self, text: str) -> str:
-        return secrets.clean(secrets.without_looks(text))
+        return secrets.public_text(text)
 
     def command(self, text: str) -> str:
         """Return a command before or after the engine as it may be shown."""
@@ -140,8 +141,9 @@ class EnginePlan:
         over = sum(n > context for n in needed) if context else 0
         if not over:
             return None
+        which = f"{over} of {len(needed)} requests" if len(needed) > 1 else "Requests"
         return (
-            f"{over} of {len(needed)} requests need up to {max(needed)} tokens (prompt + output), but the limit is "
+            f"{which} need up to {max(needed)} tokens (prompt + output), but the limit is "
             f"{context} ({self.limits.context_from}): they would fail. Use shorter requests, raise max_model_len, or "
             "lower max_num_seqs where slots share the context."
         )
@@ -217,6 +219,9 @@ class EnginePlan:
             )
         if self.spec.replicas > 1 and not self.devices:
             notes.append(f"{self.spec.replicas} copies share the cores of this machine: no accelerator is used")
+        written, real = self.spec.version, self.program.version
+        if written and real and not is_of(real, written):
+            notes.append(f"{self.kind.title} is {real}; the setting is written for {written} and accepts it")
         trained, asked = self.model and self.model.context, self.spec.max_model_len
         if trained and asked and asked > trained:
             notes.append(f"max_model_len = {asked} exceeds what the model was trained for ({trained})")
@@ -244,9 +249,11 @@ class EnginePlan:
     def lines(self) -> Iterator[str]:
         """Yield the lines of a dry run."""
         version = self.program.version or "of unknown version, its newest flags assumed"
+        if version == self.kind.name:  # what is part of dyno has no version of its own
+            version = ""
         if not self.program.asked:
             version += f" ({'as the setting says; ' * bool(self.program.version)}a dry run doesn't ask the program)"
-        yield f"# {self.kind.title} {version}, {self.program.where}"
+        yield f"# {f'{self.kind.title} {version}'.rstrip()}, {self.program.where}"
         context = f"{self.limits.context} tokens ({self.limits.context_from})" if self.limits.context else "unknown"
         yield f"# context of a request: {context}; requests at once: {self.limits.slots or 'the engine decides'}"
         if self.assumed:

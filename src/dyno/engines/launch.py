@@ -11,10 +11,10 @@ from pathlib import Path
 import msgspec
 
 from dyno import secrets
-from dyno.engines import environment
+from dyno.engines import container, environment, image, versions
 from dyno.engines.kinds.base import EngineKind, Program
 from dyno.errors import UsageError
-from dyno.facts.engine import EngineSpec, Launch, is_of
+from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, accepted, is_of
 from dyno.facts.offline import Batch
 
 WORKER = Path(__file__).with_name("worker")  # run as a folder, by the engine's interpreter: not imported here
@@ -32,38 +32,65 @@ def locate(kind: EngineKind, spec: EngineSpec, dry: bool = False) -> Program:
     setting's."""
     named = _named(kind, spec, dry)
     program = named or _installed(kind, spec, dry)
-    other = program and spec.version and program.version and not is_of(program.version, spec.version)
+    other = program and program.version and not _will_do(program.version, spec)
     if dry and (program is None or (other and named is None)):
         return Program([kind.programs[0]], spec.version, where="not on this machine", absent=True)
     if program is None:
         raise UsageError(missing(kind, spec))
     if other:
-        raise UsageError(
-            f"The setting requires version {spec.version!r}, but {kind.title} at {program.where} is {program.version}. "
-            f"Run `dyno engines install {kind.name} --version {spec.version}`, or remove the version."
-        )
+        raise UsageError(_refusal(kind, spec, program.version, program.where))
     return program
+
+
+def _will_do(version: str, spec: EngineSpec) -> bool:
+    """Return whether it is the version that the setting is written for, or one that it accepts."""
+    if spec.version and is_of(version, spec.version):
+        return True
+    return accepted(version, spec.accepts) if spec.accepts else not spec.version
+
+
+def _refusal(kind: EngineKind, spec: EngineSpec, version: str | None, where: str) -> str:
+    wanted = f"version {spec.version!r}" if spec.version else "a version"
+    if spec.accepts:
+        wanted += f" within {spec.accepts!r}" if not spec.version else f" or one within {spec.accepts!r}"
+    remedy = f"Run `dyno engines install {kind.name}{f' --version {spec.version}' if spec.version else ''}`"
+    if spec.container:
+        remedy = "Choose another image"
+    return (
+        f"The setting requires {wanted}, but {kind.title} at {where} is {version}. {remedy}, or change the setting's "
+        f"{'accepts' if spec.accepts else 'version'}."
+    )
 
 
 def missing(kind: EngineKind, spec: EngineSpec) -> str:
     which = f" {spec.version}" if spec.version else ""
     way = f"Install it with `dyno engines install {kind.name}{which and ' --version' + which}`"
-    if kind.name == "tgi":
-        way = "Run it in a container with `container.image`"
     return (
         f"{kind.title}{which} is not installed: dyno has no environment with it, and {' or '.join(kind.programs)} is "
         f"not on PATH. {way}, or name its location with `python` or `binary`."
     )
 
 
+def contained(kind: EngineKind, spec: EngineSpec) -> EngineSpec:
+    """Return the setting with the image of the environment that it would use, where that is one."""
+    if spec.container or spec.python or spec.binary:
+        return spec
+    env = environment.find(kind.name, spec.environment, spec.version, spec.accepts)
+    if env is None or env.image is None:
+        return spec
+    box = ContainerSpec(image=env.image, tool="docker" if env.tool == "docker" else "podman")
+    return msgspec.structs.replace(spec, container=box, environment=None, version=spec.version or env.version)
+
+
 def _named(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
     if spec.container:
         if not kind.in_container:
             raise UsageError(f"dyno can't run {kind.title} in a container. Use a local installation.")
-        # An image's version is unknown before it runs: it is the setting's, or the tag's.
-        tag = re.search(r":v?(\d+(?:\.\d+)+)", spec.container.image)
-        version = spec.version or (tag[1] if tag else None)
-        return Program(list(kind.in_container), version, where=f"the image {spec.container.image}")
+        # The image knows best, if it is here; then its tag; the setting may be written for another version.
+        version = None if dry else version_in_image(kind, spec.container)
+        version = version or versions.version_of(spec.container.image)
+        where = f"the image {spec.container.image}"
+        return Program(list(kind.in_container), version or spec.version, where=where, asked=version is not None)
     if spec.environment:
         env = environment.find(kind.name, name=spec.environment)
         if env is None:
@@ -83,9 +110,9 @@ def _named(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
             raise UsageError(f"{kind.title} ({', '.join(kind.packages)}) is not installed in {spec.python}.")
         return Program([python, *kind.module], version, binary=False, python=python, where=python, asked=not dry)
     if spec.binary:
-        named = Path(spec.binary).expanduser()
+        file = Path(spec.binary).expanduser()
         # A path stays one: `./llama-server` is not the one on PATH.
-        path = shutil.which(str(named.absolute()) if "/" in spec.binary else spec.binary)
+        path = shutil.which(str(file.absolute()) if "/" in spec.binary else spec.binary)
         if path is None:
             raise UsageError(f"binary = {spec.binary!r}: no such executable.")
         return _from_binary(kind, path, spec, dry)
@@ -93,7 +120,7 @@ def _named(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
 
 
 def _installed(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
-    if env := environment.find(kind.name, version=spec.version):
+    if env := environment.find(kind.name, version=spec.version, accepts=spec.accepts):
         return _from_environment(kind, env, dry)
     for name in kind.programs:
         if path := shutil.which(name):
@@ -109,7 +136,8 @@ def _from_binary(kind: EngineKind, path: str, spec: EngineSpec, dry: bool) -> Pr
 def _from_environment(kind: EngineKind, env: environment.Environment, dry: bool) -> Program:
     where = f"the environment {env.name}"
     if env.binary:
-        version = None if dry else version_of(env.binary, kind.packages)
+        # What was built from a tag has that version: old builds report none of their own then.
+        version = None if dry or not env.python else version_of(env.binary, kind.packages)
         return Program([env.binary], version or env.version, where=where)
     return Program([env.python, *kind.module], env.version, binary=False, python=env.python, where=where)
 
@@ -147,10 +175,27 @@ def version_in(python: str, packages: tuple[str, ...]) -> str | None:
     return output.splitlines()[-1] if output else None  # a wrapper may have a banner
 
 
+def version_in_image(kind: EngineKind, spec: ContainerSpec) -> str | None:
+    """Return the version in an image. None: it isn't on this machine, or doesn't tell."""
+    tool = container.tool(spec.tool)
+    if image.digest(tool, spec.image) is None:
+        return None
+    if kind.packages:
+        return next(iter(container.software(spec, tool, kind.packages).values()), None)
+    command = [tool, "run", "--rm", "--pull=never", "--network=none", spec.image, "--version"]
+    return _version_in_text(_output(command) or "")
+
+
 def version_of(binary: str, packages: tuple[str, ...]) -> str | None:
     if packages and (python := interpreter_of(binary)):
         return version_in(python, packages)
-    text = _output([binary, "--version"]) or ""
+    # llama-bench has no --version; a llama-server beside it is of the same build.
+    beside = Path(binary).with_name("llama-server")
+    asked = str(beside) if Path(binary).name == "llama-bench" and beside.exists() else binary
+    return _version_in_text(_output([asked, "--version"]) or "")
+
+
+def _version_in_text(text: str) -> str | None:
     # llama-server: 'version: 6123 (79c1160b)', text-generation-launcher: 'text-generation-launcher 3.3.6'
     # Newer: 'version: 0.6.0 (build 11434, commit 79c1160b)'; a build without git says 0, which means nothing.
     if build := re.search(r"\(build (\d+)", text):

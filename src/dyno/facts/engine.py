@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from dyno.errors import UsageError
 from dyno.option import Option
 
 READY_STALL_S = 600.0  # a start without progress for so long hangs
@@ -139,6 +140,10 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None  # fmt: skip
     # Without an engine at hand, the one whose flags are meant.
     version: Annotated[str | None, Option("--engine-version", "V", "required version (default: any)")] = None
+    accepts: Annotated[
+        str | None,
+        Option("--engine-accepts", "RANGE", "versions that will do instead, as '>=0.6.2,<0.7' (default: none)"),
+    ] = None
     python: Annotated[
         str | None,
         Option("--engine-python", "PATH", "Python in which the engine is installed (default: found by dyno)"),
@@ -291,3 +296,22 @@ def is_of(version: str, asked: str) -> bool:
     """0.6.3 was asked for and 0.6.3.post1 is there, or 0.6 and 0.6.3: the same; 0.6 and 0.10.6 aren't."""
     a = numbers(asked)
     return numbers(version)[: len(a)] == a
+
+
+_BOUND = re.compile(r"\s*(>=|<=|==|!=|<|>)\s*([vb]?\d\S*)\s*")
+
+
+def accepted(version: str, accepts: str) -> bool:
+    """Return whether a version is within a range such as >=0.6.2,<0.7. llama.cpp's versions are whole numbers."""
+    bounds = [_BOUND.fullmatch(part) for part in accepts.split(",")]
+    if not all(bounds):
+        raise UsageError(f"accepts = {accepts!r} is not a range of versions. Write it as '>=0.6.2,<0.7'.")
+    return all(_within(version, *bound.groups()) for bound in bounds if bound)
+
+
+def _within(version: str, sign: str, bound: str) -> bool:
+    if sign in ("==", "!="):
+        return is_of(version, bound) == (sign == "==")
+    if sign in (">=", "<"):
+        return before(version, bound) == (sign == "<")
+    return before(bound, version) == (sign == ">")

@@ -372,7 +372,7 @@ def placed(
     # with what a dataset's file holds.
     engine = trial.engine
     if engine is not None:
-        plain = {"env": _shown(engine.env), "args": _shown(engine.args), "port": None}
+        plain = {"env": _shown(engine.env), "args": _shown(engine.args), "port": None, "accepts": None}
         # 0.0 as in earlier versions: the trial keeps its id.
         engine = msgspec.structs.replace(engine, **plain, ready_timeout_s=0.0, ready_stall_s=READY_STALL_S)
     body = secrets.public(trial.extra_body)
