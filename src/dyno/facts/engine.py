@@ -233,7 +233,7 @@ class Misspelt(msgspec.Struct, frozen=True):
 # What a line of an engine's log is about. offloaded: a part of the layers only. chosen: by the engine, as it does by
 # default.
 About = Literal["unknown_variable", "deprecated", "ignored", "changed", "chosen", "eager", "fallback", "untuned",
-                "kv_scales", "preempted", "offloaded", "swap_space"]  # fmt: skip
+                "kv_scales", "preempted", "offloaded", "swap_space", "unsupported"]  # fmt: skip
 
 
 class Remark(msgspec.Struct, frozen=True):

@@ -227,7 +227,7 @@ def sentences(p: Pairing, figures: int) -> Iterator[str]:
             yield f"{where} is {_in_words(word, p)} in {which}, {_how(sure)}."
     if perhaps := [d for d in p.differences if d.word.startswith("perhaps ")]:
         some = ", ".join(f"{words(d.metric)} {d.word[8:]}" for d in perhaps)
-        by_chance = f"chance alone gives {number(figures * (1 - CONFIDENCE))} such results on average"
+        by_chance = f"chance alone gives {format(figures * (1 - CONFIDENCE), '.2g')} such results on average"
         yield f"Perhaps: {some}. Inconclusive after correction for {figures} figures: {by_chance}."
     measured = [d for d in p.differences if d.smallest is not None]
     if same := [d for d in measured if d.word == "no difference detected"]:
