@@ -11,15 +11,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import containers
+from dyno.conduct.engine_plan import EnginePlan
+from dyno.conduct.offline import same_engine
 from dyno.engines import container
 from dyno.engines import image as images
 from dyno.engines.port import free_port
 from dyno.engines.process import EngineProcess
 from dyno.errors import EngineError, UsageError
-from dyno.facts.engine import ContainerSpec, Launch
+from dyno.facts.engine import ContainerSpec, EngineSpec, Launch
+from dyno.facts.offline import Batch
+from dyno.facts.rig import Rig
+from dyno.probe import software
 
 CACHE = Path("/home/u/.cache/huggingface")
 
@@ -443,6 +449,34 @@ def test_a_pull_that_fails_tells_its_last_lines_and_the_log(fake_tool: FakeTool,
     assert said == ["Pulling i with docker"]
     with pytest.raises(EngineError, match="image i isn't on this machine"):
         images.pull_or_build(ContainerSpec("i", pull="never"), "docker", said.append, tmp_path / "log")
+
+
+# Plans
+
+SPEC = EngineSpec("vllm", "some/model", container=ContainerSpec("mine:1", tool="podman", accelerator="none"))
+RIG = Rig("Debian", "6.1", "x86_64", "CPU", 8)
+ANSWERS = """case "$1 $2" in "ps --quiet") ;; "--version ") echo podman version 5 ;; *) exit 1 ;; esac"""
+
+
+def test_offline_trials_in_one_image_share_one_container(fake_tool: FakeTool) -> None:
+    fake_tool("podman", ANSWERS)
+    a, b = (EnginePlan(SPEC, RIG, batch=Batch("throughput", 4, 64)) for _ in range(2))
+    assert a.containers != b.containers
+    assert same_engine(a, b)
+    assert not same_engine(a, EnginePlan(SPEC, RIG, batch=Batch("throughput", 4, 64), image="sha256:1"))
+
+
+def test_a_runs_facts_name_only_the_variables_that_the_engine_has(
+    fake_tool: FakeTool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_tool("podman", ANSWERS)
+    for name, value in {"VLLM_USE_V1": "1", "VLLM_CACHE_ROOT": "/scratch", "OMP_NUM_THREADS": "4"}.items():
+        monkeypatch.setenv(name, value)
+    plan = EnginePlan(msgspec.structs.replace(SPEC, env={"OMP_NUM_THREADS": "8"}), RIG)
+    seen = plan.seen(msgspec.structs.replace(RIG, environment=software.variables(os.environ)))
+    listed = {name: value for name, value in seen.environment.items() if name.startswith(("VLLM_", "OMP_"))}
+    assert listed == {"VLLM_USE_V1": "1"}
+    assert "VLLM_CACHE_ROOT (/scratch is not mounted)" in (plan.not_passed() or "")
 
 
 # The real thing

@@ -1,6 +1,7 @@
 """Flags of an engine as people type them: all spellings reach it as its version reads them, and none is dropped."""
 
 import argparse
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +57,41 @@ def test_vllm_s_own_booleans_are_spelled_as_the_version_reads_them(
     assert {dry_run(f"{command} {s.format(x=flag)} m", version) for s in FALSE} == {plain + f" {off}".rstrip()}
     # … and in --engine-args, as in `args` of a study.
     assert dry_run(f"{command} m --engine-args='--{flag} False'", version) == plain + f" {off}".rstrip()
+
+
+STUDY = """
+name = "two-versions"
+[variables]
+chunked = true
+[engines.old]
+kind = "vllm"
+version = "0.6.3"
+model = "m"
+chunked_prefill = "${chunked}"
+args = ["--enforce-eager", "False", "--num-scheduler-steps", "4"]
+[engines.new]
+kind = "vllm"
+version = "0.24.0"
+model = "m"
+chunked_prefill = "${chunked}"
+args = ["--enforce-eager", "False"]
+[workloads.w]
+input_len = 64
+output_len = 16
+num_prompts = 100
+[loads.l]
+max_concurrency = 4
+"""
+
+
+def test_one_study_spells_a_setting_for_each_version(
+    dry_run: DryRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "s.toml").write_text(STUDY)
+    assert main(["run", "s.toml", "--dry-run", "--set", "chunked=False"]) == 0
+    old, new = [line for line in capsys.readouterr().out.splitlines() if "vllm serve" in line]
+    assert old.endswith(" --enable-chunked-prefill=False --num-scheduler-steps 4")
+    assert new.endswith(" --no-enable-chunked-prefill --no-enforce-eager")
 
 
 def test_a_flag_that_dyno_does_not_know_keeps_its_words(dry_run: DryRun) -> None:
@@ -118,7 +154,7 @@ def test_a_slip_is_refused_before_anything_starts(line: str, refusal: str, dry_r
     ("line", "version", "shown"),
     [
         ("engines start llamacpp -m x.gguf -ngl 99 -fa 1 -c 4096 -np 16 -t 8 -cb", "6327",
-         "-ngl 99 -fa 1 -c 4096 -np 16 -t 8 -cb"),
+         "-ngl 99 -fa on -c 4096 -np 16 -t 8 -cb"),  # as this build reads them
         ("engines start sglang --model-path org/m --tp 8 --mem-fraction-static 0.8 --host 0.0.0.0", "0.5.2",
          "--tp 8 --mem-fraction-static 0.8"),
         ("engines start tgi --model-id org/m --num-shard 8 --max-total-tokens 130000 --sharded true", "2.3",

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import containers
-import dyno.engines.embedded
+import dyno
 from dyno.engines import container
 from dyno.engines.port import free_port
 from dyno.facts.engine import ContainerSpec
@@ -37,7 +37,7 @@ import importlib.metadata, signal, sys
 if "--version" in sys.argv:
     sys.exit(print("version:", importlib.metadata.version("xllamacpp").rpartition(".")[2]))
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-import embedded
+from dyno.engines import embedded
 embedded.main()
 """
 LOAD = ["--max-concurrency", "2", "--num-prompts", "8", "--random-input-len", "16", "--random-output-len", "8"]
@@ -71,12 +71,12 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 def _context(folder: Path) -> Path:
-    """Python, its libraries and llama.cpp's wheel: as little as an engine needs."""
+    """Python, its libraries, llama.cpp's wheel and dyno's server around it: as little as an engine needs."""
     home, stdlib = Path(sys.base_prefix), Path(sysconfig.get_path("stdlib"))
     here, site = Path(sysconfig.get_path("platlib")), Path(f"{folder}{stdlib}/site-packages")
     left_out = shutil.ignore_patterns("site-packages", "test", "tests", "__pycache__", "idlelib", "tkinter", "config-*")
     shutil.copytree(stdlib, f"{folder}{stdlib}", ignore=left_out)
-    for path in [*here.glob("xllamacpp*")]:
+    for path in [Path(dyno.__file__).parent, *here.glob("xllamacpp*"), *here.glob("msgspec*")]:
         shutil.copytree(path, site / path.name, ignore=shutil.ignore_patterns("__pycache__"))
     program = (home / "bin/python3").resolve()
     wheel = next(here.glob("xllamacpp/*.so"))
@@ -87,7 +87,6 @@ def _context(folder: Path) -> Path:
         shutil.copy(path.resolve(), target)
     (folder / "bin").mkdir(exist_ok=True)
     (folder / "bin/python3").symlink_to(program)
-    shutil.copy(dyno.engines.embedded.__file__, folder / "embedded.py")
     (folder / "llama_server.py").write_text(SERVER)
     (folder / "Dockerfile").write_text(DOCKERFILE.format(home=home))
     return folder
@@ -131,6 +130,7 @@ def test_an_engine_in_a_container_is_pulled_measured_and_gone(pushed: str, tmp_p
     engine, trial = facts(run)
     name, _, digest = engine["image"].partition("@")
     assert (name, digest[:7]) == (pushed.removesuffix(":1"), "sha256:")
+    assert engine["version"] == metadata.version("xllamacpp").rpartition(".")[2]  # the image was asked once it was here
     assert engine["software"]["xllamacpp"] == metadata.version("xllamacpp")
     assert engine["software"]["python"] == sys.version.split()[0]
     assert {"--env=GGML_MARK", "--env=VLLM_API_KEY", "--env=HF_TOKEN"} < set(engine["launches"][0]["argv"])

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dyno import secrets
 from dyno.cli import flags
 from dyno.errors import EngineError
 from dyno.facts.engine import ContainerSpec
@@ -15,6 +16,7 @@ from dyno.numbers import human_bytes
 
 if TYPE_CHECKING:
     from dyno.cli.progress import ProgressLine
+    from dyno.engines.image import Image
 
 _BUILD = (
     "Build an image with docker or podman, from a folder or a Git repository with a Dockerfile, and use it with "
@@ -55,6 +57,7 @@ def _verb(verbs: Any, name: str, command: Any, words: str, image: str) -> argpar
 def _progress() -> "Iterator[tuple[ProgressLine, Path]]":
     """A line of progress, and a log that stays only where it is needed: after a failure."""
     from dyno.cli.progress import ProgressLine
+    from dyno.engines.log import scrub
 
     with tempfile.NamedTemporaryFile(prefix="dyno-images-", suffix=".log", delete=False) as file:
         log = Path(file.name)
@@ -62,6 +65,7 @@ def _progress() -> "Iterator[tuple[ProgressLine, Path]]":
         with ProgressLine() as line:
             yield line, log
     except EngineError:  # which names the log
+        scrub(log, secrets.known())
         raise
     except BaseException:
         log.unlink()
@@ -80,7 +84,6 @@ def build(options: argparse.Namespace) -> int:
 
 
 def _provide(options: argparse.Namespace, spec: ContainerSpec) -> int:
-    from dyno import secrets
     from dyno.engines import container, image
 
     secrets.learn(secrets.values(spec.build_args))
@@ -113,13 +116,14 @@ def show(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([i._asdict() for i in images]))
         return 0
+    width = max((len(each.name) for each in images), default=0)
     for each in images:
-        print(_line(each))
+        print(_line(each, width))
     return 0
 
 
-def _line(image: Any) -> str:
-    return f"{image.name}  {image.id[:19]}  {human_bytes(image.size_bytes)}  {image.created}"
+def _line(image: "Image", width: int = 0) -> str:
+    return f"{image.name:<{width}}  {image.id[:19]}  {image.created}  {human_bytes(image.size_bytes)}"
 
 
 def remove(options: argparse.Namespace) -> int:

@@ -124,6 +124,8 @@ def engine(kind: str, o: argparse.Namespace) -> EngineSpec:
         )
     container = flags.values(o, ContainerSpec)
     container["options"] = flags.shell_words(o.engine_container_args, "--engine-container-args")
+    if not o.engine_image and (lost := flags.given(o, ContainerSpec)):
+        raise UsageError(f"{', '.join(lost)}: only for an engine in a container. Name its image with --engine-image.")
     own = flags.values(o, EngineSpec)
     args = [*flags.shell_words(o.engine_args, "--engine-args"), *o.own_args]
     own |= {"devices": _devices(o.devices), "args": args}

@@ -88,11 +88,9 @@ def wrap(
 
 def _check(options: list[str]) -> None:
     """Refuse what an engine that dyno starts, reaches and removes can't have."""
-    for flags, why in _NOT_OURS.items():
-        if _has(options, *flags.split()):
-            raise UsageError(
-                f"{flags.replace(' ', ', ')} can't be an option of an engine's container: {why}. Remove it."
-            )
+    for option in options:
+        if why := next((why for flags, why in _NOT_OURS.items() if _has([option], *flags.split())), None):
+            raise UsageError(f"{option} can't be an option of an engine's container: {why}. Remove it.")
     if networks := [value for value in _values(options, "--network", "--net") if value != "host"]:
         raise UsageError(f"--network={networks[0]}: dyno reaches the engine by the host's network. Remove the option.")
 
@@ -200,6 +198,12 @@ def hugging_face_cache() -> Path:
     return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface").expanduser().absolute()
 
 
+def vendor(spec: ContainerSpec) -> str:
+    """Return the vendor that a container is for, as far as it says, where no accelerator is detected."""
+    amd = spec.privileges == "amd" or "rocm" in spec.image.lower() or "/dev/kfd" in " ".join(spec.options)
+    return spec.accelerator or ("amd" if amd else "nvidia")
+
+
 def device_groups(tool: str) -> list[str]:
     """Return the groups that may use an AMD GPU, by number: an image may lack the names, or number them otherwise."""
     if tool == "podman" and os.geteuid() != 0:
@@ -246,6 +250,11 @@ def pid(launch: Launch) -> int:
     tool, name = launch.argv[0], launch.argv[launch.argv.index("--name") + 1]
     answer = ask([tool, "inspect", "--format", "{{.State.Pid}}", name]).stdout.strip()
     return int(answer) if answer.isdecimal() else 0
+
+
+def shell(launch: Launch, image: str, command: str) -> list[str]:
+    """Return a shell command in a container like that of a launch. The last --entrypoint counts."""
+    return [*launch.argv[: launch.argv.index(image)], "--entrypoint", "sh", image, "-c", command]
 
 
 def remove_command(tool: str, name: str) -> list[str]:
