@@ -166,7 +166,7 @@ def _add_install(verbs: Any) -> None:
         "--from",
         dest="source",
         metavar="WHEEL|URL|GIT|IMAGE",
-        help="install this instead of the engine's package, repository or image",
+        help="install this instead (default: the engine's package, repository or image)",
     )
     p.add_argument(
         "--by",
