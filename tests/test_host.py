@@ -12,7 +12,7 @@ from dyno.cli.main import main
 from dyno.facts.rig import HostWanted, Rig
 from dyno.probe import rig
 from dyno.probe.accelerators.nvidia import Nvidia
-from machines import AMD, Nvml, mi300x_in_cpx, xeon
+from machines import AMD, Nvml, executable, mi300x_in_cpx, xeon
 from studies import study
 
 ENGINE = """
@@ -223,3 +223,22 @@ def test_a_study_on_a_machine_that_is_set_otherwise_is_doubtful(
     text = "The machine is not set as the study wants it: numa_balancing is on instead of off."
     assert f"{text} `dyno doctor --for s.toml` prints the commands" in err.replace("\n", " ")
     assert "doubt rig.not_as_wanted" in out and "doubtful" in out
+
+
+def test_the_doctor_says_what_an_engine_in_a_container_will_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bin").mkdir()
+    executable(tmp_path / "bin/docker", "import sys", "sys.exit('inspect' in sys.argv)")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub/not-yet"))
+    boxed = 'kind = "vllm"\nversion = "0.6.3"\nmodel = "some/model"\ncontainer = { image = "a/b:c" }\n'
+    engine = f"[engines.e]\n{boxed}" + ENGINE.partition('kind = "fake"\n')[2]
+    monkeypatch.setattr(rig, "look", lambda *_, **__: PLAIN)
+    (tmp_path / "s.toml").write_text(engine)
+    assert main(["doctor", "--for", str(tmp_path / "s.toml"), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    states = {row["what"]: row["state"] for row in facts["requirements"]}
+    assert states["image"] == "not here; pulled at the start"
+    assert states["model"] == "not here; the engine downloads it"
+    assert states["disk"].endswith(" free")

@@ -1,5 +1,6 @@
 """The studies that ship: each does what its report did. The expected numbers are the reports', written by hand."""
 
+import json
 import re
 import shlex
 from collections import Counter
@@ -11,7 +12,7 @@ import pytest
 
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.facts.engine import EngineSpec
-from dyno.facts.rig import Rig
+from dyno.facts.rig import HostWanted, Rig
 from dyno.facts.study import PlannedTrial
 from dyno.probe import rig
 from dyno.study.order import sessions
@@ -41,6 +42,7 @@ def flags(spec: EngineSpec, here: Rig) -> dict[str, str]:
     """Flag → value of its command, without the address."""
     (*_, line) = [words for words in EnginePlan(spec, here, dry=True).lines() if "--port" in words]
     words = shlex.split(line)
+    words = words[words.index(spec.container.image) + 1 :] if spec.container else words
     words = words[words.index("serve") + 1 :] if "serve" in words else words
     pairs: dict[str, str] = {}
     for word, following in zip(words, [*words[1:], "-"], strict=True):
@@ -86,6 +88,22 @@ def test_no_served_trial_waits_for_a_slot_or_has_too_few_requests(path: Path) ->
         if p.trial.kind == "serve":
             assert p.trial.workload.num_prompts >= 4 * (load.max_concurrency or 1)
             assert p.trial.ignore_eos
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda p: p.stem)
+def test_every_flag_is_one_of_the_version_that_the_study_names(path: Path, here: Rig) -> None:
+    """engine-flags.json: read from the sources that it names, each at one commit."""
+    known = json.loads((Path(__file__).parent / "engine-flags.json").read_text())
+    for spec in (spec for specs in engines(path.stem).values() for spec in specs):
+        program = f"{spec.kind} {spec.version}" + " rocm" * bool(spec.container and "rocm/" in spec.container.image)
+        assert set(flags(spec, here)) <= set(known[program]["flags"].split()), program
+
+
+def test_offline_studies_sample_as_the_script_did() -> None:
+    for path in REPORTS:
+        for p in once(path.stem):
+            if p.trial.kind != "micro":
+                assert p.trial.sampling == {"temperature": 1.0 if p.trial.offline else 0.0}
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda p: p.stem)
@@ -205,9 +223,11 @@ def test_amd_s_partition_is_made_before_and_undone_after(here: Rig) -> None:
     w, spec = p.trial.workload, p.trial.engine
     assert (p.trial.kind, w.input_len, w.output_len, w.num_prompts) == ("throughput", 4096, 512, 100)
     assert spec and spec.model == AMD_70B
-    assert (spec.before, spec.after) == (
+    machine = shipped("rocm-cpx").rigs["instinct"]
+    assert (machine.before, machine.after) == (
         ["rocm-smi --setcomputepartition cpx"], ["rocm-smi --setcomputepartition spx"],
     )  # fmt: skip
+    assert p.place.host == HostWanted(numa_balancing=False, compute_partition="CPX", memory_partition="NPS1")
     assert "--env=HIP_VISIBLE_DEVICES=0" in " ".join(EnginePlan(spec, here, dry=True).lines())
     assert flags(spec, here) == {
         "--max-model-len": "4608", "--num-scheduler-steps": "10", "--dtype": "float16", "--quantization": "fp8",
@@ -330,8 +350,9 @@ def test_h100_and_mi300x_offline_have_the_rows_of_the_report(here: Rig) -> None:
     specs = engines("h100-vs-mi300x-offline")
     common = {"--tensor-parallel-size": "8", "--max-model-len": "91680"}
     assert flags(specs["h100-meta"][0], here) == {**common, "--num-scheduler-steps": "1"}
-    assert flags(specs["mi300x-meta"][0], here) == {**common, "--enforce-eager": "", "--num-scheduler-steps": "15"}
-    assert flags(specs["mi300x-amd"][0], here) == {**common, "--enforce-eager": "", "--num-scheduler-steps": "1"}
+    mi300x = {**common, "--enforce-eager": "", "--enable-chunked-prefill": "False"}
+    assert flags(specs["mi300x-meta"][0], here) == {**mi300x, "--num-scheduler-steps": "15"}
+    assert flags(specs["mi300x-amd"][0], here) == {**mi300x, "--num-scheduler-steps": "1"}
 
 
 def test_tgi_and_vllm_get_the_same_loads() -> None:

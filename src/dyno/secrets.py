@@ -223,7 +223,12 @@ def known() -> list[str]:
 
 def public_command(text: str) -> str:
     """A line for the shell, as it may be shown."""
-    return clean(without_looks(without_in_command(text)))
+    return public_text(without_in_command(text))
+
+
+def public_text(text: str) -> str:
+    """Words of a program, as they may be shown."""
+    return clean(without_looks(text))
 
 
 def clean(value: T) -> T:

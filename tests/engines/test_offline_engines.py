@@ -152,8 +152,11 @@ def test_vllm_tells_each_request_of_every_kind_of_trial(model: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("kind", ["vllm", "transformers"])
-def test_two_replicas_share_the_prompts(kind: str, model: Path, tmp_path: Path) -> None:
-    spec = {"vllm": vllm, "transformers": transformers}[kind](model, replicas=2)
+def test_two_replicas_share_the_prompts_and_vllm_reports_a_variable_that_it_does_not_know(
+    kind: str, model: Path, tmp_path: Path
+) -> None:
+    make, env, slip = {"vllm": (vllm, CPU, "VLLM_LOGGING_LEVL"), "transformers": (transformers, OFFLINE, "X_Y")}[kind]
+    spec = make(model, replicas=2, env={**env, slip: "INFO"})
     (outcome,) = measured([trial(spec, "throughput", 32, 8, 5)], tmp_path)
     for it in outcome.iterations:
         assert [part.requests for part in it.parts] == [3, 2]
@@ -162,6 +165,9 @@ def test_two_replicas_share_the_prompts(kind: str, model: Path, tmp_path: Path) 
     o = summary(outcome)
     assert (o.completed, o.failed, o.output_tokens) == (10, 0, 80)
     assert [(r.completed, r.output_tokens) for r in o.replicas] == [(6, 48), (4, 32)]
+    variables = {f.code: f.text for f in outcome.result.findings if f.code.endswith("_variable")}
+    assert set(variables) == ({"engine.unknown_variable", "engine.misspelt_variable"} if kind == "vllm" else set())
+    assert slip in variables.get("engine.unknown_variable", slip)
 
 
 def test_what_vllm_drafts_from_n_grams_is_counted(model: Path, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ class EnginePlan:
         return str(file) if file.exists() else None
 
     def clean(self, text: str) -> str:
-        return secrets.clean(secrets.without_looks(text))
+        return secrets.public_text(text)
 
     def command(self, text: str) -> str:
         """Return a command before or after the engine as it may be shown."""

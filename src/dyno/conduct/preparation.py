@@ -3,13 +3,14 @@
 import contextlib
 import shutil
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from dyno import secrets
 from dyno.checks.host import HostSetting, settings
+from dyno.conduct.lifecycle import Say, run_command
 from dyno.conduct.signals import interrupt, lent
 from dyno.conduct.study_plan import SettingPlan, fits
 from dyno.engines import container, image
@@ -22,7 +23,7 @@ from dyno.probe.model import looks_local
 
 
 @contextlib.contextmanager
-def prepared(wanted: RigWanted, say: Callable[[str], None]) -> Iterator[None]:
+def prepared(wanted: RigWanted, say: Say) -> Iterator[None]:
     """Run the commands of a study's rig before the study; on leaving, whatever happened, those after it."""
     with lent((signal.SIGTERM, signal.SIGHUP), interrupt), contextlib.ExitStack() as last:
         last.callback(_run, wanted.after, "after", say)
@@ -30,15 +31,16 @@ def prepared(wanted: RigWanted, say: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def _run(commands: Sequence[str], when: str, say: Callable[[str], None]) -> None:
-    """Run them with dyno's own input, for sudo's question. Results alone go to stdout."""
-    for command in commands:
-        say(f"Running {secrets.public_command(command)!r} ({when} the study)")
-        code = subprocess.run(command, shell=True, stdout=sys.stderr, check=False).returncode
-        if code:
-            raise EngineError(
-                f"The command {secrets.public_command(command)!r} ({when} the study) exited with code {code}."
-            )
+def _run(commands: Sequence[str], when: str, say: Say) -> None:
+    def below(text: str, stays: bool = False) -> None:
+        say(f"  {text}")
+
+    with tempfile.TemporaryDirectory(prefix="dyno-") as folder:
+        for command in commands:
+            shown = secrets.public_command(command)
+            say(f"Running {shown!r} ({when} the study)")
+            if failed := run_command(command, Path(folder, "log"), secrets.public_text, below):
+                raise EngineError(f"The command {shown!r} ({when} the study) {failed}")
 
 
 def compared(wanted: RigWanted, machine: Rig) -> list[HostSetting]:
