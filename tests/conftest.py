@@ -45,7 +45,7 @@ REAL = {
         "accelerators", "busy_machine", "charts", "cli", "compare_cli", "completion", "container", "docs_commands",
         "embedded", "environment", "fleet", "frames", "golden_real", "host", "model", "offline", "peaks",
         "probe_server", "protocols", "replicas", "report_cli", "rig", "runs", "shipped_studies", "software", "sql",
-        "start", "study", "telemetry", "tgi", "twins", "two_rigs", "versions", "wire", "workload",
+        "start", "study", "telemetry", "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload",
     )
 }  # fmt: skip
 
@@ -73,6 +73,10 @@ def pytest_collection_finish() -> None:
     """Before each load the wire collects garbage: it needn't search 200,000 objects of pytest's own."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else nanobind takes what is frozen for leaks
 
 
 @pytest.fixture(autouse=True)

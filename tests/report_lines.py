@@ -30,7 +30,7 @@ VARIABLES = {
 }  # fmt: skip
 SAME = {
     "-tp": "--tensor-parallel-size", "-m": "--model", "-np": "--parallel", "-fa": "--flash-attn",
-    "--num-scheduler-step": "--num-scheduler-steps", "--model-id": "--model",
+    "-cb": "--cont-batching", "--num-scheduler-step": "--num-scheduler-steps", "--model-id": "--model",
 }  # fmt: skip
 
 
@@ -204,7 +204,7 @@ CONTAINERS = (
         "seccomp=unconfined --cap-add=CAP_SYS_ADMIN --cap-add=SYS_PTRACE --device=/dev/kfd --device=/dev/dri "
         "--device=/dev/mem -e HF_HOME=/data -e HF_TOKEN=<token> -v /data:/data rocm/vllm-dev:main",
         "engines start vllm MODEL --engine-image rocm/vllm-dev:main --engine-mount /data:/data --engine-env "
-        "HF_HOME=/data --engine-container-args='--privileged --cap-add=CAP_SYS_ADMIN --device=/dev/mem'",
+        "HF_HOME=/data --engine-privileges amd --engine-container-args=--privileged",
     ),
     (
         "docker run -it --network=host --group-add=video --ipc=host --cap-add=SYS_PTRACE --security-opt "
@@ -217,7 +217,7 @@ CONTAINERS = (
 OTHERS = (
     ("docker pull rocm/vllm-dev:main", "dyno pulls the image of `--engine-image` if it is missing"),
     ("export VLLM_USE_TRITON_FLASH_ATTN=0; export NCCL_MIN_NCHANNELS=112",
-     "works: type it before dyno's command, or use `--engine-env NAME=VALUE`, which results record"),
+     "works: type it before dyno's command, or use `--engine-env NAME=VALUE`"),
     ("rocm-smi --setcomputepartition cpx",
      "works; or `--engine-before` and `--engine-after`, which run whatever happens"),
     ("sh -c 'echo 0 > /proc/sys/kernel/numa_balancing'", "works; `dyno doctor` shows the state, results record it"),

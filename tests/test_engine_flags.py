@@ -1,12 +1,15 @@
 """Flags of an engine as people type them: all spellings reach it as its version reads them, and none is dropped."""
 
 import argparse
+from pathlib import Path
 
 import pytest
 
 from dry_runs import DryRun, dry_run
-from dyno.cli.main import main, parser
+from dyno.cli import offline, serve, settings
+from dyno.cli.main import main, parse, parser
 from dyno.engines.kinds import kind_of
+from dyno.errors import UsageError
 
 __all__ = ["dry_run"]
 COMMANDS = ("engines start vllm", "bench serve --engine vllm", "bench throughput", "bench latency")
@@ -56,6 +59,41 @@ def test_vllm_s_own_booleans_are_spelled_as_the_version_reads_them(
     assert {dry_run(f"{command} {s.format(x=flag)} m", version) for s in FALSE} == {plain + f" {off}".rstrip()}
     # … and in --engine-args, as in `args` of a study.
     assert dry_run(f"{command} m --engine-args='--{flag} False'", version) == plain + f" {off}".rstrip()
+
+
+STUDY = """
+name = "two-versions"
+[variables]
+chunked = true
+[engines.old]
+kind = "vllm"
+version = "0.6.3"
+model = "m"
+chunked_prefill = "${chunked}"
+args = ["--enforce-eager", "False", "--num-scheduler-steps", "4"]
+[engines.new]
+kind = "vllm"
+version = "0.24.0"
+model = "m"
+chunked_prefill = "${chunked}"
+args = ["--enforce-eager", "False"]
+[workloads.w]
+input_len = 64
+output_len = 16
+num_prompts = 100
+[loads.l]
+max_concurrency = 4
+"""
+
+
+def test_one_study_spells_a_setting_for_each_version(
+    dry_run: DryRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "s.toml").write_text(STUDY)
+    assert main(["run", "s.toml", "--dry-run", "--set", "chunked=False"]) == 0
+    old, new = [line for line in capsys.readouterr().out.splitlines() if "vllm serve" in line]
+    assert old.endswith(" --enable-chunked-prefill=False --num-scheduler-steps 4")
+    assert new.endswith(" --no-enable-chunked-prefill --no-enforce-eager")
 
 
 def test_a_flag_that_dyno_does_not_know_keeps_its_words(dry_run: DryRun) -> None:
@@ -118,7 +156,7 @@ def test_a_slip_is_refused_before_anything_starts(line: str, refusal: str, dry_r
     ("line", "version", "shown"),
     [
         ("engines start llamacpp -m x.gguf -ngl 99 -fa 1 -c 4096 -np 16 -t 8 -cb", "6327",
-         "-ngl 99 -fa 1 -c 4096 -np 16 -t 8 -cb"),
+         "-ngl 99 -fa on -c 4096 -np 16 -t 8 -cb"),  # as this build reads them
         ("engines start sglang --model-path org/m --tp 8 --mem-fraction-static 0.8 --host 0.0.0.0", "0.5.2",
          "--tp 8 --mem-fraction-static 0.8"),
         ("engines start tgi --model-id org/m --num-shard 8 --max-total-tokens 130000 --sharded true", "2.3",
@@ -225,3 +263,68 @@ def test_no_boolean_of_vllm_is_a_flag_with_a_value() -> None:
     """Both tables name flags by hand: a flag can't be in both."""
     kind = kind_of("vllm")
     assert not {*kind.length_flags, *kind.slots_flags, *kind.parallel_flags} & {*kind.switches}
+
+
+# Flags that change what is printed, written or started, not the trial itself; other tests have them.
+ABOUT_OUTPUT = (
+    "--help --dry-run --percentile-metrics --save-result --save-detailed --append-result --result-dir --json --runs "
+    "--result-filename --disable-tqdm --fail-on --allow-void --keep-raw --repeats --output-json --n"
+)
+NEEDED = {  # to mean something, a flag needs another
+    "--ramp-up-strategy": "--ramp-up-start-rps 1 --ramp-up-end-rps 2",
+    "--ramp-up-start-rps": "--ramp-up-strategy linear --ramp-up-end-rps 5",
+    "--ramp-up-end-rps": "--ramp-up-strategy linear --ramp-up-start-rps 0.1",
+    "--dataset-path": "--dataset-name custom", "--sharegpt-output-len": "--dataset-name sharegpt --dataset-path x",
+    "--custom-output-len": "--dataset-name custom --dataset-path x", "--duration": "--max-concurrency 4",
+    "--ignore-eos": "--dataset-name sharegpt-shaped", "--draft-tokens": "--draft-model d",
+    **dict.fromkeys(("--engine-mount", "--engine-privileges", "--engine-container-args"), "--engine-image i"),
+    "--cert": "--cert-key k", "--cert-key": "--cert c",
+}  # fmt: skip
+VALUES = {
+    "--engine": "sglang", "--devices": "0", "--header": "a=b", "--metadata": "a=b", "--engine-env": "A=b",
+    "--goodput": "ttft:5", "--metric-percentiles": "50", "--extra-body": '{"a":1}', "--endpoint": "/x",
+    "--engine-args": "--swap-space=3", "--host": "0.0.0.0", "--random-range-ratio": "0.5", "--engine-mount": "/a:/b",
+    "--engine-container-args": "--init", "--base-url": "http://127.0.0.1:3", "--dataset-path": "x",
+    "--dataset-name": "sharegpt-shaped", "--backend": "openai-chat",
+}  # fmt: skip
+STARTED = {"--base-url": "--engine openai", "--reset-prefix-cache": "", "--engine": "", "--model": "--engine vllm"}
+EVERY = [
+    (command, action)
+    for command in ("serve", "throughput", "latency")
+    for inner in [parser().commands()["bench"].commands()[command]]
+    for _ in [inner.fill()]
+    for action in inner._actions
+    if action.help != argparse.SUPPRESS and action.option_strings[-1] not in ABOUT_OUTPUT.split()
+]
+
+
+def trial_of(command: str, words: list[str]) -> object:
+    """The trial, or None where the flags aren't complete."""
+    try:
+        options = parse(["bench", command, *words])
+        if command != "serve":
+            return offline.spec(options)
+        _, one = next(serve._loads(options))
+        serve._hand_over(one)
+        return serve.spec(one)
+    except UsageError:
+        return None
+
+
+@pytest.mark.parametrize(("command", "action"), EVERY, ids=[f"{c} {a.option_strings[0]}" for c, a in EVERY])
+def test_each_flag_changes_the_trial(
+    command: str, action: argparse.Action, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").write_text("{}")
+    monkeypatch.setattr(settings, "check_files", lambda _: None)
+    flag, words = action.option_strings[0], []
+    value = VALUES.get(flag) or str(next((c for c in action.choices or () if c != action.default), "3"))
+    value = "0.25" if action.type is float and value == "3" else value
+    if flag == "--backend" and command != "serve":
+        value = "hf"
+    else:
+        words = f"{STARTED.get(flag, '--engine vllm --model m')} {NEEDED.get(flag, '')}".split()
+    given = trial_of(command, [*words, flag if action.nargs == 0 else f"{flag}={value}"])
+    assert given is not None
+    assert given != trial_of(command, words)

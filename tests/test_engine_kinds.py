@@ -29,7 +29,6 @@ SAME = {
     "-tp": "--tensor-parallel-size",
     "-m": "--model",
     "-np": "--parallel",
-    "-cb": "--cont-batching",
     "--num-scheduler-step": "--num-scheduler-steps",
 }
 

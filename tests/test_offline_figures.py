@@ -143,6 +143,7 @@ def copies(*speeds: float, late_ms: float = 0.0, std: float = 1.0) -> dict[str, 
     return {"replicas": figures}
 
 
+MICRO = offlines.micro_trial(8, 0)  # with --threads 2
 GPU = Accelerator(0, "NVIDIA H200", "nvidia")
 SLOW = [150.0, 100.0, 101.0, 99.0, 100.0, 100.5]
 CASES: list[tuple[Callable[[OfflineEvidence], Iterator[Finding]], OfflineEvidence, str | None, str | None]] = [
@@ -170,6 +171,9 @@ CASES: list[tuple[Callable[[OfflineEvidence], Iterator[Finding]], OfflineEvidenc
     (load.slots, evidence({"requests": 8}, target=TargetFacts("m", slots=8)), None, None),
     (load.slots, evidence({"requests": 8}, target=TargetFacts("m", slots=4)), "load.slots", "doubt"),
     (load.slots, evidence({"requests": 8, "kind": "throughput"}, target=TargetFacts("m", slots=4)), None, None),
+    (engine.as_asked, evidence(trial=MICRO, reported={"n_threads": 2, "n_depth": 0}), None, None),
+    (engine.as_asked, evidence(trial=MICRO, reported={"n_threads": 4}), "engine.not_as_said", "void"),
+    (engine.as_asked, evidence(trial=MICRO, reported={"n_depth": 64}), "engine.not_as_said", "void"),
     (engine.no_drafts, evidence({"speculation": Speculation(9, 27, 3)}), None, None),
     (engine.no_drafts, evidence({"speculation": Speculation(0, 0, 0)}), "engine.no_drafts", "doubt"),
     (tokens.cached, evidence({"cached_input_tokens": 5}), None, None),

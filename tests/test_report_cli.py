@@ -160,7 +160,7 @@ def test_a_mistake_is_told_and_nothing_is_written(
 def test_what_cant_be_read_is_told_and_the_rest_goes_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "runs/s", "nothing-here", "-o", "out/m.md"]) == VOID
     assert "nothing-here" in capsys.readouterr().err and Path("out/m.md").exists()
-    assert main(["report", "nothing-here", "-o", "out/none.md"]) == 1
+    assert main(["report", "nothing-here", "-o", "out/none.md"]) == 2
     assert not Path("out/none.md").exists()
 
 

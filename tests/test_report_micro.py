@@ -17,6 +17,7 @@ from dyno.facts.rig import Accelerator, Share
 from dyno.facts.trial import TrialSpec
 from dyno.measure.offline import micro_sample
 from dyno.report import micro
+from dyno.screen import SCREEN, Screen
 
 CAPTURES = Path(__file__).parent / "captures"
 RUN = Path("runs/r")
@@ -268,3 +269,20 @@ def test_a_folders_model_is_named_as_a_file_of_it_is_and_a_doubt_names_its_engin
     table = printed("md", trials, rows).splitlines()
     assert [line.split("|")[1].strip() for line in table[2:4]] == ["llama 5M F16", "llama 5M F32"]
     assert "Doubtful: vllm pp128" in table
+
+
+@pytest.mark.parametrize("width", [80, 100, 143])
+def test_in_a_narrow_terminal_the_table_fits_and_names_hidden_columns(width: int) -> None:
+    token = SCREEN.set(Screen(width, fits=True))
+    try:
+        table = micro.Markdown([offlines.micro_trial(32, 0)])
+        row = dict.fromkeys((*micro.FIELDS, *micro.OWN), 1) | {
+            "model_type": "llama 26M F16", "backends": "CPU", "findings": [], "verdict": "sound", "peaks": "x",
+            "bandwidth_share": 0.1, "flops_share": 0.2, "n_gen": 0, "n_depth": 0,
+        }  # fmt: skip
+        lines = [*table.head(row), *table.row(row)]
+        foot = "\n".join(table.foot())
+    finally:
+        SCREEN.reset(token)
+    assert len({len(line) for line in lines}) == 1 and len(lines[0]) <= width
+    assert ("Not shown: params" in foot) == (width < 143)

@@ -130,7 +130,7 @@ def test_no_runs_and_no_folder_are_told(tmp_path: Path, say: Say) -> None:
     for name in ("empty", "absent"):
         code, out, _ = say("runs", "--runs", tmp_path / name)
         assert (code, out.startswith("No runs in")) == (0, True)
-    assert say("runs", "list", tmp_path / "absent")[0] == 1
+    assert say("runs", "list", tmp_path / "absent")[0] == 2
 
 
 def test_what_is_broken_or_foreign_is_told_and_the_rest_is_listed(home: Path, say: Say) -> None:

@@ -270,7 +270,7 @@ def test_a_query_from_a_file_or_from_standard_input(
     monkeypatch.setattr("sys.stdin", io.StringIO("select count(*) as n from trials"))
     assert main(["sql", "-", "--csv"]) == 0
     assert capsys.readouterr().out == "n\n3\n" * 2
-    assert main(["sql", "--file", "absent.sql"]) == 1
+    assert main(["sql", "--file", "absent.sql"]) == 2
     assert main(["sql", "select 1", "--file", "q.sql"]) == 2
 
 

@@ -49,7 +49,8 @@ def as_asked(e: OfflineEvidence) -> Iterator[Finding]:
     if e.reported.get("n_depth", how.depth or 0) != (how.depth or 0):
         wrong.append(f"-d {how.depth or 0} was asked for, but llama-bench reports n_depth {e.reported['n_depth']}")
     if wrong:
-        yield void("engine.not_as_said", f"The engine differs from the stated setting: {'; '.join(wrong)}.")
+        advice = "The figures belong to another setting. Use another build, or name its number with --engine-version."
+        yield void("engine.not_as_said", f"The engine differs from the stated setting: {'; '.join(wrong)}.", advice)
 
 
 def quantization_named(e: Evidence) -> Iterator[Finding]:
@@ -73,6 +74,7 @@ _REMARKS: dict[About, tuple[str, Level, str]] = {
     "unknown_variable": ("engine.unknown_variable", "doubt", "The engine doesn't know an environment variable"),
     "ignored": ("engine.setting_ignored", "doubt", "The engine ignores a setting"),
     "changed": ("engine.setting_changed", "doubt", "The engine changed a setting"),
+    "unsupported": ("engine.setting_unsupported", "note", "The engine doesn't officially support a setting"),
     "chosen": ("engine.setting_changed", "note", "The engine chose a setting"),
     "eager": ("engine.no_graphs", "doubt", "The engine runs without CUDA graphs or compilation"),
     "fallback": ("engine.fallback", "doubt", "The engine doesn't use its fastest implementation"),

@@ -13,6 +13,7 @@ import msgspec
 
 from dyno.cli import flags, images, settings
 from dyno.errors import EngineError, UsageError
+from dyno.facts import llama
 from dyno.numbers import human_bytes
 
 if TYPE_CHECKING:
@@ -96,8 +97,9 @@ def start_engine(options: argparse.Namespace) -> int:
     from dyno.probe import rig
 
     if options.engine == "llamacpp" and options.model is None:
-        options.max_num_seqs = options.max_num_seqs or _SLOTS
-        options.max_model_len = options.max_model_len or _CONTEXT
+        given = llama.given(options.own_args)
+        options.max_num_seqs = options.max_num_seqs or (None if "n_parallel" in given else _SLOTS)
+        options.max_model_len = options.max_model_len or (None if "n_ctx" in given else _CONTEXT)
     plan = EnginePlan(settings.engine(options.engine, options), rig.look(), dry=options.dry_run)
     problems = plan.problems()
     if options.dry_run:

@@ -141,7 +141,8 @@ class Parser(argparse.ArgumentParser):
             near = get_close_matches(word, known, n=1)
             if not name.startswith("-") and self.commands():
                 hint = f"Did you mean `{self.prog} {near[0]}`?" if near else f"Choose from {', '.join(known)}."
-                return f"`{self.prog}` has no command {word!r}. {hint}"
+                wrong = f"No engine named {word!r}" if name == "KIND" else f"`{self.prog}` has no command {word!r}"
+                return f"{wrong}. {hint}"
             hint = f"Did you mean {near[0]}? It" if near else "It"
             return f"{name}: there is no {word!r}. {hint} takes {', '.join(known)}."
         for pattern, plain in _PLAIN:
@@ -151,9 +152,12 @@ class Parser(argparse.ArgumentParser):
 
     def unrecognized(self, words: list[str], top: "Parser") -> str:
         """Explain words that no flag or argument of this command takes."""
-        wrong = next((word.partition("=")[0] for word in words if word.startswith("-") and len(word) > 1), None)
-        if wrong is None:
+        wrong = dict.fromkeys(word.partition("=")[0] for word in words if word.startswith("-") and len(word) > 1)
+        if not wrong:
             return f"`{self.prog}` doesn't take {' '.join(secrets.without((), words))}. {self._see_help()}"
+        return "\n".join(self._unknown_flag(flag, top) for flag in wrong)
+
+    def _unknown_flag(self, wrong: str, top: "Parser") -> str:
         if near := [f for f in get_close_matches(wrong, self.flags, n=1, cutoff=0.75) if f != wrong]:
             return f"`{self.prog}` has no flag {wrong}. Did you mean {near[0]}?"
         owners = [f"`{p.prog}`" for p in top.walk() if wrong in p.flags]

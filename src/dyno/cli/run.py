@@ -64,9 +64,7 @@ def demo(options: argparse.Namespace) -> int:
     folder = study_plan.folder_for(options.runs, study, again=True)
     with folder.held():
         code = conduct(study, text, folder, study.trials, rig.look(), options)
-    if (folder.path / "report.html").exists():
-        print(f"\nReport page:         {folder.path}/report.html")
-    print(f"Results:             {folder.path}/ (`dyno runs` lists them, `dyno runs show FOLDER` prints one)")
+    print(f"\nResults:             {folder.path}/ (`dyno runs` lists them, `dyno runs show FOLDER` prints one)")
     print("Your own server:     dyno bench serve --base-url http://HOST:PORT --max-concurrency 16 --num-prompts 200")
     print("Your own comparison: dyno run STUDY.toml (docs/studies.md has the format)")
     return code
@@ -135,6 +133,9 @@ def conduct(
     folder.write(*study_plan.public(study, text))
     if before and left:
         print(f"{before} of {len(wanted)} trials are done; resuming in {folder.path}.", file=sys.stderr)
+    elif left and folder.path.name != study.name and not options.limit:
+        earlier = folder.path.with_name(study.name)
+        print(f"{earlier} keeps its results; the new ones go to {folder.path}.", file=sys.stderr)
     stop = Stop()
     view = StudyView(study.name, left, before, live=not options.plain)
     try:

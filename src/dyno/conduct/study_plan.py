@@ -225,9 +225,14 @@ def differences(old: Study, new: Study) -> str:
 
     common = len(was.keys() & now.keys())
     parts = [f"{common} trial{'' if common == 1 else 's'} {'is' if common == 1 else 'are'} the same"]
-    if added := [i for i in now if i not in was]:
+    added, gone = [i for i in now if i not in was], [i for i in was if i not in now]
+    labels = {now[i].place.label for i in added} & {was[i].place.label for i in gone}
+    if changed := [i for i in added if now[i].place.label in labels]:
+        have = "has" if len(changed) == 1 else "have"
+        parts.append(f"{len(changed)} {have} other settings ({names(changed, now)})")
+    if added := [i for i in added if now[i].place.label not in labels]:
         parts.append(f"{are(len(added))} new ({names(added, now)})")
-    if gone := [i for i in was if i not in now]:
+    if gone := [i for i in gone if was[i].place.label not in labels]:
         parts.append(f"{are(len(gone))} removed ({names(gone, was)})")
     if old.repeats != new.repeats:
         parts.append(f"repeats were {old.repeats} and are {new.repeats}")

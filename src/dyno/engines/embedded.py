@@ -16,7 +16,7 @@ from dyno.facts import llama
 _CACHE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20, "bf16": 30}
 _NUMBERS = ("n_gpu_layers", "n_batch", "n_ubatch", "n_parallel", "n_ctx", "n_cache_reuse")
 _SWITCHES = {
-    "kv_unified": "--kv-unified", "cont_batching": "--cont-batching", "ctx_shift": "--context-shift",
+    "kv_unified": "-kvu --kv-unified", "cont_batching": "-cb --cont-batching", "ctx_shift": "--context-shift",
     "warmup": "--warmup", "swa_full": "--swa-full", "use_jinja": "--jinja", "no_kv_offload": "--no-kv-offload",
     "no_op_offload": "--no-op-offload", "no_host": "--no-host",
 }  # fmt: skip
@@ -40,8 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--port", type=int, required=True)
     for key in _NUMBERS:
         p.add_argument(*llama.NAMES[key], dest=key, type=int)
-    for key, name in _SWITCHES.items():
-        p.add_argument(name, dest=key, action=argparse.BooleanOptionalAction)
+    for key, names in _SWITCHES.items():
+        p.add_argument(*names.split(), dest=key, action=argparse.BooleanOptionalAction)
+    p.add_argument("-nocb", dest="cont_batching", action="store_false", default=None)
     p.add_argument("-t", "--threads", type=int)
     p.add_argument("-tb", "--threads-batch", type=int)
     p.add_argument("-ctk", "--cache-type-k", choices=_CACHE_TYPES)

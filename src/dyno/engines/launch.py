@@ -189,7 +189,10 @@ def version_in_image(kind: EngineKind, spec: ContainerSpec) -> str | None:
 def version_of(binary: str, packages: tuple[str, ...]) -> str | None:
     if packages and (python := interpreter_of(binary)):
         return version_in(python, packages)
-    return _version_in_text(_output([binary, "--version"]) or "")
+    # llama-bench has no --version; a llama-server beside it is of the same build.
+    beside = Path(binary).with_name("llama-server")
+    asked = str(beside) if Path(binary).name == "llama-bench" and beside.exists() else binary
+    return _version_in_text(_output([asked, "--version"]) or "")
 
 
 def _version_in_text(text: str) -> str | None:

@@ -35,7 +35,7 @@ _KEYS = {name: key for key, names in NAMES.items() for name in names}
 _OFF = {name: key for key, (_, names) in _SWITCHES.items() for name in names.split()}
 
 
-class Given(NamedTuple):
+class LlamaSetting(NamedTuple):
     """A setting in a command line."""
 
     key: str
@@ -51,7 +51,7 @@ def truth(key: str, word: str) -> int | None:
     return (_FLASH if key == "flash_attn" else _TRUTH).get(word.lower())
 
 
-def split(args: Sequence[str]) -> Iterator[Given | str]:
+def split(args: Sequence[str]) -> Iterator[LlamaSetting | str]:
     """Yield the settings of a command line; each other word, and each that can't be read, as it is."""
     rest = list(args)
     while rest:
@@ -59,25 +59,25 @@ def split(args: Sequence[str]) -> Iterator[Given | str]:
         name, equals, value = word.partition("=")
         name = name.replace("_", "-")
         if name in _OFF:
-            yield Given(_OFF[name], 0, (name,))
+            yield LlamaSetting(_OFF[name], 0, (name,))
         elif (key := _KEYS.get(name)) is None:
             yield word
         elif key in _SWITCHES:
             on = truth(key, value if equals else rest[0] if rest else "")
             if on is not None:
-                yield Given(key, on, (name, value if equals else rest.pop(0)))
+                yield LlamaSetting(key, on, (name, value if equals else rest.pop(0)))
             else:
-                yield word if equals else Given(key, 1, (name,))
+                yield word if equals else LlamaSetting(key, 1, (name,))
         elif equals or rest:
             value = value if equals else rest.pop(0)
-            yield Given(key, int(value) if re.fullmatch(r"-?\d+", value) else value, (name, value))
+            yield LlamaSetting(key, int(value) if re.fullmatch(r"-?\d+", value) else value, (name, value))
         else:
             yield word
 
 
-def given(args: Sequence[str]) -> dict[str, Given]:
+def given(args: Sequence[str]) -> dict[str, LlamaSetting]:
     """Return the settings of a command line by name; of several, the last."""
-    return {g.key: g for g in split(args) if isinstance(g, Given)}
+    return {g.key: g for g in split(args) if isinstance(g, LlamaSetting)}
 
 
 def completed(report: Report) -> Report:
@@ -105,7 +105,7 @@ def differences(command: Sequence[str], report: Report, program: str) -> Iterato
             yield f"{asked} was asked for, but {program} reports {asked.key} {shown}"
 
 
-def _agree(asked: Given, served: Any, report: Report) -> bool:
+def _agree(asked: LlamaSetting, served: Any, report: Report) -> bool:
     key, value = asked.key, asked.value
     if key in _SWITCHES:
         # A server that chose by itself reports the choice; an old llama-bench reads auto as 0.

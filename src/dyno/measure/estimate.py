@@ -11,6 +11,7 @@ from dyno.facts.imported import Row, Samples
 from dyno.facts.metric import SAMPLED, STEMS, THROUGHPUTS, latency
 from dyno.measure import statistics
 from dyno.measure.statistics import Error, welch_df
+from dyno.numbers import percent
 
 _BY_TIME = (*THROUGHPUTS, "input_throughput")
 _SAME = {"median": "p50", "p50": "median"}
@@ -19,6 +20,7 @@ _MANY = 1e9  # degrees of freedom: as good as known
 # for long, however well a few repeats agree. ALLOWED is added to a single run's own error, which knows nothing of the
 # next run: on an H200 under full load two runs deviated by 0.5 to 3 %, on two shared cores by 3 %.
 LEAST = 0.005
+LEAST_VARIATION = f"assuming run-to-run variation of at least {percent(LEAST)}"
 _NO_REQUESTS = "a single result without its requests has no error estimate; repeat it"
 ALLOWED = 0.02
 

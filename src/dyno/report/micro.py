@@ -18,7 +18,7 @@ from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec, micro_name
 from dyno.measure.offline import micro_sample
 from dyno.report.block import finding_lines
-from dyno.screen import styled, verdict_style, wrapped
+from dyno.screen import SCREEN, styled, verdict_style, wrapped
 from dyno.store.run import Manifest
 from dyno.units import NS_PER_S
 
@@ -70,6 +70,10 @@ _COLUMNS = {
     "tensor_buft_overrides": ("ot", -21), "load_mode": ("lm", 10), "no_op_offload": ("nopo", 4), "no_host": ("noh", 4),
     "test": ("test", 15), "t/s": ("t/s", 20), "% BW": ("% BW", 6), "% FLOPS": ("% FLOPS", 7),
 }  # fmt: skip
+
+# In a narrow terminal: widths, then columns to hide, in this order.
+_NARROW = {"model": -18, "t/s": 16, "test": 10}
+_HIDDEN_FIRST = ("params", "backend", "size", "% FLOPS", "% BW")
 
 _FIGURES = ("size", "params", "backend", "t/s", "% BW", "% FLOPS")
 
@@ -217,12 +221,31 @@ class Markdown:
         self._trials = trials
         self._columns: list[str] = []
         self._rows: list[Row] = []
+        self._widths: dict[str, int] = {}
+        self._hidden: list[str] = []
 
     def head(self, first: Row) -> Iterator[str]:
         self._columns = list(self._chosen(first))
-        yield _joined(_cell(*_COLUMNS[name]) for name in self._columns)
-        widths = [_COLUMNS[name][1] for name in self._columns]
+        self._widths = {name: _COLUMNS[name][1] for name in self._columns}
+        self._fit()
+        yield _joined(_cell(_COLUMNS[name][0], self._widths[name]) for name in self._columns)
+        widths = [self._widths[name] for name in self._columns]
         yield _joined("-" * (abs(w) - 1) + (":" if w > 0 else "-") for w in widths)
+
+    def _fit(self) -> None:
+        """In a narrow terminal, make columns narrower and hide some. In a pipe the table is as llama-bench has it."""
+        screen = SCREEN.get()
+
+        def too_wide() -> bool:
+            return screen.fits and 1 + sum(abs(self._widths[name]) + 3 for name in self._columns) > screen.width
+
+        for name, width in _NARROW.items():
+            if too_wide() and name in self._columns:
+                self._widths[name] = width
+        for name in _HIDDEN_FIRST:
+            if too_wide() and name in self._columns:
+                self._columns.remove(name)
+                self._hidden.append(name)
 
     def _chosen(self, first: Row) -> Iterator[str]:
         """A knob is shown where it varies or isn't as llama-bench has it."""
@@ -241,10 +264,13 @@ class Markdown:
 
     def row(self, row: Row) -> Iterator[str]:
         self._rows.append(row)
-        yield _joined(_cell(_shown(row, name), _COLUMNS[name][1]) for name in self._columns)
+        yield _joined(_cell(_shown(row, name), self._widths[name]) for name in self._columns)
 
     def foot(self) -> Iterator[str]:
         yield ""
+        if self._hidden:
+            yield from wrapped(f"Not shown: {', '.join(self._hidden)}. A wider terminal or -o json shows all columns.")
+            yield ""
         if "% BW" in self._columns:
             peaks = "; ".join(dict.fromkeys(row["peaks"] for row in self._rows if row["peaks"]))
             yield from wrapped(f"Hardware utilization (% BW, % FLOPS) is relative to {peaks}.")

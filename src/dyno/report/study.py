@@ -11,7 +11,7 @@ from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.spread import Distribution, Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result
-from dyno.measure.estimate import half_interval
+from dyno.measure.estimate import LEAST_VARIATION, half_interval
 from dyno.numbers import UNKNOWN, count, deviating, many, number, percent
 from dyno.report.table import Cell, Column, Line, Table, terminal
 from dyno.screen import styled, verdict_style, wrapped
@@ -59,7 +59,7 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
     shown.append(Column("verdict", kind="verdict"))
     lines = [Line([*row, Cell(word)]) for row, word in zip(cells, verdicts, strict=True)]
     yield from terminal(Table(shown, lines), more="`dyno runs show STUDY --json`")
-    how = "95 % confidence interval" if kind == "serve" else "standard deviation"
+    how = f"95 % confidence interval ({LEAST_VARIATION})" if kind == "serve" else "standard deviation"
     spread = f" Over n repeats: totals of completed, failed and duration, means of the rest, ± {how}."
     yield from wrapped(about + (spread if repeats else ""))
     for finding in (f for row in rows for f in row.findings):

@@ -20,7 +20,7 @@ from dyno.facts.trial import TrialSpec
 TOKEN_S = 0.03  # between two tokens of a stream
 TOGETHER = 256  # streams that such an engine works on at once
 START_S = 90.0
-OWN_START_S = 3.0  # of what comes with dyno
+OWN_START_S = 1.0  # of what comes with dyno
 OUTPUT_TOKENS = 200  # of a dataset whose answers aren't known yet
 
 

@@ -85,13 +85,20 @@ def changed(spec: FakeSpec, words: Sequence[str]) -> FakeSpec:
         raise UsageError(f"The fake engine's settings {' '.join(words)} can't be read: {e}.") from None
 
 
+def as_words(spec: FakeSpec) -> list[str]:
+    """Return the words that change the default into this spec."""
+    default, fields = FakeSpec(), [name for name in FakeSpec.__struct_fields__ if name != "faults"]
+    words = [f"{name}={getattr(spec, name)}" for name in fields if getattr(spec, name) != getattr(default, name)]
+    return words + [f"fault={kind}@{every}" for kind, every in spec.faults.items()]
+
+
 class Fake(Engine):
     """A running fake engine."""
 
     @classmethod
     def start(cls, spec: FakeSpec, log: Path, port: int | None = None) -> Self:
         port = port or free_port()
-        command = [sys.executable, "-P", "-m", "dyno.engines.fake", str(port), msgspec.json.encode(spec).decode()]
+        command = [sys.executable, "-P", "-m", "dyno.engines.fake", str(port), *as_words(spec)]
         process = EngineProcess(command, None, log)
         client = Client(Url(f"http://127.0.0.1:{port}"), {})
         try:

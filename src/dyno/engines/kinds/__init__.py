@@ -1,5 +1,8 @@
 """The engines dyno knows. A new one is a file and a line here."""
 
+from collections.abc import Collection
+from difflib import get_close_matches
+
 from dyno.engines.kinds.base import EngineKind
 from dyno.engines.kinds.fake import FakeKind
 from dyno.engines.kinds.llamacpp import LlamaCpp
@@ -23,8 +26,14 @@ KINDS: dict[str, EngineKind] = {
 }
 
 
+def unknown_engine(name: str, known: Collection[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    hint = f"Did you mean {near[0]}? " if near else ""
+    return f"No engine named {name!r}. {hint}Known: {', '.join(known)}."
+
+
 def kind_of(name: str) -> EngineKind:
     try:
         return KINDS[name]
     except KeyError:
-        raise UsageError(f"No engine named {name!r}. Known: {', '.join(KINDS)}.") from None
+        raise UsageError(unknown_engine(name, KINDS)) from None

@@ -276,7 +276,7 @@ def fact(name: str, match: re.Match[str]) -> Any:
     if text in ("None", "none"):
         return "" if name == "quantization" else None  # the log says that nothing is quantized: that is known, then
     if name in ("prefix_caching", "chunked_prefill"):
-        return text.lower() in ("true", "1")
+        return text.lower() in ("true", "1", "enabled")
     if len(groups) > 1:
         return int(math.prod(_BYTES.get(group) or float(group) for group in groups))
     if (number := count(text)) is not None:

@@ -3,9 +3,7 @@
 import sys
 from typing import Any
 
-import msgspec
-
-from dyno.engines.fake import FakeSpec, changed
+from dyno.engines.fake import FakeSpec, as_words, changed
 from dyno.engines.kinds.base import EngineFlag, EngineKind, Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec
@@ -40,4 +38,4 @@ class FakeKind(EngineKind):
             max_model_len=spec.max_model_len or default.max_model_len,
         )
         changed(own, spec.args)
-        return [*program.argv, str(port), msgspec.json.encode(own).decode()]
+        return [*program.argv, str(port), *as_words(own)]

@@ -98,11 +98,10 @@ _SERVER: EngineFlags = {
         _words({"none": "--no-mmap", "mmap": "", "mmap+mlock": "--mlock"}, until="10105"),
     ),
     "kv_unified": (
-        _words({1: "--kv-unified"}, since="5913"),
+        EngineFlag(lambda g: {1: g.words[:1]}[g.value], since="5913"),
         _words({0: "--no-kv-unified"}, since="7856"),
         _words({0: ""}, until="7856"),
     ),
-    "cont_batching": _words({1: "--cont-batching", 0: "--no-cont-batching"}),
     "no_kv_offload": _words({1: "--no-kv-offload", 0: ""}),
     "no_op_offload": _words({1: "--no-op-offload", 0: ""}, since="5346"),
     "no_host": _words({1: "--no-host", 0: ""}, since="6700"),
@@ -218,7 +217,7 @@ class LlamaCpp(EngineKind):
         slots, length = spec.max_num_seqs, spec.max_model_len
         # The context is shared out to the slots: what one request may use is asked for times their number.
         if length:
-            out += ["--ctx-size", str(length * (slots or count(valued(spec.args, "-np", "--parallel")) or 1))]
+            out += ["--ctx-size", str(length * (_slots(spec) or 1))]
         if slots:
             out += ["--parallel", str(slots)]
         if not spec.served_name:
@@ -247,7 +246,7 @@ class LlamaCpp(EngineKind):
         if bench and not spec.draft_model:
             return ["llama-bench", bench, "-m", spec.model, *self._bench_flags(spec)]
         together = batch.requests if batch.kind == "latency" else min(batch.requests, _MOST_SLOTS)
-        slots = spec.max_num_seqs or together
+        slots = _slots(spec) or together
         length = spec.max_model_len or -(-(batch.tokens + 8) // 256) * 256  # its cache is a multiple of that anyway
         out = ["llamacpp", *([] if program.embedded else ["--binary", program.argv[0]]), "--port", str(port)]
         out += ["--model", spec.model, "--ctx-size", str(length * slots), "--parallel", str(slots)]
@@ -281,7 +280,7 @@ class LlamaCpp(EngineKind):
 
     def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
         args = spec.args
-        slots = spec.max_num_seqs or count(valued(args, "-np", "--parallel"))
+        slots = _slots(spec)
         total = count(valued(args, "-c", "--ctx-size"))
         if total is None and spec.max_model_len:
             length, source = spec.max_model_len, f"max_model_len = {spec.max_model_len}"
@@ -306,7 +305,11 @@ class LlamaCpp(EngineKind):
         return LogFacts(facts.target, {"weights": _clock(done[1]) - _clock(began[1])} if began and done else {})
 
 
-def _spelled(asked: llama.Given, table: EngineFlags, program: str, version: str | None) -> Sequence[str]:
+def _slots(spec: EngineSpec) -> int | None:
+    return spec.max_num_seqs or count(valued(spec.args, "-np", "--parallel"))
+
+
+def _spelled(asked: llama.LlamaSetting, table: EngineFlags, program: str, version: str | None) -> Sequence[str]:
     """Return a setting as this build reads it."""
     ways = table.get(asked.key, _typed() if table is _SERVER else ())
     others = []

@@ -104,6 +104,15 @@ _OWN_FLAGS = {
     "--enable-log-requests": ("0.10.1", "", "Older versions log requests unless --disable-log-requests is given."),
     "--disable-frontend-multiprocessing": ("", "0.19.0", "Remove it."),
     "--guided-decoding-backend": ("", "0.12.0", "It is a key of --structured-outputs-config now."),
+    "--rope-scaling": ("", "0.11.1", "It is a key of --hf-overrides now."),
+    "--rope-theta": ("", "0.11.1", "It is a key of --hf-overrides now."),
+    "--scheduler-delay-factor": ("", "0.11.0", "Remove it."),
+    "--enable-reasoning": ("0.7.1", "0.10.0", "--reasoning-parser turns it on."),
+    "--cuda-graph-sizes": ("0.9.0", "0.13.0", "It is --cudagraph-capture-sizes now."),
+    "--task": ("0.6.4", "0.13.0", "Use --runner."),
+    "--ngram-prompt-lookup-max": ("", "0.8.3", "It is a key of --speculative-config now."),
+    "--ngram-prompt-lookup-min": ("", "0.8.3", "It is a key of --speculative-config now."),
+    "--quantization-param-path": ("", "0.7.0", "Scales come from the checkpoint. Remove it."),
     "--device": ("", "0.10.0", "vLLM detects the device. Remove it."),
     "--worker-use-ray": ("", "0.7.0", "Use --distributed-executor-backend ray."),
     "--engine-use-ray": ("", "0.6.1", "Remove it."),
@@ -185,6 +194,7 @@ class Vllm(EngineKind):
         f"--{name}": Switch(since, _VALUED.get(name)) for since, names in _SWITCHES.items() for name in names.split()
     }
     log = {
+        "chunked_prefill": (r"Chunked prefill is (enabled)",),
         "kv_cache_tokens": (r"(?:GPU|CPU|HPU|TPU)? ?KV cache size: ([\d,]+) tokens",),
         "weights_bytes": (r"(?:Model loading|Loading model weights|model weights) took ([\d.]+) (Gi?B)",),
     }
