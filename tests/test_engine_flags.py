@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from dry_runs import DryRun, dry_run
-from dyno.cli.main import main, parser
+from dyno.cli import offline, serve, settings
+from dyno.cli.main import main, parse, parser
 from dyno.engines.kinds import kind_of
+from dyno.errors import UsageError
 
 __all__ = ["dry_run"]
 COMMANDS = ("engines start vllm", "bench serve --engine vllm", "bench throughput", "bench latency")
@@ -261,3 +263,68 @@ def test_no_boolean_of_vllm_is_a_flag_with_a_value() -> None:
     """Both tables name flags by hand: a flag can't be in both."""
     kind = kind_of("vllm")
     assert not {*kind.length_flags, *kind.slots_flags, *kind.parallel_flags} & {*kind.switches}
+
+
+# Flags that change what is printed, written or started, not the trial itself; other tests have them.
+ABOUT_OUTPUT = (
+    "--help --dry-run --percentile-metrics --save-result --save-detailed --append-result --result-dir --json --runs "
+    "--result-filename --disable-tqdm --fail-on --allow-void --keep-raw --repeats --output-json --n"
+)
+NEEDED = {  # to mean something, a flag needs another
+    "--ramp-up-strategy": "--ramp-up-start-rps 1 --ramp-up-end-rps 2",
+    "--ramp-up-start-rps": "--ramp-up-strategy linear --ramp-up-end-rps 5",
+    "--ramp-up-end-rps": "--ramp-up-strategy linear --ramp-up-start-rps 0.1",
+    "--dataset-path": "--dataset-name custom", "--sharegpt-output-len": "--dataset-name sharegpt --dataset-path x",
+    "--custom-output-len": "--dataset-name custom --dataset-path x", "--duration": "--max-concurrency 4",
+    "--ignore-eos": "--dataset-name sharegpt-shaped", "--draft-tokens": "--draft-model d",
+    **dict.fromkeys(("--engine-mount", "--engine-privileges", "--engine-container-args"), "--engine-image i"),
+    "--cert": "--cert-key k", "--cert-key": "--cert c",
+}  # fmt: skip
+VALUES = {
+    "--engine": "sglang", "--devices": "0", "--header": "a=b", "--metadata": "a=b", "--engine-env": "A=b",
+    "--goodput": "ttft:5", "--metric-percentiles": "50", "--extra-body": '{"a":1}', "--endpoint": "/x",
+    "--engine-args": "--swap-space=3", "--host": "0.0.0.0", "--random-range-ratio": "0.5", "--engine-mount": "/a:/b",
+    "--engine-container-args": "--init", "--base-url": "http://127.0.0.1:3", "--dataset-path": "x",
+    "--dataset-name": "sharegpt-shaped", "--backend": "openai-chat",
+}  # fmt: skip
+STARTED = {"--base-url": "--engine openai", "--reset-prefix-cache": "", "--engine": "", "--model": "--engine vllm"}
+EVERY = [
+    (command, action)
+    for command in ("serve", "throughput", "latency")
+    for inner in [parser().commands()["bench"].commands()[command]]
+    for _ in [inner.fill()]
+    for action in inner._actions
+    if action.help != argparse.SUPPRESS and action.option_strings[-1] not in ABOUT_OUTPUT.split()
+]
+
+
+def trial_of(command: str, words: list[str]) -> object:
+    """The trial, or None where the flags aren't complete."""
+    try:
+        options = parse(["bench", command, *words])
+        if command != "serve":
+            return offline.spec(options)
+        _, one = next(serve._loads(options))
+        serve._hand_over(one)
+        return serve.spec(one)
+    except UsageError:
+        return None
+
+
+@pytest.mark.parametrize(("command", "action"), EVERY, ids=[f"{c} {a.option_strings[0]}" for c, a in EVERY])
+def test_each_flag_changes_the_trial(
+    command: str, action: argparse.Action, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").write_text("{}")
+    monkeypatch.setattr(settings, "check_files", lambda _: None)
+    flag, words = action.option_strings[0], []
+    value = VALUES.get(flag) or str(next((c for c in action.choices or () if c != action.default), "3"))
+    value = "0.25" if action.type is float and value == "3" else value
+    if flag == "--backend" and command != "serve":
+        value = "hf"
+    else:
+        words = f"{STARTED.get(flag, '--engine vllm --model m')} {NEEDED.get(flag, '')}".split()
+    given = trial_of(command, [*words, flag if action.nargs == 0 else f"{flag}={value}"])
+    assert given is not None
+    assert given != trial_of(command, words)

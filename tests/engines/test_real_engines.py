@@ -225,6 +225,26 @@ def _engine(processes: list[psutil.Process], dyno: int) -> int | None:
         return None
 
 
+def test_vllm_compiles_once_into_a_cache_that_is_kept(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Minutes on a busy machine, most of them without a new line in the log."""
+    spec, engines = vllm_spec(model, args=[], compile_cache="on", ready_timeout_s=None), environment.engines_folder()
+    monkeypatch.setenv("DYNO_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(environment, "engines_folder", lambda: engines)
+    logs, reused = [], []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        with running(EnginePlan(spec, rig.look()), tmp_path / name, {}, lambda _: None, lambda _: None) as fleet:
+            reused.append(fleet.facts.preparations[0].reused)
+        logs.append((tmp_path / name / "engine.log").read_text())
+    assert reused == [False, True]
+    cache = str(tmp_path / "home" / "cache")
+    assert f"saved AOT compiled function to {cache}" in logs[0]
+    # 0.32 on a CPU finds it, can't load it, and compiles again.
+    assert f"Directly load AOT compilation from path {cache}" in logs[1] or f"a load failure from {cache}" in logs[1]
+
+
 # ---- transformers serve ----
 
 

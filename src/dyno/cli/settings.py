@@ -87,7 +87,7 @@ def pass_on(words: list[str], o: argparse.Namespace) -> None:
         elif re.match("--?[a-zA-Z]", word):
             _check_slip(word.partition("=")[0], o.parser.flags)
             own.append(word)
-            lacks_value = "=" not in word
+            lacks_value = not re.search(r"=|^-[a-zA-Z]\d", word)  # --x=1 and -O3 have theirs
         elif lacks_value or (own and o.model):  # some flags take several values
             own.append(word)
             lacks_value = False

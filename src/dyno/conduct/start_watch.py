@@ -58,8 +58,9 @@ class StartWatch:
         self._report(engine, now - self._began)
         if spec.ready_timeout_s is not None and now - self._began > spec.ready_timeout_s:
             raise engine.failed(
-                f"wasn't ready within {spec.ready_timeout_s:g} s, though it made progress",
-                "Raise or remove ready_timeout_s (--engine-ready-timeout-sec).",
+                f"wasn't ready within {spec.ready_timeout_s:g} s",
+                "ready_timeout_s (--engine-ready-timeout-sec) limits a start also while it makes progress. Raise or "
+                "remove it.",
             )
         if now - max(self._moved, self._computed) > spec.ready_stall_s:
             raise self._stalled(engine, now - self._moved, "")
@@ -116,8 +117,8 @@ class StartWatch:
         limit_s = self._plan.spec.ready_stall_s
         seen = [
             f"no new log line since {time.strftime('%H:%M:%S', time.localtime(self._line_at))}",
-            f"CPU {percent(self._cores)}",
-            "no data read or written",
+            f"CPU {percent(self._cores)}" if self._uses else "",
+            "no data read or written" if any(use.io_bytes for use in self._uses.values()) else "",
             "accelerator memory unchanged" if self._memory else "",
             self.answer,
         ]
