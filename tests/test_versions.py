@@ -17,6 +17,8 @@ from dyno.engines.launch import contained, locate
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, accepted, numbers
 from dyno.facts.rig import Rig
+from dyno.facts.target import TargetFacts
+from dyno.measure.agreement import differences
 
 RIG = Rig("Linux", "6", "aarch64", "cpu", 2)
 
@@ -127,6 +129,8 @@ def test_the_flags_are_those_of_the_version_that_is_here_within_the_accepted_ran
     assert plan.program.version == "7000"
     assert "--cache-prompt" not in plan.launches[0].argv  # build 7716 brought it
     assert any("is 7000; the setting is written for 8000 and accepts it" in note for note in plan.notes(None))
+    assert list(differences(spec, TargetFacts("m", version="7000"), None)) == []  # of the running server, too
+    assert list(differences(spec, TargetFacts("m", version="9500"), None)) != []
     narrow = EngineSpec("llamacpp", binary=str(old), version="8000", accepts=">=8000,<9000")
     with pytest.raises(
         UsageError, match=r"requires version '8000' or one within '>=8000,<9000', but llama.cpp .* 7000"

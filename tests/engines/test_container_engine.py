@@ -150,6 +150,27 @@ def test_the_image_is_asked_for_versions_and_an_absent_one_has_none(pushed: str)
     assert container.software(ContainerSpec("nowhere/none:1"), "podman", ("vllm",)) == {}
 
 
+def test_an_image_is_installed_and_then_used_like_any_environment(pushed: str, tmp_path: Path) -> None:
+    home = {"DYNO_HOME": str(tmp_path / "home")}
+    number = metadata.version("xllamacpp").rpartition(".")[2]
+    words = ["engines", "install", "llamacpp", "--variant", "cpu", "--by", "container", "--from", pushed]
+    refused = command(*words, "--version", "6327", code=1, **home)
+    assert f"The image {pushed} has llamacpp {number}, not 6327" in refused.stderr
+    name, image = command(*words, **home).stdout.split()
+    assert name.startswith(f"llamacpp-{number}-cpu-image-")
+    assert f"{name}, installed" in command("engines", "list", **home).stdout
+    command(
+        "bench", "serve", "--engine", "llamacpp", "--engine-version", number, "--max-num-seqs", "2", "--max-model-len",
+        "256", *LOAD, "--runs", str(tmp_path / "runs"), **home,
+    )  # fmt: skip
+    [run] = (tmp_path / "runs").iterdir()
+    engine, _ = facts(run)
+    assert (engine["image"], engine["version"]) == (image, number)
+    command("engines", "remove", name, **home)
+    assert container.software(ContainerSpec(image), "podman", ("xllamacpp",)) == {}
+    assert name not in command("engines", "list", **home).stdout
+
+
 def test_a_study_keeps_its_image_when_the_tag_moves(bench: Bench, pushed: str, tmp_path: Path) -> None:
     study = tmp_path / "study.toml"
     study.write_text(STUDY.format(image=pushed))

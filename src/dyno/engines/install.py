@@ -264,7 +264,8 @@ class Installation:
         began = time.monotonic()
         self._name = folder.name
         env = self.fill(folder)
-        self.log.replace(folder / "install.log")
+        if self.log.exists():  # an image that was here left none
+            self.log.replace(folder / "install.log")
         write(env)
         size = f"{human_bytes(env.size_bytes)} in " if env.size_bytes else ""
         self._say(f"{self._name}: done, {size}{duration(time.monotonic() - began)}")

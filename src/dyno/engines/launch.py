@@ -14,7 +14,7 @@ from dyno import secrets
 from dyno.engines import container, environment, image, versions
 from dyno.engines.kinds.base import EngineKind, Program
 from dyno.errors import UsageError
-from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, accepted, is_of
+from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, will_do
 from dyno.facts.offline import Batch
 
 WORKER = Path(__file__).with_name("worker")  # run as a folder, by the engine's interpreter: not imported here
@@ -32,7 +32,7 @@ def locate(kind: EngineKind, spec: EngineSpec, dry: bool = False) -> Program:
     setting's."""
     named = _named(kind, spec, dry)
     program = named or _installed(kind, spec, dry)
-    other = program and program.version and not _will_do(program.version, spec)
+    other = program and program.version and not will_do(program.version, spec)
     if dry and (program is None or (other and named is None)):
         return Program([kind.programs[0]], spec.version, where="not on this machine", absent=True)
     if program is None:
@@ -40,13 +40,6 @@ def locate(kind: EngineKind, spec: EngineSpec, dry: bool = False) -> Program:
     if other:
         raise UsageError(_refusal(kind, spec, program.version, program.where))
     return program
-
-
-def _will_do(version: str, spec: EngineSpec) -> bool:
-    """Return whether it is the version that the setting is written for, or one that it accepts."""
-    if spec.version and is_of(version, spec.version):
-        return True
-    return accepted(version, spec.accepts) if spec.accepts else not spec.version
 
 
 def _refusal(kind: EngineKind, spec: EngineSpec, version: str | None, where: str) -> str:

@@ -315,3 +315,10 @@ def _within(version: str, sign: str, bound: str) -> bool:
     if sign in (">=", "<"):
         return before(version, bound) == (sign == "<")
     return before(bound, version) == (sign == ">")
+
+
+def will_do(version: str, spec: EngineSpec) -> bool:
+    """Return whether it is the version that the setting is written for, or one that it accepts."""
+    if spec.version and is_of(version, spec.version):
+        return True
+    return accepted(version, spec.accepts) if spec.accepts else not spec.version

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dyno.facts import llama
-from dyno.facts.engine import EngineSpec, is_of
+from dyno.facts.engine import EngineSpec, will_do
 from dyno.facts.model import ModelShape
 from dyno.facts.target import TargetFacts
 
@@ -84,7 +84,7 @@ def differences(
 
     serves = facts.quantization or facts.dtype or "none"
     compared: tuple[tuple[str, Any, Any, Callable[[Any, Any], bool]], ...] = (
-        ("the setting asks for version {}, but this is {}", spec.version, facts.version, lambda a, b: is_of(b, a)),
+        ("the setting asks for version {}, but this is {}", spec.version, facts.version, lambda _, b: will_do(b, spec)),
         ("the setting asks for quantization {}, but it serves {}", spec.quantization, serves, same_weights),
         ("the model's files are {}, but it serves {}", files, facts.quantization, same_weights),
         ("the setting asks for a context of {} tokens, but a request may have {}", spec.max_model_len,
