@@ -45,7 +45,7 @@ REAL = {
         "accelerators", "busy_machine", "charts", "cli", "compare_cli", "completion", "container", "docs_commands",
         "embedded", "environment", "fleet", "frames", "golden_real", "host", "model", "offline", "peaks",
         "probe_server", "protocols", "replicas", "report_cli", "rig", "runs", "shipped_studies", "software", "sql",
-        "start", "study", "telemetry", "tgi", "twins", "two_rigs", "versions", "wire", "workload",
+        "start", "study", "telemetry", "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload",
     )
 }  # fmt: skip
 

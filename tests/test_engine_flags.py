@@ -154,7 +154,7 @@ def test_a_slip_is_refused_before_anything_starts(line: str, refusal: str, dry_r
     ("line", "version", "shown"),
     [
         ("engines start llamacpp -m x.gguf -ngl 99 -fa 1 -c 4096 -np 16 -t 8 -cb", "6327",
-         "-ngl 99 -fa on -c 4096 -np 16 -t 8 --cont-batching"),  # as this build reads them
+         "-ngl 99 -fa on -c 4096 -np 16 -t 8 -cb"),  # as this build reads them
         ("engines start sglang --model-path org/m --tp 8 --mem-fraction-static 0.8 --host 0.0.0.0", "0.5.2",
          "--tp 8 --mem-fraction-static 0.8"),
         ("engines start tgi --model-id org/m --num-shard 8 --max-total-tokens 130000 --sharded true", "2.3",

@@ -56,7 +56,7 @@ def test_fields_come_back_from_their_flags() -> None:
     o = parser.parse_args(["-tp", "2", "--engine-env", "A=b", "--no-enable-prefix-caching", "--devices"])
     assert flags.values(o, EngineSpec) == {
         "tensor_parallel": 2, "pipeline_parallel": 1, "devices": [], "replicas": 1, "prefix_caching": False,
-        "args": [], "env": {"A": "b"}, "before": [], "after": [], "ready_stall_s": 600.0,
+        "args": [], "env": {"A": "b"}, "before": [], "after": [], "prepare": [], "ready_stall_s": 600.0,
     }  # fmt: skip
     assert flags.given(o, EngineSpec) == [
         "--tensor-parallel-size", "--devices", "--enable-prefix-caching", "--engine-env",

@@ -36,6 +36,7 @@ LINES = [
     ("vllm", "fallback", "Your GPU does not have native support for FP8 computation but FP8 quantization is used."),
     ("vllm", "fallback", "Custom allreduce is disabled because it's not supported on more than two PCIe-only GPUs."),
     ("vllm", "fallback", "Using a slow tokenizer. This might cause a significant slowdown."),
+    ("vllm", "unsupported", "This model does not officially support disabling chunked prefill. Disabling this manually"),
     ("vllm", "changed", "Chunked prefill is not supported on CPU, disable it."),
     ("vllm", "changed", "Disabling prefix caching for TRITON_MLA / FLASHINFER with batch invariance."),
     ("vllm", "changed",

@@ -455,6 +455,8 @@ CHECKS = (
             "The variable has no effect. Correct its name, or remove it."),
         "engine.setting_ignored": ("doubt", "By its log, the engine ignores a flag or variable.",
             "The figures don't show its effect. Remove it, or use a version that supports it."),
+        "engine.setting_unsupported": ("note", "By its log, the engine uses a setting that it doesn't officially support "
+            "for this model.", "Check its outputs before you publish figures."),
         "engine.setting_changed": ("doubt; note for a default that depends on the model",
             "By its log, the engine turned a feature on or off, or lowered a limit.",
             "State the actual setting with the figures, or set it explicitly."),

@@ -74,6 +74,7 @@ _REMARKS: dict[About, tuple[str, Level, str]] = {
     "unknown_variable": ("engine.unknown_variable", "doubt", "The engine doesn't know an environment variable"),
     "ignored": ("engine.setting_ignored", "doubt", "The engine ignores a setting"),
     "changed": ("engine.setting_changed", "doubt", "The engine changed a setting"),
+    "unsupported": ("engine.setting_unsupported", "note", "The engine doesn't officially support a setting"),
     "chosen": ("engine.setting_changed", "note", "The engine chose a setting"),
     "eager": ("engine.no_graphs", "doubt", "The engine runs without CUDA graphs or compilation"),
     "fallback": ("engine.fallback", "doubt", "The engine doesn't use its fastest implementation"),

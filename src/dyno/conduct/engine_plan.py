@@ -8,6 +8,7 @@ import msgspec
 
 from dyno import secrets
 from dyno.engines import container, image
+from dyno.engines.caches import Caches
 from dyno.engines.kinds import kind_of
 from dyno.engines.kinds.base import EngineKind, Program
 from dyno.engines.launch import WORKER, allowed, contained, launches, locate, shown, spec_secrets
@@ -64,7 +65,10 @@ class EnginePlan:
         self.assumed = wanted if dry and spec.devices and not present else None
         vendor = _vendor(rig) or self.assumed
         ports = _ports(spec, port or spec.port, dry)
-        self.launches: list[Launch] = launches(self.kind, spec, self.program, ports, self.devices, vendor, batch)
+        names = [a.name for a in rig.accelerators if a.index in self.devices]
+        self.caches = Caches(spec, self.program.version, names)
+        planned = launches(self.kind, spec, self.program, ports, self.devices, vendor, batch)
+        self.launches: list[Launch] = [self.caches.into(launch, i) for i, launch in enumerate(planned)]
         self.misspelt = misspelt(spec.kind, None if spec.container else self.program.python, spec.env, os.environ)
         self.cleanups: list[list[str]] = [[] for _ in ports]
         self.tool: str | None = None
@@ -72,7 +76,7 @@ class EnginePlan:
         self.withheld: dict[str, str] = {}  # exported variables that they don't get, and why
         if box := self._pinned(spec).container:
             self.tool = (box.tool or "docker") if dry else container.tool(box.tool)
-            self._into_containers(box, self.tool, vendor)
+            self._into_containers(self.caches.mounted(box), self.tool, vendor)
 
     def _pinned(self, spec: EngineSpec) -> EngineSpec:
         if spec.container is None or self.image is None:
@@ -262,6 +266,7 @@ class EnginePlan:
             yield from (shown(Launch(command, {}, 0)) for command in commands)
             if line := self.not_passed():
                 yield f"# {line}"
+        yield from self.caches.lines()
         yield from map(self.command, self.spec.before)
         yield from (self.clean(shown(launch)) for launch in self.launches)
         yield from (f"{self.command(command)}    # after the engine" for command in self.spec.after)

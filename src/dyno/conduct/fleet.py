@@ -12,10 +12,12 @@ import msgspec
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.lifecycle import Below, Changed, Life, Say, around, describe, look_at, silent, start, verify
 from dyno.conduct.start_watch import StartWatch
+from dyno.conduct.tuning import provide
 from dyno.engines import port
 from dyno.engines.engine import Engine
 from dyno.engines.launch import public_spec
 from dyno.errors import EngineError, TargetError
+from dyno.facts.engine import Preparation
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Request
 from dyno.http import Url
@@ -67,6 +69,7 @@ def running(
     """Start the copies, wait for a completed generation from each, verify them; stop them on leaving."""
     fleet = Fleet(plan, changed)
     engines = fleet.engines
+    fleet.preparations = prepare(plan, headers, say, below)
     with around(fleet, folder, say, below):
         plan = fleet.plan  # perhaps another, by the version of an image that was pulled
         say(f"Starting {describe(plan)}")
@@ -92,6 +95,11 @@ def running(
             raise
         if death := fleet.death():
             fleet.note(died=death)
+
+
+def prepare(plan: EnginePlan, headers: dict[str, str], say: Say, below: Below) -> list[Preparation]:
+    """Make the setting's preparations by a server, also for an offline run."""
+    return provide(plan, headers, lambda p, folder: running(p, folder, headers, say, lambda _: None, below), say, below)
 
 
 def _wait_ready(engine: Engine, fleet: Fleet, headers: dict[str, str], watch: StartWatch) -> float:

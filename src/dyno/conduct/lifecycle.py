@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -25,7 +25,7 @@ from dyno.engines.launch import public
 from dyno.engines.log import excerpt, private, scrub
 from dyno.engines.process import CpuShare, EngineProcess
 from dyno.errors import EngineError
-from dyno.facts.engine import EngineFacts, Launch
+from dyno.facts.engine import EngineFacts, Launch, Preparation
 from dyno.facts.target import TargetFacts, TargetSpec, known
 from dyno.http import Client, Url
 from dyno.measure.agreement import differences
@@ -63,6 +63,7 @@ class Life:
         self.plan, self._changed = plan, changed
         self.peaks = plan.peaks()  # the first time it may be measured: before the engine is there
         self.engines: list[Engine] = []
+        self.preparations: list[Preparation] = []
         self.up = False  # it came up, and is what was asked for
         self.facts = EngineFacts(
             kind=plan.kind.name,
@@ -142,6 +143,10 @@ def around(engine: Life, folder: Path, say: Say, below: Below = silent) -> Itera
         for variable in plan.misspelt:
             say(variable.describe())
         _provide_image(engine, log, say, below)
+        caches = engine.plan.caches
+        last.callback(caches.discard)
+        if preparations := [*engine.preparations, *caches.create()]:
+            engine.note(preparations=preparations)
         try:
             yield
         finally:
@@ -318,7 +323,9 @@ def _commands(plan: EnginePlan, when: Literal["before", "after"], log: Path, say
             raise EngineError(f"The command {shown_as!r} ({when} the engine) {lines} Read {log} for the rest.")
 
 
-def run_command(command: str | list[str], log: Path, clean: Callable[[str], str], below: Below) -> str:
+def run_command(
+    command: str | list[str], log: Path, clean: Callable[[str], str], below: Below, env: Mapping[str, str] | None = None
+) -> str:
     """Run a command without a time limit, show its output and append it to the log. Return how it failed, if it did.
 
     Its output goes to the file itself: what the command leaves in the background may hold it open. In dyno's own
@@ -327,8 +334,9 @@ def run_command(command: str | list[str], log: Path, clean: Callable[[str], str]
     with open(log, "ab", opener=private) as out:
         shown = start = out.tell()
         process = subprocess.Popen(
-            command, shell=isinstance(command, str), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
-        )
+            command, shell=isinstance(command, str), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
+        )  # fmt: skip
     try:
         while True:
             code = process.poll()

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from dyno.conduct.engine_plan import EnginePlan
+from dyno.conduct.fleet import prepare
 from dyno.conduct.lifecycle import Below, Changed, Life, Say, around, describe, look_at, silent, start, verify
 from dyno.conduct.start_watch import StartWatch
 from dyno.engines.engine import Engine
@@ -130,6 +131,7 @@ class Worker(Life):
 def working(plan: EnginePlan, folder: Path, say: Say, changed: Changed, below: Below = silent) -> Iterator[Worker]:
     """Load the engine and verify it; end it on leaving."""
     worker = Worker(plan, changed)
+    worker.preparations = prepare(plan, {}, say, below)
     with around(worker, folder, say, below):
         plan = worker.plan  # perhaps another, by the version of an image that was pulled
         say(f"Loading {describe(plan)}")

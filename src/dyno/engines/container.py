@@ -252,6 +252,11 @@ def pid(launch: Launch) -> int:
     return int(answer) if answer.isdecimal() else 0
 
 
+def shell(launch: Launch, image: str, command: str) -> list[str]:
+    """Return a shell command in a container like that of a launch. The last --entrypoint counts."""
+    return [*launch.argv[: launch.argv.index(image)], "--entrypoint", "sh", image, "-c", command]
+
+
 def remove_command(tool: str, name: str) -> list[str]:
     """Return the command that ends a container at once, if it still runs: podman's `rm -f` alone waits 10 s."""
     return ["sh", "-c", '"$0" kill "$1"; "$0" rm -f "$1"', tool, name]

@@ -48,6 +48,7 @@ _VLLM: _Patterns = {
     r"|sampling unavailable: [^\n]*falling back|Cannot use (?:FA version|FlashAttention|FlashInfer|ROCm custom)"
     r"|does not have native support for FP\d|does not support native MX|Emulation\w* MO?o?E backend"
     r"|precluded higher-priority backend|Custom allreduce is disabled (?:because|due)|Using a slow tokenizer",
+    "unsupported": r"does not officially support (?:disabling )?(?:prefix caching|chunked prefill)",
     "changed": r"[Dd]isabl(?:ing|ed)(?: unsupported)? (?:prefix caching|chunked prefill)"
     r"|(?:[Pp]refix caching|[Cc]hunked prefill) is not supported [^\n]{0,60}disabl(?:e|ing) it"
     r"|do not support chunked prefill nor prefix caching|not supported [^\n]{0,40}and has been disabled"

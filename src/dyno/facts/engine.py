@@ -127,6 +127,17 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     after: Annotated[
         list[str], Option("--engine-after", "CMD", "shell command to run after the engine has stopped; repeatable")
     ] = []  # whatever happened
+    prepare: Annotated[
+        list[str],
+        Option("--engine-prepare", "NAME", "tune its kernels in a start of their own and keep the result: tunableop, "
+               "hipblaslt (AMD)", nargs="+"),
+    ] = []  # fmt: skip
+    compile_cache: Annotated[
+        Literal["on", "off"] | None,
+        Option("--engine-compile-cache",
+               help="on: one compile cache for all starts of the setting; off: an empty one for each start "
+               "(default: the engine's)"),
+    ] = None  # fmt: skip
     # Without an engine at hand, the one whose flags are meant.
     version: Annotated[str | None, Option("--engine-version", "V", "required version (default: any)")] = None
     accepts: Annotated[
@@ -192,6 +203,17 @@ class Limits(msgspec.Struct, frozen=True):
     spreads: bool = False  # over all devices that it sees, and the host's memory
 
 
+class Preparation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an engine has been given that was kept from an earlier start, or made before this one."""
+
+    name: str
+    reused: bool = False
+    took_s: float | None = None  # to make it, when it was made
+    files: list[str] = []
+    image: str | None = None  # that it was made in, with its digest
+    created: str = ""  # UTC, ISO 8601
+
+
 class Misspelt(msgspec.Struct, frozen=True):
     """An environment variable that the engine probably doesn't read."""
 
@@ -211,7 +233,7 @@ class Misspelt(msgspec.Struct, frozen=True):
 # What a line of an engine's log is about. offloaded: a part of the layers only. chosen: by the engine, as it does by
 # default.
 About = Literal["unknown_variable", "deprecated", "ignored", "changed", "chosen", "eager", "fallback", "untuned",
-                "kv_scales", "preempted", "offloaded", "swap_space"]  # fmt: skip
+                "kv_scales", "preempted", "offloaded", "swap_space", "unsupported"]  # fmt: skip
 
 
 class Remark(msgspec.Struct, frozen=True):
@@ -234,6 +256,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     image: str | None = None  # the container's, with its digest
     withheld: dict[str, str] = {}  # exported variables that the container did not get, and why
     program: str = ""  # where it was found, in words
+    preparations: list[Preparation] = []  # outside ready_s
     stop_s: float | None = None  # None: not stopped yet
     memory_held_bytes: int = 0  # of the accelerators, that was not given back
     died: str | None = None  # under load: its last words

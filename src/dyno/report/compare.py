@@ -2,12 +2,10 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from dyno.compare.compare import CONFIDENCE
-from dyno.facts.comparison import Comparison, Difference, GateResult, Pairing, Side
+from dyno.facts.comparison import CONFIDENCE, LEAST_VARIATION, Comparison, Difference, GateResult, Pairing, Side
 from dyno.facts.finding import Finding
 from dyno.facts.load import Load
 from dyno.facts.metric import latency, words
-from dyno.measure.estimate import LEAST_VARIATION
 from dyno.numbers import UNKNOWN, change, change_interval, count, many, number, percent
 from dyno.report.block import finding_lines
 from dyno.report.table import Table, markdown, terminal, text_table
@@ -227,7 +225,7 @@ def sentences(p: Pairing, figures: int) -> Iterator[str]:
             yield f"{where} is {_in_words(word, p)} in {which}, {_how(sure)}."
     if perhaps := [d for d in p.differences if d.word.startswith("perhaps ")]:
         some = ", ".join(f"{words(d.metric)} {d.word[8:]}" for d in perhaps)
-        by_chance = f"chance alone gives {number(figures * (1 - CONFIDENCE))} such results on average"
+        by_chance = f"chance alone gives {format(figures * (1 - CONFIDENCE), '.2g')} such results on average"
         yield f"Perhaps: {some}. Inconclusive after correction for {figures} figures: {by_chance}."
     measured = [d for d in p.differences if d.smallest is not None]
     if same := [d for d in measured if d.word == "no difference detected"]:
