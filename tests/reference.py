@@ -189,15 +189,10 @@ def _type(hint: Any) -> str:
 
 
 def findings() -> str:
-    rows = [[code(name), about.levels, places, about.when] for name, about, places in reference()]
-    return table(["finding", "level", "in", "when"], rows)
-
-
-def findings_with_advice() -> str:
     parts = []
     for family, rows in itertools.groupby(reference(), key=lambda row: row[0].partition(".")[0]):
-        cells = [[code(name), about.levels, about.when, about.advice] for name, about, _ in rows]
-        parts += [f"## {family}", table(["finding", "level", "when", "advice"], cells)]
+        cells = [[code(name), about.levels, places, about.when, about.advice] for name, about, places in rows]
+        parts += [f"## {family}", table(["finding", "level", "in", "when", "advice"], cells)]
     return "\n\n".join(parts)
 
 
@@ -278,7 +273,6 @@ PARTS: dict[str, Callable[..., str]] = {
     "exit-codes": codes,
     "study-keys": study_keys,
     "findings": findings,
-    "findings-with-advice": findings_with_advice,
     "metrics": metrics,
     "definitions": definitions,
     "settings": settings,

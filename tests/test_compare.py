@@ -13,13 +13,13 @@ from dyno.checks.comparability import things_changed
 from dyno.compare import gate
 from dyno.compare.compare import compare
 from dyno.errors import UsageError
-from dyno.facts.comparison import Comparison, Difference, Pairing
+from dyno.facts.comparison import LEAST, Comparison, Difference, Pairing
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Figure, Row, Samples, Setting
 from dyno.facts.metric import better, words
 from dyno.facts.rig import Rig
 from dyno.measure import statistics
-from dyno.measure.estimate import ALLOWED, LEAST, estimates
+from dyno.measure.estimate import ALLOWED, estimates
 from dyno.measure.pairs import pair
 from dyno.report.conclusion import conclude
 from dyno.report.entries import entries

@@ -14,6 +14,7 @@ import msgspec
 
 from dyno import secrets
 from dyno.errors import TargetError, UsageError, limit_advice
+from dyno.numbers import count
 from dyno.transport import DIRECT, ProxyRefused, Transport, granted, login_wanted, tunnel
 
 LARGEST_BYTES = 16 << 20  # of an answer, head and framing included: a million token ids are 8 MB
@@ -116,8 +117,9 @@ class Route:
         if isinstance(error, FileNotFoundError) and self.url.unix:
             return f"No socket {self.url.unix}. Start the server, or give its path with --base-url."
         if isinstance(error, TimeoutError):
+            limit_s = count(within_s or self.via.connect_timeout_s)
             return (
-                f"{to} accepted no connection within {within_s or self.via.connect_timeout_s:g} s (--connect-timeout). "
+                f"{to} accepted no connection within {limit_s} s (--connect-timeout). "
                 "Check the address, and whether a firewall blocks it."
             )
         if isinstance(error, OSError) and error.errno and error.errno < 0:
@@ -282,9 +284,9 @@ class Client:
                 problem = f"{where} answers with more than {self._largest >> 20} MB, more than dyno reads."
             except TimeoutError:
                 silence = self._route.via.read_timeout_s
-                problem = f"{where} sent no complete answer within {self._timeout_s:g} s."
+                problem = f"{where} sent no complete answer within {count(self._timeout_s)} s."
                 if silence is not None and time.monotonic() < deadline:
-                    problem = f"{where} sent nothing for {silence:g} s (--read-timeout)."
+                    problem = f"{where} sent nothing for {count(silence)} s (--read-timeout)."
             except (http.client.HTTPException, OSError, ValueError) as e:
                 # A kept-alive connection may have been closed by the server meanwhile: once more, afresh.
                 if attempt == 1 and isinstance(e, http.client.RemoteDisconnected | ConnectionResetError):

@@ -1,6 +1,6 @@
 """The list of checks: each states its findings, their levels, when they appear and what to do, and the evidence needed.
 
-METHOD.md and the documentation list the findings from here.
+The documentation lists the findings from here.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -61,7 +61,7 @@ def add(p: argparse.ArgumentParser) -> None:
         help="price per accelerator-hour: 2.99, or by name H100=2.99; per machine: machine=12; repeatable",
     )
     p.add_argument("--prices", type=Path, metavar="FILE", help="price file, see docs/reports.md (default: none)")
-    settings.add_runs(p, "directory of dyno runs (default: runs)")
+    settings.add_runs(p, "folder of dyno runs (default: runs)")
     exit_codes.add(p)
     p.set_defaults(command=audit)
 
@@ -73,7 +73,7 @@ def add_import(p: argparse.ArgumentParser) -> None:
     )
     p.epilog = _FORMATS + _IMPORTS
     p.add_argument("files", nargs="+", metavar="FILE", help="result files, reports, logs or folders of them")
-    settings.add_runs(p, "directory of dyno runs (default: runs)")
+    settings.add_runs(p, "folder of dyno runs (default: runs)")
     p.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder to store them in (default: runs/imports)")
     p.add_argument("--no-text", action="store_true", help="store figures, settings, commands and tables, but no prose")
     p.add_argument(

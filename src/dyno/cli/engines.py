@@ -14,7 +14,7 @@ import msgspec
 from dyno.cli import flags, images, settings
 from dyno.errors import EngineError, UsageError
 from dyno.facts import llama
-from dyno.numbers import human_bytes
+from dyno.numbers import human_bytes, setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -127,10 +127,11 @@ def start_engine(options: argparse.Namespace) -> int:
 
 def _lines(fleet: "Fleet") -> "Iterator[str]":
     """Describe the engine by what it reports of itself."""
-
     for name, value in msgspec.structs.asdict(fleet.target).items():
         if value is not None and name != "model":
-            yield f"{name.replace('_', ' '):<22} {value}"
+            words = ", ".join(map(str, value)) if isinstance(value, list) else setting(value)
+            words = human_bytes(value) if name.endswith("_bytes") else words
+            yield f"{name.removesuffix('_bytes').replace('_', ' '):<22} {words}"
 
 
 def _report_ready(engine: str, urls: "Sequence[str]", model: str, slots: int | None = None, load: str = _LOAD) -> None:

@@ -56,7 +56,7 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument(
         "--url",
         metavar="URL",
-        help="address of the published page, or of its directory with a / at the end (default: none)",
+        help="address of the published page, or of its folder with a / at the end (default: none)",
     )
     p.add_argument(
         "--price",
@@ -81,7 +81,7 @@ def add(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--width", type=int, default=720, metavar="PIXELS", help="width of pictures (default: 720)")
     p.add_argument("--dark", action="store_true", help="pictures on a dark background")
-    settings.add_runs(p, "directory of dyno runs (default: runs)")
+    settings.add_runs(p, "folder of dyno runs (default: runs)")
     exit_codes.add(p)
     p.set_defaults(command=run)
 
@@ -176,7 +176,7 @@ def _check(options: argparse.Namespace, outputs: Sequence[Path]) -> None:
                 f"-o {path}: unknown format. Use {', '.join(_FORMS)}: the format follows from the file extension."
             )
         if path.is_dir():
-            raise UsageError(f"-o {path} is a directory. Name a file in it: {path / 'report.html'}.")
+            raise UsageError(f"-o {path} is a folder. Name a file in it: {path / 'report.html'}.")
     if options.url and not options.url.startswith(("http://", "https://")):
         raise UsageError(f"--url {options.url}: give the full address, beginning with http:// or https://.")
     if not 100 <= options.width <= 8000:
@@ -224,7 +224,7 @@ def _write(report: Report, charts: list[Chart], output: Path, options: argparse.
 
 
 def _write_page(report: Report, charts: list[Chart], output: Path, url: str = "") -> list[Path]:
-    """`url`: of the page, or of its directory. With it goes a picture for link previews."""
+    """`url`: of the page, or of its folder. With it goes a picture for link previews."""
     from dyno.report.page import Address, main_chart, page
     from dyno.report.picture import card
 

@@ -189,7 +189,7 @@ def _conclude(
 
 
 def given_variables(words: list[str]) -> dict[str, str]:
-    """Read variables from the command line. A relative path there starts in the working directory."""
+    """Read variables from the command line. A relative path there starts in the working folder."""
     given = flags.pairs(words, "--set")
     return {k: str(Path(v).absolute()) if v.startswith(("./", "../")) else v for k, v in given.items()}
 

@@ -44,7 +44,7 @@ _EXAMPLES = """examples:
   dyno runs tag my-study --add published --remove draft
   dyno runs pack my-study -o my-study.tar.zst"""
 
-_RUNS = "directory of runs and studies (default: runs)"
+_RUNS = "folder of runs and studies (default: runs)"
 _JSON = "print JSON, with full values"
 
 
@@ -63,13 +63,13 @@ def add(p: argparse.ArgumentParser) -> None:
             type=Path,
             default=argparse.SUPPRESS,
             metavar="DIR",
-            help="directory of runs and studies (default: runs)",
+            help="folder of runs and studies (default: runs)",
         )
         v.set_defaults(command=command)
         return v
 
     v = verb("list", "list runs and studies, or the trials of a study", list_)
-    v.add_argument("paths", nargs="*", metavar="PATH", help="a study, or a directory of runs")
+    v.add_argument("paths", nargs="*", metavar="PATH", help="a study, or a folder of runs")
     _list_flags(v, default=argparse.SUPPRESS)
     v = verb("show", "print a result again; decode it first if dyno was killed", show)
     v.add_argument("run", nargs="+", metavar="RUN", help="runs, studies, or other tools' result files")

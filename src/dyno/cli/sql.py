@@ -37,7 +37,7 @@ def add(p: argparse.ArgumentParser) -> None:
     p.epilog = _EXAMPLES
     p.add_argument("query", nargs="?", metavar="QUERY", help="SQL; - reads standard input")
     p.add_argument("--file", type=Path, metavar="FILE", help="read the query from a file (default: QUERY)")
-    settings.add_runs(p, "directory of runs and studies (default: runs)")
+    settings.add_runs(p, "folder of runs and studies (default: runs)")
     how = p.add_mutually_exclusive_group()
     for name, text in (("csv", "CSV, with full values"), ("json", "JSON, with full values"), ("markdown", "Markdown")):
         how.add_argument(f"--{name}", dest="how", action="store_const", const=name, help=f"print {text}")

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dyno.checks import objections
 from dyno.checks.comparability import Two
 from dyno.compare.gate import Gate, judge
-from dyno.facts.comparison import Comparison, Difference, Estimate, LeftOut, Pairing, Side, Summary, Word
+from dyno.facts.comparison import CONFIDENCE, Comparison, Difference, Estimate, LeftOut, Pairing, Side, Summary, Word
 from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.imported import Row, RowKind
 from dyno.facts.metric import THROUGHPUTS, better
@@ -19,7 +19,6 @@ from dyno.measure.points import load_of
 from dyno.measure.statistics import quantile, two_sided, welch_df
 from dyno.numbers import setting
 
-CONFIDENCE = 0.95
 POWER = 0.8
 MARGIN = 0.05  # an interval within ± this says that there is no difference to speak of
 _MOST_REPEATS = 100  # that anybody is advised to make

@@ -17,7 +17,7 @@ from dyno.facts.workload import Request
 from dyno.http import Client, Url
 from dyno.load.progress import Progress, Stop
 from dyno.load.protocols import PROTOCOLS, Asked
-from dyno.numbers import many, number
+from dyno.numbers import count, many, number
 from dyno.probe import host, server
 from dyno.probe.telemetry import metrics
 from dyno.probe.telemetry.sampler import Sampler
@@ -128,7 +128,7 @@ class Session(msgspec.Struct, frozen=True):
             while busy := self._busy(clients):
                 if time.monotonic() > deadline:
                     raise TargetError(
-                        f"{spec.base_url} is not idle: {busy}, {within_s:g} s after dyno's last request. Is "
+                        f"{spec.base_url} is not idle: {busy}, {count(within_s)} s after dyno's last request. Is "
                         "another client using it?"
                     )
                 time.sleep(_LOOK_S)

@@ -6,6 +6,13 @@ import msgspec
 
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.load import Scalar
+from dyno.numbers import percent
+
+CONFIDENCE = 0.95
+# Deviation from run to run, as a share of a figure, that no machine stays below for long, however well a few repeats
+# agree: clocks, heat, memory layout.
+LEAST = 0.005
+LEAST_VARIATION = f"assuming run-to-run variation of at least {percent(LEAST)}"
 
 # How it is known how far a figure may be off. shared: a single run, assumed to vary as the other side's repeats do.
 Basis = Literal["repeats", "shared", "requests", "iterations", "slices", "deviation", "stderr", ""]

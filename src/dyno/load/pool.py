@@ -10,6 +10,7 @@ from dyno.errors import TargetError, UsageError, limit_advice
 from dyno.http import Route, tls_context
 from dyno.load.connection import IN, OUT, Connection, Poller, Replica, begin
 from dyno.load.plan import Plan
+from dyno.numbers import count
 from dyno.units import NS_PER_S, ns
 
 AHEAD_NS = NS_PER_S // 2  # connections are opened this long before a request needs them
@@ -86,7 +87,8 @@ class Pool:
                 short = min(self.replicas, key=lambda r: len(r.idle))
                 raise TargetError(
                     f"{short.url} accepted only {len(short.idle)} of {wanted // len(self.replicas)} connections within "
-                    f"{allowed_ns / NS_PER_S:g} s. Lower --max-concurrency, or raise the server's limit on connections."
+                    f"{count(allowed_ns / NS_PER_S)} s. Lower --max-concurrency, or raise the server's limit on "
+                    "connections."
                 )
         now = now_ns()
         for replica in self.replicas:

@@ -28,6 +28,7 @@ from dyno.load.pool import AHEAD_NS, Pool
 from dyno.load.progress import Progress, Stop, reported_tokens
 from dyno.load.scheduling import Poll, Priority, Stalls
 from dyno.load.spool import CLOCK, END, NO_STAMP, READ, SENT, SINCE, TIMES, TURN, Spool, pack
+from dyno.numbers import count
 from dyno.units import NS_PER_MS, NS_PER_S, ns
 
 FLUSH_BYTES = 131_072
@@ -622,18 +623,18 @@ class Wire:
         pool, via = self._pool, self._routes[0].via
         pool.give_up(now)
         self._fail_in_flight(
-            f"timeout: not connected within {via.connect_timeout_s:g} s (--connect-timeout)",
+            f"timeout: not connected within {count(via.connect_timeout_s)} s (--connect-timeout)",
             lambda s: pool.connects_late(s, now),
         )
         if via.read_timeout_s is not None:
             silent = now - ns(via.read_timeout_s)
             self._fail_in_flight(
-                f"timeout: no byte for {via.read_timeout_s:g} s (--read-timeout)",
+                f"timeout: no byte for {count(via.read_timeout_s)} s (--read-timeout)",
                 lambda s: s.sent_ns and max(s.sent_ns, s.read_ns) < silent,
             )
         too_old = now - self._timeout_ns
         self._fail_in_flight(
-            f"timeout: not finished {self._timeout_ns / NS_PER_S:g} s after it was sent (--request-timeout-sec)",
+            f"timeout: not finished {count(self._timeout_ns / NS_PER_S)} s after it was sent (--request-timeout-sec)",
             lambda s: (s.sent_ns or s.idle_ns) < too_old,  # not sent: still connecting
         )
 

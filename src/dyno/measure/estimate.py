@@ -6,23 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dyno.facts.comparison import Basis, Estimate
+from dyno.facts.comparison import LEAST, Basis, Estimate
 from dyno.facts.imported import Row, Samples
 from dyno.facts.metric import SAMPLED, STEMS, THROUGHPUTS, latency
 from dyno.measure import statistics
 from dyno.measure.statistics import Error, welch_df
-from dyno.numbers import percent
 
 _BY_TIME = (*THROUGHPUTS, "input_throughput")
 _SAME = {"median": "p50", "p50": "median"}
 _MANY = 1e9  # degrees of freedom: as good as known
-# Deviations from run to run, as shares of a figure: clocks, heat, memory layout. LEAST is what no machine stays below
-# for long, however well a few repeats agree. ALLOWED is added to a single run's own error, which knows nothing of the
-# next run: on an H200 under full load two runs deviated by 0.5 to 3 %, on two shared cores by 3 %.
-LEAST = 0.005
-LEAST_VARIATION = f"assuming run-to-run variation of at least {percent(LEAST)}"
-_NO_REQUESTS = "a single result without its requests has no error estimate; repeat it"
+# Added to a single run's own error, which knows nothing of the next run: on an H200 under full load two runs deviated
+# by 0.5 to 3 %, on two shared cores by 3 %.
 ALLOWED = 0.02
+_NO_REQUESTS = "a single result without its requests has no error estimate; repeat it"
 
 
 def value_of(row: Row, metric: str) -> float | None:

@@ -11,6 +11,7 @@ from dyno import files
 from dyno.errors import TargetError
 from dyno.facts.target import CONTROL, TargetFacts, TargetSpec, is_name, known
 from dyno.http import Client, Url
+from dyno.numbers import count
 from dyno.transport import DIRECT, Transport
 
 _MODELS_MAX = 1000  # of a list: a gateway's has hundreds
@@ -51,9 +52,10 @@ def look_at_all(clients: Sequence[Client], spec: TargetSpec) -> TargetFacts:
         for field, name in _SAME.items():
             a, b = getattr(first, field), getattr(other, field)
             if a != b:
+                one, two = (", ".join(v) if isinstance(v, list) else str(v) for v in (a, b))
                 raise TargetError(
                     f"{clients[0].url} and {client.url} are not copies of one server: the first has {name} "
-                    f"{str(a)[:300]}, the other {str(b)[:300]}. Give both the same settings, or measure each alone."
+                    f"{one[:300]}, the other {two[:300]}. Give both the same settings, or measure each alone."
                 )
     return first
 
@@ -246,4 +248,4 @@ def wait_ready(url: Url, headers: dict[str, str], path: str, body: Any, timeout_
         if last.completed:
             return
         time.sleep(min(1.0, max(left, 0)))
-    raise TargetError(f"{url} was not ready within {timeout_s:g} s: {last.problem}")
+    raise TargetError(f"{url} was not ready within {count(timeout_s)} s: {last.problem}")

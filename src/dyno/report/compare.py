@@ -2,12 +2,10 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from dyno.compare.compare import CONFIDENCE
-from dyno.facts.comparison import Comparison, Difference, GateResult, Pairing, Side
+from dyno.facts.comparison import CONFIDENCE, LEAST_VARIATION, Comparison, Difference, GateResult, Pairing, Side
 from dyno.facts.finding import Finding
 from dyno.facts.load import Load
 from dyno.facts.metric import latency, words
-from dyno.measure.estimate import LEAST_VARIATION
 from dyno.numbers import UNKNOWN, change, change_interval, count, many, number, percent
 from dyno.report.block import finding_lines
 from dyno.report.table import Table, markdown, terminal, text_table

@@ -91,8 +91,8 @@ def _power(a: Accelerator) -> str:
         return "unknown"
     default = a.power_cap_default_w
     if default is None:
-        return f"{a.power_cap_w:g} W (default unknown)"
-    return f"{a.power_cap_w:g} W" + (f" of {default:g} W" if default != a.power_cap_w else "")
+        return f"{count(a.power_cap_w)} W (default unknown)"
+    return f"{count(a.power_cap_w)} W" + (f" of {count(default)} W" if default != a.power_cap_w else "")
 
 
 def _pairs(values: dict[str, str], indent: str = "") -> list[str]:

@@ -10,7 +10,7 @@ from dyno.facts.imported import Document
 from dyno.facts.report import CommandText, Sheet
 from dyno.facts.rig import Accelerator, Rig
 from dyno.measure.points import ENGINE
-from dyno.numbers import human_bytes
+from dyno.numbers import human_bytes, setting
 
 _COMMANDS = 60  # of one document
 _ROLES = {"server": "server", "client": "client", "offline": "offline benchmark", "micro": "micro test",
@@ -64,7 +64,7 @@ def _accelerator(a: Accelerator) -> str:
     if a.driver:
         parts.append(f"driver {a.driver}")
     if a.power_cap_w is not None:
-        parts.append(f"power cap {a.power_cap_w:g} W")
+        parts.append(f"power cap {setting(a.power_cap_w)} W")
     parts += filter(None, [a.partition, a.link])
     return ", ".join(parts)
 
@@ -80,7 +80,7 @@ def _environments(documents: Iterable[Document]) -> Iterator[Sheet]:
         for i, settings in enumerate(d.environments):
             line = min((s.line for s in settings.values()), default=0)
             if settings:
-                facts = [(name.replace("_", " "), f"{s.value}") for name, s in settings.items()]
+                facts = [(name.replace("_", " "), setting(s.value)) for name, s in settings.items()]
                 yield Sheet(f"{d.file}:{line}" if line else f"{d.file} ({i + 1})", facts)
 
 
@@ -98,7 +98,7 @@ def _engine(e: EngineFacts) -> Facts:
 
 def _settings(entry: Entry) -> Facts:
     """Settings of a running server, or of another tool's result."""
-    return [(name.replace("_", " "), str(entry.settings[name])) for name in _ENGINE if name in entry.settings]
+    return [(name.replace("_", " "), setting(entry.settings[name])) for name in _ENGINE if name in entry.settings]
 
 
 def commands(

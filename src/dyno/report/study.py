@@ -7,11 +7,12 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from dyno import checks
+from dyno.facts.comparison import LEAST_VARIATION
 from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.spread import Distribution, Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result
-from dyno.measure.estimate import LEAST_VARIATION, half_interval
+from dyno.measure.estimate import half_interval
 from dyno.numbers import UNKNOWN, count, deviating, many, number, percent
 from dyno.report.table import Cell, Column, Line, Table, terminal
 from dyno.screen import styled, verdict_style, wrapped
