@@ -187,8 +187,8 @@ REPORTS = (
         "dstack: TGI and vLLM on 8×MI300X with Llama-3.1-405B (October 2024; the commands are in its repository)",
         {"vllm": "0.6.3", "tgi": "2.3"},
         (
-            "text-generation-launcher --port 8000 --num-shard 8 --sharded true --max-concurrent-requests 8192 "
-            "--max-total-tokens 130000 --max-input-tokens 125000",
+            "MODEL_ID=meta-llama/Llama-3.1-405B-Instruct text-generation-launcher --port 8000 --num-shard 8 "
+            "--sharded true --max-concurrent-requests 8192 --max-total-tokens 130000 --max-input-tokens 125000",
             "ROCR_VISIBLE_DEVICES=0,1,2,3,4,5,6,7 vllm serve $MODEL_ID --tensor-parallel-size=8 --disable-log-requests "
             "--disable-frontend-multiprocessing",
             _SONNET,

@@ -20,7 +20,7 @@ PAGE = ROOT / "docs/report-lines.md"
 PART = re.compile(r"(<!-- lines -->\n).*?(<!-- end -->)", re.DOTALL)
 # What dyno adds to each command.
 OURS = {"--host": "127.0.0.1", "--port": "8000", "--metrics": "", "--alias": None, "--no-enable-prefix-caching": "",
-        "--shard-uds-path": None, "--master-port": None}  # fmt: skip
+        "--shard-uds-path": None, "--master-port": None, "--hostname": "127.0.0.1"}  # fmt: skip
 DEFAULTS = {"--tensor-parallel-size": "1"}  # of all engines: needs no flag
 
 
@@ -50,6 +50,8 @@ def engine(line: str, version: str, dry_run: DryRun) -> str:
     new = {f: v for f, v in got.items() if given.get(f) != v and (f not in OURS or OURS[f] not in (None, v))}
     if not lost and not new:
         return "works"
+    if "MODEL_ID" in line:
+        lost = {"MODEL_ID": "", **lost}
     return f"translated: {code(_words(lost))} → {code(_words(new)) or 'nothing'}"
 
 

@@ -131,7 +131,7 @@ def engine(kind: str, o: argparse.Namespace) -> EngineSpec:
     own |= {"devices": _devices(o.devices), "args": args}
     return EngineSpec(
         kind=kind,
-        model=o.model,
+        model=o.model or (os.environ.get("MODEL_ID") if kind == "tgi" else None),  # as its launcher reads it
         served_name=o.served_model_name,
         container=ContainerSpec(**container) if o.engine_image else None,
         host="127.0.0.1" if kind == "openai" else HOSTS[host],
