@@ -27,7 +27,7 @@ from dyno.screen import styled, wrapped
 if TYPE_CHECKING:
     from dyno.checks.host import HostSetting
     from dyno.conduct.calibration import Calibration
-    from dyno.conduct.preparation import Requirement
+    from dyno.conduct.readiness import Requirement
     from dyno.probe.peaks import KnownPeaks
 
 LEVELS = (64, 256, 512, 1024, 2048)
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 def _for_study(options: argparse.Namespace, machine: Rig) -> int:
     """Print what the study wants of this machine, and the commands that set it."""
     from dyno.cli.run import given_variables, study_path
-    from dyno.conduct import preparation, study_plan
+    from dyno.conduct import readiness, study_plan
 
     study, _ = study_plan.read(study_path(options.study), given_variables(options.set))
     fitting = [name for name, wanted in study.rigs.items() if study_plan.fits(wanted, machine)]
@@ -93,7 +93,7 @@ def _for_study(options: argparse.Namespace, machine: Rig) -> int:
     name = study_plan.choose_rig(study, machine, asked, anyway=True)
     plans = study_plan.plans(study, [p for p in study.trials if p.place.rig == name], machine, dry=False)
     wanted = study.rigs[name] if name else RigWanted()
-    settings, needs = preparation.compared(wanted, machine), preparation.requirements(plans)
+    settings, needs = readiness.compared(wanted, machine), readiness.requirements(plans)
     problems = [in_keys(problem) for problem in study_plan.problems(plans)]
     unmet = [s for s in settings if s.met is False]
     unknown = [s for s in settings if s.met is None]

@@ -73,7 +73,7 @@ def demo(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace) -> int:
     from dyno.checks.host import unmet
     from dyno.conduct import study_plan
-    from dyno.conduct.preparation import prepared
+    from dyno.conduct.readiness import prepared
     from dyno.probe import rig
 
     def say(text: str) -> None:
