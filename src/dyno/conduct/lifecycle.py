@@ -370,7 +370,9 @@ def _show(log: Path, shown: int, clean: Callable[[str], str], below: Below, ende
 
 def _end_tree(process: "subprocess.Popen[bytes]") -> None:
     """End a command and its descendants."""
-    tree = _suspended(psutil.Process(process.pid))
+    tree = []
+    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+        tree = _suspended(psutil.Process(process.pid))
     for end in (psutil.Process.terminate, psutil.Process.resume, psutil.Process.kill):
         for one in tree:
             with contextlib.suppress(psutil.Error):
