@@ -72,7 +72,7 @@ def in_flags(text: str) -> str:
     section = r"(?:(?:engine|container|load|workload|trial)\.)?"
     patterns = {
         rf"(?<![\w.$/-]){section}({names}) = ('[^']*'|[^\s,;:)]*[^\s,;:).])": lambda m: (
-            f"{_flags()[m[1]]} {m[2]}".removesuffix(" []")
+            f"{_flags()[m[1]]} {m[2]}".replace(" []", " without a number")
         ),
         rf"`{section}({names})`": lambda m: _flags()[m[1]],
         rf"(?<![\w.$/'-]){section}({snake})(?![\w'=/-])": lambda m: _flags()[m[1]],

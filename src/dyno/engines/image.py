@@ -104,7 +104,8 @@ def _run(command: list[str], image: str, say: Say, log: Path, below: Say, env: M
     start = log.stat().st_size if log.exists() else 0
     code = _watch(command, {**os.environ, **(env or {})}, log, below)
     if code != 0:
-        lines = excerpt(log, start).strip().splitlines()[-3:]
+        output = excerpt(log, start).strip().splitlines()
+        lines = [line for line in output if line.startswith("Error")][-1:] or output[-3:]  # podman says it at each try
         raise EngineError(
             f'`{tool} {verb}` of {image} exited with code {code}: "{" | ".join(lines)}". Read {log} for the rest.'
         )
