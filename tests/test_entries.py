@@ -101,6 +101,14 @@ def test_two_servers_under_one_load_are_two_series() -> None:
     assert told[0] == told[1] != told[2] == told[3] and "8001" in told[2]
 
 
+def test_runs_of_one_server_are_one_series_and_a_second_run_of_a_load_another() -> None:
+    def run(stamp: int, streams: int) -> Row:
+        return row({}, {"engine": "vllm", "concurrency": streams}, form="run", file=f"runs/{stamp}-ab", tool="dyno")
+
+    some = [run(2, 4), run(1, 4), run(3, 8), run(4, 16)]
+    assert names(some, Loads(some)) == ["vllm (run 2)", "vllm", "vllm", "vllm"]
+
+
 def test_long_names_stay_apart() -> None:
     a, b = named({"engine": "e" * 70 + " A"}, {"engine": "e" * 70 + " B"})
     assert a != b

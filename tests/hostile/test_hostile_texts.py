@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dyno.audit.document import read, read_text
 from dyno.cli.main import main
-from dyno.errors import ImportFailed
+from dyno.errors import ImportFailed, NotFound
 from dyno.facts.imported import Document, Figure, Row
 from dyno.store.imports import load, store
 
@@ -186,7 +186,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "gone.log").symlink_to(tmp_path / "nowhere")
     assert read(tmp_path / "pipe").format == "empty"  # nobody writes into it, and nobody is waited for
     for path in (tmp_path, tmp_path / "gone.log", tmp_path / "missing", Path("/dev/null")):
-        with pytest.raises(ImportFailed):
+        with pytest.raises((ImportFailed, NotFound)):
             read(path)
 
 

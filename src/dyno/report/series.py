@@ -5,6 +5,7 @@ Two results with one name and one load are repeats of each other. Any other resu
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
@@ -23,6 +24,7 @@ _ALOUD = {"verdict", "model_bytes", "parameters", "filename", "task_version", "n
 # Of a file's name, what is of one run alone: run2, seed7, a date; a bare number only after such a word.
 _RUNS = "run|rep|repeat|iter|iteration|trial|try|seed|r"
 _ONE_RUN = re.compile(rf"(?:{_RUNS})\d+|\d{{6,}}|copy|final|{_RUNS}", re.I)
+_ADDRESS = re.compile(r"\S+:\d+")  # a study of flags calls a server by it where it has no label
 _PLAIN = {"FP16", "F16", "FLOAT16", "BF16", "BFLOAT16", "NONE", "AUTO"}  # same as not given
 # Of a load: c8, bs64, 16qps.
 _LOAD_WORD = re.compile(
@@ -88,8 +90,9 @@ def names(rows: Sequence[Row], loads: Loads) -> list[str]:
     out = [_named(f, differing) for f in facts]
     ways: tuple[Callable[[Sequence[Row]], list[str]], ...] = (
         lambda some: _by_settings(some, loads),
-        lambda some: _by_words(some, [row.label for row in some], loads),
+        lambda some: _by_words(some, ["" if _unnamed(row) else row.label for row in some], loads),
         lambda some: _by_words(some, [row.section for row in some], loads),
+        lambda some: _by_turn(some, loads),
         lambda some: _by_words(some, [_file_name(row) for row in some], loads),
         _by_line,
     )
@@ -178,6 +181,18 @@ def _by_words(rows: Sequence[Row], texts: Sequence[str], loads: Loads) -> list[s
     return [" ".join(p for p in words if p not in common) for words in parts]
 
 
+def _by_turn(rows: Sequence[Row], loads: Loads) -> list[str]:
+    """Of dyno's own runs of a server: the first ones of each load are one series, the second ones another."""
+    if any(row.form != "run" or (row.place and not _unnamed(row)) for row in rows):
+        return [""] * len(rows)
+    turns: dict[int, int] = {}
+    counted: Counter[tuple[object, ...]] = Counter()
+    for i in sorted(range(len(rows)), key=lambda i: _file_name(rows[i])):
+        counted[loads.key(rows[i])] += 1
+        turns[i] = counted[loads.key(rows[i])]
+    return [f"(run {turns[i]})" if turns[i] > 1 else "" for i in range(len(rows))]
+
+
 def _by_line(rows: Sequence[Row]) -> list[str]:
     """Return the location: for rows of a table, its first line."""
     if any(row.form == "run" for row in rows):
@@ -196,17 +211,18 @@ def _by_line(rows: Sequence[Row]) -> list[str]:
 
 def _identities(rows: Sequence[Row]) -> list[dict[str, Scalar]]:
     """Facts by which each is named. Where some have their author's name, one that hasn't is called by all it is."""
+    alone = any(row.form == "run" and row.place is None for row in rows)
     called = any(row.series and row.place is None for row in rows)
     one_card = len({str(row.setting("accelerator") or "").lower() for row in rows}) == 1
     silent = any(row.setting("quantization") is None for row in rows)
     out = []
     for row in rows:
         facts: dict[str, Scalar]
-        if (place := row.place) is not None:
+        if (place := row.place) is not None and not (alone and _unnamed(row)):
             facts = {"study": place.study, "rig": place.rig or str(row.setting("accelerator") or "")}
             facts["engine"] = place.engine
             facts |= {k: short(v) for k, v in place.varying("engine").items()}
-        elif row.series:
+        elif row.series and place is None:
             facts = {"series": row.series.strip()}
         elif called and row.form != "run":
             facts = {"series": subject(row, accelerator=not one_card)}
@@ -216,6 +232,11 @@ def _identities(rows: Sequence[Row]) -> list[dict[str, Scalar]]:
             del facts["quantization"]  # where some say nothing of it, to say that there is none is the same
         out.append(facts)
     return out
+
+
+def _unnamed(row: Row) -> bool:
+    """Return whether a study of flags named it by its address."""
+    return row.place is not None and _ADDRESS.fullmatch(row.place.engine) is not None
 
 
 def _settings(row: Row) -> dict[str, Scalar]:
