@@ -95,6 +95,22 @@ class LogFacts(msgspec.Struct, frozen=True):
     startup_s: dict[str, float] = {}
 
 
+def spelled(
+    ways: EngineFlag | Sequence[EngineFlag], value: Any, version: str | None
+) -> tuple[Sequence[str] | None, list[str]]:
+    """Return a setting's words for this version; None where it has none, and the versions that have some."""
+    others = []
+    for way in [ways] if isinstance(ways, EngineFlag) else ways:
+        try:
+            words = way.give(value)
+        except KeyError:
+            continue
+        if within(version, way.since, way.until):
+            return words, []
+        others.append(span(way.since, way.until))
+    return None, others
+
+
 class EngineKind:
     """One subclass for each engine, in a file of its own."""
 
@@ -189,16 +205,9 @@ class EngineKind:
         return out
 
     def _option(self, name: str, value: Any, version: str | None) -> Sequence[str]:
-        ways = self.options.get(name, [])
-        others = []
-        for way in [ways] if isinstance(ways, EngineFlag) else ways:
-            try:
-                words = way.give(value)
-            except KeyError:
-                continue
-            if within(version, way.since, way.until):
-                return words
-            others.append(span(way.since, way.until))
+        words, others = spelled(self.options.get(name, ()), value, version)
+        if words is not None:
+            return words
         known = f" (versions {' or '.join(others)} support it)" if others else ""
         shown = {True: "on", False: "off"}[value] if isinstance(value, bool) else repr(value)
         raise UsageError(

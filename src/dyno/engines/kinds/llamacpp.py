@@ -21,9 +21,8 @@ from dyno.engines.kinds.base import (
     flag,
     last_match,
     one_of,
-    span,
+    spelled,
     switch,
-    within,
     word,
 )
 from dyno.errors import UsageError
@@ -311,16 +310,9 @@ def _slots(spec: EngineSpec) -> int | None:
 
 def _spelled(asked: llama.LlamaSetting, table: EngineFlags, program: str, version: str | None) -> Sequence[str]:
     """Return a setting as this build reads it."""
-    ways = table.get(asked.key, _typed() if table is _SERVER else ())
-    others = []
-    for way in [ways] if isinstance(ways, EngineFlag) else ways:
-        try:
-            words = way.give(asked)
-        except KeyError:
-            continue
-        if within(version, way.since, way.until):
-            return words
-        others.append(span(way.since, way.until))
+    words, others = spelled(table.get(asked.key, _typed() if table is _SERVER else ()), asked, version)
+    if words is not None:
+        return words
     builds = f"; builds {' or '.join(others)} have it" if others else ""
     other = "" if table is _SERVER else ", or measure with --by timers"
     raise UsageError(f"{program} {version or ''}".strip() + f" has no {asked}{builds}. Change it, remove it{other}.")
