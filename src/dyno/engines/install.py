@@ -34,7 +34,6 @@ from dyno.facts.engine import ContainerSpec, is_of
 from dyno.numbers import duration, human_bytes
 
 VARIANTS = ("cpu", "cuda", "rocm", "vulkan")
-WAYS = ("package", "source", "container")
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
