@@ -82,8 +82,8 @@ def twin(path: Path, keep: int = 3) -> str:
         for part, cells in rule.items():
             rule[part] = _scaled(cells, ranks, 999, named) if isinstance(cells, dict) else cells
     for rig in tree.get("rigs", {}).values():
-        rig.pop("accelerator", None)
-        rig.pop("accelerators", None)
+        for key in ("accelerator", "accelerators", "host", "before", "after"):
+            rig.pop(key, None)
     for load in tree["loads"].values():
         if load.get("kind") == "latency":  # else 30 after 10 to warm up
             load.setdefault("iterations", 2)

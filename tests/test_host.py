@@ -9,7 +9,10 @@ import pytest
 
 from dyno.checks import host
 from dyno.cli.main import main
+from dyno.conduct.readiness import prepared
+from dyno.errors import EngineError
 from dyno.facts.rig import HostWanted, Rig
+from dyno.facts.study import RigWanted
 from dyno.probe import rig
 from dyno.probe.accelerators.nvidia import Nvidia
 from machines import AMD, Nvml, executable, mi300x_in_cpx, xeon
@@ -242,3 +245,11 @@ def test_the_doctor_says_what_an_engine_in_a_container_will_fetch(
     assert states["image"] == "not here; pulled at the start"
     assert states["model"] == "not here; the engine downloads it"
     assert states["disk"].endswith(" free")
+
+
+def test_where_both_commands_around_a_study_fail_the_first_one_is_reported() -> None:
+    said: list[str] = []
+    around = prepared(RigWanted(before=["exit 3"], after=["exit 4"]), said.append)
+    with pytest.raises(EngineError, match="'exit 3' .before the study. exited with code 3"), around:
+        raise AssertionError("nothing is measured")
+    assert said == ["Running 'exit 3' (before the study)", "Running 'exit 4' (after the study)"]

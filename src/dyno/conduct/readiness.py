@@ -25,10 +25,15 @@ from dyno.probe.model import looks_local
 @contextlib.contextmanager
 def prepared(wanted: RigWanted, say: Say) -> Iterator[None]:
     """Run the commands of a study's rig before the study; on leaving, whatever happened, those after it."""
-    with lent((signal.SIGTERM, signal.SIGHUP), interrupt), contextlib.ExitStack() as last:
-        last.callback(_run, wanted.after, "after", say)
-        _run(wanted.before, "before", say)
-        yield
+    with lent((signal.SIGTERM, signal.SIGHUP), interrupt):
+        try:
+            _run(wanted.before, "before", say)
+            yield
+        except BaseException:  # that one is reported, not a failure of those after it
+            with contextlib.suppress(EngineError):
+                _run(wanted.after, "after", say)
+            raise
+        _run(wanted.after, "after", say)
 
 
 def _run(commands: Sequence[str], when: str, say: Say) -> None:
