@@ -250,6 +250,6 @@ def test_the_doctor_says_what_an_engine_in_a_container_will_fetch(
 def test_where_both_commands_around_a_study_fail_the_first_one_is_reported() -> None:
     said: list[str] = []
     around = prepared(RigWanted(before=["exit 3"], after=["exit 4"]), said.append)
-    with pytest.raises(EngineError, match="'exit 3' .before the study. exited with code 3"), around:
+    with pytest.raises(EngineError, match=r"'exit 3' .before the study. exited with code 3"), around:
         raise AssertionError("nothing is measured")
     assert said == ["Running 'exit 3' (before the study)", "Running 'exit 4' (after the study)"]
