@@ -16,7 +16,7 @@ ROWS: list[set[str]] = [
     {"checks"},
     {"compare"},
     {"study", "workload", "load", "engines", "probe", "results", "store"},
-    {"report"},
+    {"report", "models"},
     {"audit"},
     {"conduct"},
     {"cli"},

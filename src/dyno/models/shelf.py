@@ -1,0 +1,130 @@
+"""The models that dyno fetched or made, each whole or not there.
+
+$DYNO_HOME/models/NAME/            NAME: Llama-3.1-8B-Instruct-quark-fp8-3fa9c1d2 (a recipe's `name`)
+├── config.json, *.safetensors, …  what was made; of a fetched model nothing: its files are in the Hub's own cache
+├── make.log
+└── dyno.json                      its manifest, written last: without it, the model is incomplete
+"""
+
+import contextlib
+import fcntl
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from dyno.engines.environment import home
+from dyno.errors import StoreError, UsageError
+from dyno.facts.recipe import ModelRecipe
+
+Say = Callable[[str], None]
+_MANIFEST = "dyno.json"
+
+
+class ModelFile(msgspec.Struct, frozen=True):
+    size_bytes: int
+    sha256: str
+
+
+class ModelEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str
+    recipe: ModelRecipe
+    step: Literal["pull", "convert", "quantize"]
+    path: str  # what an engine gets: a folder, or a GGUF file
+    origin: str  # hub:OWNER/NAME@COMMIT or file:PATH, of the first step
+    files: dict[str, ModelFile]  # by their path below `path`, or beside it where that is a file
+    created: str  # UTC, ISO 8601
+    took_s: float = 0.0
+    parent: str | None = None  # the entry that it was made from
+    tool: str | None = None
+    tool_version: str | None = None
+    verified: dict[str, str] = {}  # what was checked → what came of it: types, scales, generation, checksums
+
+    @property
+    def folder(self) -> Path:
+        path = Path(self.path)
+        return path.parent if self.path.endswith(".gguf") else path
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(f.size_bytes for f in self.files.values())
+
+    @property
+    def whole(self) -> bool:
+        """False where a file is gone, or has another size."""
+        try:
+            return all((self.folder / name).stat().st_size == f.size_bytes for name, f in self.files.items())
+        except OSError:
+            return False
+
+
+def models_folder() -> Path:
+    return home() / "models"
+
+
+def find(recipe: ModelRecipe) -> ModelEntry | None:
+    """Return the model of this recipe, if it is there and whole."""
+    entry = read(recipe.name)
+    return entry if entry and entry.whole else None
+
+
+def read(name: str) -> ModelEntry | None:
+    try:
+        return msgspec.json.decode((models_folder() / name / _MANIFEST).read_bytes(), type=ModelEntry)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def entries() -> list[ModelEntry]:
+    paths = sorted(models_folder().glob(f"[!.]*/{_MANIFEST}"))
+    return [entry for path in paths if (entry := read(path.parent.name))]
+
+
+@contextlib.contextmanager
+def making(recipe: ModelRecipe, say: Say) -> Iterator[Path]:
+    """Yield an empty folder to make the model in, alone; it is swept unless `put` has been called.
+
+    What an earlier attempt left is removed: half a model is none. The kernel unlocks it if dyno is killed.
+    """
+    folder = models_folder() / recipe.name
+    models_folder().mkdir(parents=True, exist_ok=True)
+    with (models_folder() / f".{recipe.name}.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"{recipe.name}: waiting for another dyno that is making it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        part = folder.with_name(f".{recipe.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        try:
+            yield part
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def put(part: Path, entry: ModelEntry) -> ModelEntry:
+    """Make the folder of `making` the model's own."""
+    folder = models_folder() / entry.name
+    shutil.rmtree(folder, ignore_errors=True)
+    (part / _MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(entry), indent=2))
+    part.replace(folder)
+    return entry
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def remove(name: str) -> None:
+    known = [path.name for path in sorted(models_folder().glob("[!.]*/"))]
+    if name not in known:
+        raise UsageError(f"No model named {name!r}. There are: {', '.join(known) or 'none'}.")
+    try:
+        (models_folder() / name / _MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(models_folder() / name)
+    except OSError as e:
+        raise StoreError(f"{name} can't be removed: {e.strerror}.") from None
