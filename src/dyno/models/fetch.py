@@ -26,7 +26,6 @@ from dyno.errors import ModelError
 from dyno.models import checksum
 from dyno.models.cache import FetchedFile, place, snapshot, storage_folder, unsafe
 from dyno.models.messages import Event, Go, Job, Listing
-from dyno.numbers import duration
 
 _AT_ONCE = 8  # files, as huggingface_hub does it
 _TRIES, _LIMITED_TRIES = 3, 5  # without a byte more; where the Hub limits requests
@@ -39,6 +38,7 @@ T = TypeVar("T")
 
 
 def main() -> None:
+    constants.DOWNLOAD_CHUNK_SIZE = 1 << 20  # bytes: what a cut may lose of each file; its own are ten times as many
     lines = sys.stdin.buffer
     job = msgspec.json.decode(lines.readline(), type=Job)
     try:
@@ -198,7 +198,7 @@ class Fetch:
                     raise
                 said = e.response.headers.get("retry-after", "")
                 wait_s = min(float(said), _LONGEST_WAIT_S) if said.isdigit() else 2.0**tries
-                _write(Event(note=f"The Hub limits requests (HTTP 429). Waiting {duration(wait_s)}"))
+                _write(Event(note=f"The Hub limits requests (HTTP 429). Waiting {wait_s:.0f} s"))
                 time.sleep(wait_s)
         raise AssertionError
 

@@ -25,7 +25,7 @@ from dyno.models.cache import FetchedFile, snapshot, storage_folder
 from dyno.models.messages import Event, Go, Job, Listing
 from dyno.models.shelf import ModelEntry, ModelFile, Say
 from dyno.numbers import duration, human_bytes
-from dyno.probe.model import looks_local
+from dyno.probe.model import hub_cache, looks_local
 
 # Data sets that are a known file on the Hub.
 DATASETS = {
@@ -259,6 +259,28 @@ def snapshot_root(entry: ModelEntry) -> Path | None:
     if entry.step != "pull" or not entry.origin.startswith("hub:"):
         return None
     return next((p for p in (entry.folder, *entry.folder.parents) if p.name == commit), None)
+
+
+def remove(entry: ModelEntry) -> str:
+    """Remove an entry, and the revision in the Hub's cache if nothing else uses it. Return what was freed."""
+    root = snapshot_root(entry)
+    own = set(fetched(entry))
+    shelf.remove(entry.name)
+    if root is None:
+        freed = entry.size_bytes if entry.folder.is_relative_to(shelf.models_folder()) else 0
+        return f"{entry.name}: removed, {human_bytes(freed)} freed" + ("" if freed else f"; {entry.path} stays")
+    if user := next((e.name for e in shelf.entries() if snapshot_root(e) == root), None):
+        return f"{entry.name}: removed. Its files stay: {user} uses them"
+    if any(p.is_file() and p.relative_to(root).as_posix() not in own for p in root.rglob("*")):
+        return f"{entry.name}: removed. Its files stay in {root}, where another tool has put more"
+    if not root.exists():
+        return f"{entry.name}: removed. Its files were gone"
+    from huggingface_hub import scan_cache_dir
+
+    # Blobs that another revision or repository shares stay.
+    plan = scan_cache_dir(hub_cache()).delete_revisions(root.name)
+    plan.execute()
+    return f"{entry.name}: removed, {human_bytes(plan.expected_freed_size)} freed"
 
 
 # ---- local files ----
