@@ -154,7 +154,7 @@ class _Making:
 
     def __init__(self, recipe: ModelRecipe, source: ModelEntry, part: Path, say: Say, below: Say) -> None:
         self._recipe, self._source, self.part, self.say, self.below = recipe, source, part, say, below
-        self.file = part / f"{recipe.name}.gguf"
+        self.file = part / f"{recipe.name.replace('.gguf', '')}.gguf"
         self._log = tool.log_path(recipe.name)
         self._began = time.monotonic()
 
