@@ -24,9 +24,14 @@ Say = Callable[[str], None]
 _MANIFEST = "dyno.json"
 
 
-class ModelFile(msgspec.Struct, frozen=True):
+class ModelFile(msgspec.Struct, frozen=True, omit_defaults=True):
     size_bytes: int
-    sha256: str
+    sha256: str  # empty: a local file that was not read
+    mtime_ns: int | None = None  # of a local file, which its owner may change
+
+    def matches(self, path: Path) -> bool:
+        stat = path.stat()
+        return stat.st_size == self.size_bytes and self.mtime_ns in (None, stat.st_mtime_ns)
 
 
 class ModelEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,9 +59,9 @@ class ModelEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def whole(self) -> bool:
-        """False where a file is gone, or has another size."""
+        """False where a file is gone, has another size, or was changed by its owner."""
         try:
-            return all((self.folder / name).stat().st_size == f.size_bytes for name, f in self.files.items())
+            return all(f.matches(self.folder / name) for name, f in self.files.items())
         except OSError:
             return False
 
