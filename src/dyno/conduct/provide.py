@@ -16,11 +16,12 @@ from dyno.engines.launch import contained, locate
 from dyno.errors import DynoError, EngineError, UsageError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.recipe import ModelRecipe
-from dyno.facts.trial import TrialSpec
-from dyno.models import shelf, steps
+from dyno.facts.workload import WorkloadSpec
+from dyno.models import check, hub, shelf, steps
 from dyno.models.steps import Step
 from dyno.numbers import human_bytes, many
 from dyno.probe import model as model_files
+from dyno.probe.model import hub_cache
 
 Say = Callable[[str], None]
 
@@ -37,17 +38,21 @@ class Need(NamedTuple):
     size_bytes: int | None = None
 
 
-def needs(trials: Iterable[TrialSpec], dry: bool = False, installs: bool = True) -> list[Need]:
-    """Return what is missing, in the order in which it is provided. `dry`: no program is asked for its version."""
-    trials = list(trials)
-    specs = [spec for trial in trials if (spec := trial.engine) is not None]
+def needs(
+    specs: Sequence[EngineSpec], works: Iterable[WorkloadSpec] = (), dry: bool = False, installs: bool = True
+) -> list[Need]:
+    """Return what is missing, in the order in which it is provided.
+
+    `dry`: no program is asked for its version. `installs`: a missing engine is installed, and else an error."""
     started = [spec for spec in specs if kind_of(spec.kind).starts]
     out = [
-        *(need for trial in trials for need in _dataset(trial)),
+        *(need for work in works for need in _dataset(work)),
         *(need for spec in specs for need in _models(spec)),
-        *(need for spec in started for need in _engine(spec, dry, installs)),
+        *(need for spec in started for need in _engine(spec, dry) if installs),
         *(need for spec in started for need in _image(spec, dry)),
     ]
+    for spec in started if out and not installs else []:  # before anything is fetched for it
+        locate(kind_of(spec.kind), contained(kind_of(spec.kind), spec))
     # A tool before the step that uses it, the rest as it is; each once, however many trials need it.
     out.sort(key=lambda need: need.what not in ("data set", "tool"))
     return list({(need.what, need.how): need for need in reversed(out)}.values())[::-1]
@@ -55,14 +60,17 @@ def needs(trials: Iterable[TrialSpec], dry: bool = False, installs: bool = True)
 
 def with_sizes(missing: Sequence[Need]) -> list[Need]:
     """Ask the Hub for the sizes. Where it doesn't answer once, it isn't asked again."""
-    from dyno.models import hub
-
-    out, silent = [], os.environ.get("HF_HUB_OFFLINE", "0").lower() not in ("", "0", "false")
+    out, silent = [], offline()
     for need in missing:
         size = None if silent or need.source is None else hub.size(need.source)
         silent = silent or (need.source is not None and size is None)
         out.append(need._replace(size_bytes=size))
     return out
+
+
+def offline() -> bool:
+    """Return whether the user has forbidden questions to the Hub: then an engine finds a model in its cache, or not."""
+    return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "on", "yes", "true")  # as huggingface_hub reads it
 
 
 def lines(missing: Sequence[Need]) -> Iterator[str]:
@@ -100,6 +108,7 @@ def run(missing: Sequence[Need], say: Say, below: Say) -> list[str]:
     for need in missing:
         if (need.what, need.name) in failed:
             continue
+        say(f"{need.what.capitalize()} {need.name}: {need.how}")
         try:
             done.append(f"{need.what} {need.name}: {need.provide(say, below)}")
         except DynoError as e:
@@ -121,10 +130,7 @@ def _free(folder: Path) -> int:
 # ---- by kind ----
 
 
-def _dataset(trial: TrialSpec) -> Iterator[Need]:
-    from dyno.models import hub
-
-    work = trial.workload
+def _dataset(work: WorkloadSpec) -> Iterator[Need]:
     source = work.path or work.dataset
     if (recipe := hub.dataset_recipe(source)) and hub.dataset_file(source) is None:
         how = f"pull {recipe.source}"
@@ -138,15 +144,13 @@ def _models(spec: EngineSpec) -> Iterator[Need]:
             source = step.recipe if step.verb == "pull" else None
             folder = hub_cache() if source else shelf.models_folder()
             yield Need("model", name, step.describe(), folder, partial(_made, recipe), source)
-    for name, recipe in weights.of_hub(spec).items():
+    for name, recipe in ({} if offline() else weights.of_hub(spec)).items():
         if not (shelf.find(recipe) or _fetched(name)):
             yield Need("model", name, f"pull {recipe.source}", hub_cache(), partial(_made, recipe), recipe)
 
 
 def _fetched(name: str) -> bool:
     """Return whether another tool has fetched all of it into the Hub's cache."""
-    from dyno.models import check
-
     shape = model_files.of_hub(name)
     return shape is not None and check.problem(Path(shape.path)) is None
 
@@ -157,8 +161,6 @@ def _made(recipe: ModelRecipe, say: Say, below: Say) -> str:
 
 
 def _pulled(recipe: ModelRecipe, say: Say, below: Say) -> str:
-    from dyno.models import hub
-
     return str(hub.dataset_path(hub.pull(recipe, say, below)))
 
 
@@ -169,9 +171,9 @@ def _tool(step: Step) -> Iterator[Need]:
         yield Need("tool", kind, f"install {kind}", environment.engines_folder(), partial(_installed, kind, None))
 
 
-def _engine(spec: EngineSpec, dry: bool, installs: bool) -> Iterator[Need]:
+def _engine(spec: EngineSpec, dry: bool) -> Iterator[Need]:
     kind = kind_of(spec.kind)
-    if not installs or spec.kind not in install.RECIPES or spec.python or spec.binary or spec.environment:
+    if spec.kind not in install.RECIPES or spec.python or spec.binary or spec.environment:
         return
     spec = contained(kind, spec)
     if spec.container:
@@ -211,7 +213,3 @@ def _image(spec: EngineSpec, dry: bool) -> Iterator[Need]:
 
     how = f"build from {box.build}" if box.build else f"pull {box.image}"
     yield Need("image", box.image, how, Path("/var/lib"), provide)
-
-
-def hub_cache() -> Path:
-    return Path(os.environ.get("HF_HUB_CACHE") or container.hugging_face_cache() / "hub").expanduser().absolute()

@@ -6,11 +6,11 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from dyno.facts.recipe import ModelOrigin, ModelRecipe
-from dyno.models import shelf
+from dyno.models import hub, shelf
 from dyno.models.shelf import ModelEntry, Say
 
 Verb = Literal["pull", "convert", "quantize"]
-_GGUF = "gguf:BF16"  # what llama.cpp's quantizer reads, where the study doesn't say: most models are in bf16
+_GGUF = "gguf:auto"  # what llama.cpp's quantizer reads, where the recipe doesn't say
 _TYPES = ("F16", "BF16", "F32", "Q8_0")
 _SOURCE = re.compile(r"hub:[\w.-]+/[\w.-]+(@[\w./-]+)?|file:.+")
 
@@ -50,15 +50,26 @@ def missing(recipe: ModelRecipe) -> list[Step]:
 
 def run(recipe: ModelRecipe, say: Say, below: Say) -> ModelEntry:
     """Return the model; run the steps that are missing."""
-    from dyno.models import gguf, hub, quantize  # type: ignore[attr-defined]  # their clients and tools take a while to import
-
-    runners = {"convert": gguf.convert, "quantize": quantize.quantize}
     if not any(step.entry for step in steps(recipe)):
         hub.pull(recipe.base, say, below)
     entry = [step.entry for step in steps(recipe) if step.entry][-1]
     for step in missing(recipe):
-        entry = runners[step.verb](step.recipe, entry, say, below)
+        if step.verb == "convert":
+            from dyno.models import gguf  # type: ignore[attr-defined]
+
+            entry = gguf.convert(step.recipe, entry, say, below)
+        else:
+            from dyno.models import quantize  # type: ignore[attr-defined]
+
+            entry = quantize.quantize(step.recipe, entry, say, below)
     return entry
+
+
+def environment_kind(step: Step) -> str | None:
+    """Return the environment of the tool that a step runs."""
+    if step.verb == "convert" or tool(step.recipe) == "llama.cpp":
+        return "llama-tools"
+    return tool(step.recipe) if step.verb == "quantize" else None
 
 
 def tool(recipe: ModelRecipe) -> str | None:
