@@ -102,7 +102,7 @@ def start_engine(options: argparse.Namespace) -> int:
         options.max_model_len = options.max_model_len or (None if "n_ctx" in given else _CONTEXT)
     spec = settings.engine(options.engine, options)
     if not options.dry_run:
-        preparing.for_engines([spec], options=options)
+        preparing.for_engines([spec], options)
     plan = EnginePlan(spec, rig.look(), dry=options.dry_run)
     problems = plan.problems()
     if options.dry_run:
