@@ -60,7 +60,10 @@ def needs(
         locate(kind_of(spec.kind), contained(kind_of(spec.kind), spec))
     # A tool before the step that uses it, the rest as it is; each once, however many trials need it.
     out.sort(key=lambda need: need.what not in ("data set", "tool"))
-    return list({need.key: need for need in reversed(out)}.values())[::-1]
+    first: dict[tuple[str, str], Need] = {}
+    for need in out:
+        first.setdefault(need.key, need)
+    return list(first.values())
 
 
 def with_sizes(missing: Sequence[Need]) -> list[Need]:
@@ -88,8 +91,7 @@ def lines(missing: Sequence[Need]) -> Iterator[str]:
     known = [need.size_bytes for need in missing if need.size_bytes]
     unknown = many(len(missing) - len(known), "thing") + " of unknown size"
     total = " and ".join([human_bytes(sum(known))] * bool(known) + [unknown] * (len(known) < len(missing)))
-    room = [f"{human_bytes(_free(mine[0][0]))} free at {mine[0][0]}" for mine in _by_disk(missing)]
-    yield "; ".join([f"Total: {total}", *room])
+    yield "; ".join([f"Total: {total}", *(f"{human_bytes(free)} free at {folder}" for folder, free in room(missing))])
 
 
 def check_space(missing: Sequence[Need]) -> None:
@@ -120,6 +122,11 @@ def run(missing: Sequence[Need], say: Say, below: Say) -> list[str]:
         head = f"{many(len(failed), 'thing')} can't be provided; nothing was started. The rest is kept:"
         raise EngineError("\n".join([head, *failed.values()]))
     return list(dict.fromkeys(done))
+
+
+def room(missing: Sequence[Need]) -> list[tuple[Path, int]]:
+    """Return a folder of each disk that things will be on, and the bytes that are free there."""
+    return [(mine[0][0], _free(mine[0][0])) for mine in _by_disk(missing)]
 
 
 def _by_disk(missing: Sequence[Need]) -> list[list[tuple[Path, Need]]]:
