@@ -150,7 +150,9 @@ def problems(plans: Sequence[SettingPlan]) -> list[str]:
     for planned in (p for setting in plans if not setting.elsewhere for p in setting.trials):
         named = planned.trial.tokenizer
         named = named if named and looks_local(named) else None
-        for key, path in (("path", planned.trial.workload.path), ("tokenizer", named)):
+        data = planned.trial.workload.path
+        data = None if data and data.startswith("hub:") else data
+        for key, path in (("path", data), ("tokenizer", named)):
             if path and (why := _missing(Path(path).expanduser(), folders=key == "tokenizer")):
                 texts.setdefault(f"{key} = {path!r}: {why}.", []).append(planned)
     for setting in plans:
