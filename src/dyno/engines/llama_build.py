@@ -4,7 +4,7 @@ import os
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,7 +12,9 @@ import msgspec
 from dyno.errors import EngineError, UsageError
 
 REPOSITORY = "https://github.com/ggml-org/llama.cpp"
-PROGRAMS = ("llama-server", "llama-bench")
+PROGRAMS = ("llama-server", "llama-bench", "llama-quantize")
+TOOLS = ("llama-quantize", "llama-imatrix")
+_CONVERTER = ("convert_hf_to_gguf.py", "conversion", "gguf-py")  # what of them a build has
 _OLDEST = 3240  # targets and options have these names since then
 BACKENDS: dict[str, list[str]] = {
     "cpu": [], "cuda": ["-DGGML_CUDA=ON"], "rocm": ["-DGGML_HIP=ON"], "vulkan": ["-DGGML_VULKAN=ON"],
@@ -100,8 +102,9 @@ def build(
     cmake: str,
     call: Callable[[list[str]], None],
     phase: Callable[[str], None],
+    programs: Sequence[str] = PROGRAMS,
 ) -> None:
-    """Put the programs into `folder`/bin, and remove all else."""
+    """Put the programs into `folder`/bin, beside TOOLS the converter into `folder`/converter; remove all else."""
     source, objects = folder / "source", folder / "build"
     if checkout.commit is None:
         source = Path(checkout.location)
@@ -113,11 +116,16 @@ def build(
         shutil.rmtree(source / ".git")
     phase(f"configuring {checkout.tag} for {variant}")
     call([*_surroundings(cmake, variant), cmake, "-S", str(source), "-B", str(objects), *flags(checkout, variant)])
-    phase(f"compiling {', '.join(PROGRAMS)}, which takes minutes")
+    phase(f"compiling {', '.join(programs)}, which takes minutes")
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
-    call([cmake, "--build", str(objects), "--parallel", jobs, "--target", *PROGRAMS])
-    for program in PROGRAMS:
+    call([cmake, "--build", str(objects), "--parallel", jobs, "--target", *programs])
+    for program in programs:
         shutil.copy2(objects / "bin" / program, folder / "bin" / program)
+    if programs == TOOLS:
+        (folder / "converter").mkdir()
+        for path in filter(Path.exists, (source / name for name in _CONVERTER)):
+            copy = shutil.copytree if path.is_dir() else shutil.copy2
+            copy(path, folder / "converter" / path.name)
     for used in (objects, folder / "source"):
         shutil.rmtree(used, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""The heads of files of weights, GGUF and safetensors: which tensors they hold. The weights themselves aren't read."""
+"""The heads of files of weights, GGUF and safetensors: which tensors they hold, and where. No weights are read."""
 
 import math
 import os
@@ -28,6 +28,8 @@ _TYPES = {
     29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66),
     39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18),
 }  # fmt: skip
+# Values and bytes of a block, by type.
+BLOCKS = {name: (block, size) for name, block, size in _TYPES.values()}
 
 
 class Tensor(NamedTuple):
@@ -35,6 +37,7 @@ class Tensor(NamedTuple):
     kind: str  # BF16, F8_E4M3, Q4_K, …
     shape: tuple[int, ...]
     size_bytes: int
+    start: int  # its first byte in the file
 
     @property
     def elements(self) -> int:
@@ -69,7 +72,10 @@ def read_safetensors(path: Path) -> list[Tensor]:
         raise ValueError(f"{path} has an unreadable header") from None
     if not all(e.data_offsets[0] <= e.data_offsets[1] <= size - 8 - length for e in entries.values()):
         raise ValueError(f"{path} is shorter than its header says")
-    return [Tensor(n, e.dtype, e.shape, e.data_offsets[1] - e.data_offsets[0]) for n, e in entries.items()]
+    return [
+        Tensor(n, e.dtype, e.shape, e.data_offsets[1] - e.data_offsets[0], 8 + length + e.data_offsets[0])
+        for n, e in entries.items()
+    ]
 
 
 def read_gguf(path: Path) -> tuple[dict[str, Any], list[Tensor]]:
@@ -97,7 +103,11 @@ class _Gguf:
             raise ValueError(f"GGUF version {version}")
         self._check(entries, tensors)
         metadata = {self._string(): self._value(self._take("I")[0]) for _ in range(entries)}
-        return metadata, [self._tensor() for _ in range(tensors)]
+        listed = [self._tensor() for _ in range(tensors)]
+        align = metadata.get("general.alignment")
+        align = align if type(align) is int and align > 0 else 32
+        data = -(-self._file.tell() // align) * align
+        return metadata, [tensor._replace(start=data + tensor.start) for tensor in listed]
 
     def _check(self, *counts: int) -> None:
         """A file may claim anything, and be as long as that without holding it."""
@@ -110,10 +120,10 @@ class _Gguf:
         if dimensions > _DIMENSIONS_MAX:
             raise ValueError(f"the tensor {name} has {dimensions} dimensions")
         shape = self._take(f"{dimensions}Q")
-        number, _ = self._take("IQ")
+        number, start = self._take("IQ")
         # Of a type that came after this list, the values are known and the bytes aren't.
         kind, block, size = _TYPES.get(number, (f"type {number}", 1, 0))
-        return Tensor(name, kind, shape, math.prod(shape) * size // block)
+        return Tensor(name, kind, shape, math.prod(shape) * size // block, start)
 
     def _take(self, form: str) -> tuple[Any, ...]:
         form = "<" + form

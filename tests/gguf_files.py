@@ -1,0 +1,114 @@
+"""The tiny Llama as GGUF, right or wrong, and fakes of llama.cpp's tools that write it: slow, failing or lying ones."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import gguf
+import numpy as np
+from gguf.quants import quantize
+
+import tiny
+from dyno.engines import environment, model
+
+SHAPE = tiny.WIDE._replace(layers=2, files=1)
+_NAMES = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output", "model.layers.": "blk.",
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.o_proj": "attn_output",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+# The tool is this file: what it does is in the variable FAKE_TOOL.
+_QUANTIZE = """#!{python}
+import sys
+sys.path.insert(0, {folder!r})
+import gguf_files
+gguf_files.run(sys.argv[-2], sys.argv[-1])
+"""
+_CONVERT = """
+import sys
+class TextModel:
+    def get_vocab_base_pre(self, tokenizer):
+        raise NotImplementedError
+def main():
+    sys.path.insert(0, {folder!r})
+    import gguf_files
+    model = TextModel()
+    model.dir_model = sys.argv[1]
+    gguf_files.run(sys.argv[sys.argv.index("--outfile") + 1], sys.argv[-1], model.get_vocab_base_pre(None))
+"""
+
+
+def weights(shape: tiny.Shape = SHAPE) -> dict[str, np.ndarray]:
+    """Return the tiny Llama's weights by their names in GGUF. Queries and keys aren't reordered: text differs."""
+    tensors = {}
+    for name, values in tiny.weights(shape).items():
+        for theirs, ours in _NAMES.items():
+            name = name.replace(theirs, ours)
+        tensors[name] = values
+    return tensors
+
+
+def write(path: Path, kind: str, tensors: dict[str, np.ndarray] | None = None, rule: str | None = "llama-bpe") -> None:
+    """`rule`: how its tokenizer splits text; None: it has no tokenizer."""
+    out = gguf.GGUFWriter(path, "llama")
+    out.add_context_length(SHAPE.context)
+    out.add_embedding_length(SHAPE.width)
+    out.add_block_count(SHAPE.layers)
+    out.add_feed_forward_length(SHAPE.inner)
+    out.add_head_count(SHAPE.heads)
+    out.add_head_count_kv(SHAPE.kv_heads)
+    out.add_layer_norm_rms_eps(1e-5)
+    if rule is not None:
+        _add_tokenizer(out, rule)
+    for name, values in (tensors or weights()).items():
+        stored = gguf.GGMLQuantizationType[kind if values.ndim > 1 else "F32"]
+        out.add_tensor(name, quantize(values, stored), raw_dtype=stored)
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
+def _add_tokenizer(out: gguf.GGUFWriter, rule: str) -> None:
+    text = model.build("F16").with_name("tokenizer.json").read_text(encoding="utf-8")
+    words = json.loads(text)["model"]
+    tokens = sorted(words["vocab"], key=words["vocab"].__getitem__)
+    out.add_tokenizer_model("gpt2")
+    out.add_tokenizer_pre(rule)
+    out.add_token_list(tokens)
+    out.add_token_types([gguf.TokenType.CONTROL if i < 4 else gguf.TokenType.NORMAL for i in range(len(tokens))])
+    out.add_token_merges([" ".join(pair) for pair in words["merges"]])
+    out.add_bos_token_id(0)
+    out.add_eos_token_id(1)
+
+
+def run(out: str, kind: str, rule: str = "llama-bpe") -> None:
+    """Do what a converter or a quantizer does, in the way of FAKE_TOOL: slowly, not at all, or another type."""
+    way = os.environ.get("FAKE_TOOL", "")
+    print("[   1/  30] token_embd.weight", flush=True)
+    if way == "fail":
+        Path(out).write_bytes(b"GGUF")
+        sys.exit("error: No space left on device")
+    if way == "slow":
+        Path(out).write_bytes(b"GGUF")
+        Path(out).with_suffix(".pid").write_text(str(os.getpid()))
+        time.sleep(600)
+    write(Path(out), way if way.startswith("Q") else kind.upper(), rule=rule)
+
+
+def install() -> None:
+    """Put the fake tools under DYNO_HOME, as `dyno engines install llama-tools` would."""
+    env = environment.Environment(
+        name="llama-tools-1-cpu", kind="llama-tools", version="1", variant="cpu", source=None, python=sys.executable,
+        python_version="", created="2026-11-16T00:00:00Z", packages=[], size_bytes=0,
+    )  # fmt: skip
+    folder = str(Path(__file__).parent)
+    for place, script in {"bin/llama-quantize": _QUANTIZE, "converter/convert_hf_to_gguf.py": _CONVERT}.items():
+        path = env.folder / place
+        path.parent.mkdir(parents=True)
+        path.write_text(script.format(python=sys.executable, folder=folder))
+        path.chmod(0o755)
+    environment.write(env)
