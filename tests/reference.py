@@ -237,7 +237,9 @@ def setting_names() -> str:
     """One name for a setting in flags, study files and SQL."""
     rows = []
     for part, structs in (("engine", (EngineSpec,)), ("workload", (WorkloadSpec,)), ("load", (LoadSpec,))):
-        for field in (f for struct in structs for f in fields(struct).values() if f.name not in ("kind", "container")):
+        for field in (
+            f for struct in structs for f in fields(struct).values() if f.name not in ("kind", "container", "weights")
+        ):
             flag = field.option.flags.split()[0] if field.option.flags else ""
             rows.append([code(flag), code(f"{part}s.NAME.{field.name}"), code(f"{part}_{field.name}")])
     return table(["flag", "study key", "SQL column"], rows)

@@ -10,7 +10,20 @@ import dyno
 
 # From the bottom up. A package may import from the rows below it, and from itself.
 ROWS: list[set[str]] = [
-    {"units", "numbers", "screen", "clock", "errors", "files", "http", "option", "secrets", "transport", "visible"},
+    {
+        "archive",
+        "units",
+        "numbers",
+        "screen",
+        "clock",
+        "errors",
+        "files",
+        "http",
+        "option",
+        "secrets",
+        "transport",
+        "visible",
+    },
     {"facts"},
     {"measure"},
     {"checks"},

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.cli import flags, images, settings
+from dyno.cli import flags, images, preparing, settings
 from dyno.errors import EngineError, UsageError
 from dyno.facts import llama
 from dyno.numbers import human_bytes, setting
@@ -100,7 +100,10 @@ def start_engine(options: argparse.Namespace) -> int:
         given = llama.given(options.own_args)
         options.max_num_seqs = options.max_num_seqs or (None if "n_parallel" in given else _SLOTS)
         options.max_model_len = options.max_model_len or (None if "n_ctx" in given else _CONTEXT)
-    plan = EnginePlan(settings.engine(options.engine, options), rig.look(), dry=options.dry_run)
+    spec = settings.engine(options.engine, options)
+    if not options.dry_run:
+        preparing.for_engines([spec], options=options)
+    plan = EnginePlan(spec, rig.look(), dry=options.dry_run)
     problems = plan.problems()
     if options.dry_run:
         settings.print_plan(plan.lines())

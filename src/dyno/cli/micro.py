@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.cli import exit_codes, flags, settings
+from dyno.cli import exit_codes, flags, preparing, settings
 from dyno.cli.flags import refuse
 from dyno.cli.offline import dry_run, kind_for
 from dyno.errors import Interrupted, UsageError
@@ -318,6 +318,7 @@ def run(options: argparse.Namespace) -> int:
     from dyno.cli.progress import ProgressLine
     from dyno.conduct import offline
 
+    preparing.for_trials(wanted, options)
     outputs = [(options.output, sys.stdout), *([(options.output_err, sys.stderr)] if options.output_err else [])]
     printers = [Printer(form, wanted, file) for form, file in outputs]
     done, failed, cut, verdicts = 0, 0, False, []

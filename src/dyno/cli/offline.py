@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.cli import exit_codes, flags, settings
+from dyno.cli import exit_codes, flags, preparing, settings
 from dyno.cli.flags import refuse
 from dyno.cli.parser import Parser
 from dyno.errors import Interrupted, StoreError, UsageError
@@ -146,6 +146,7 @@ def run(options: argparse.Namespace) -> int:
 
     from dyno.cli.progress import ProgressLine
 
+    preparing.for_trials([trial], options)
     outcomes = list(offline.conduct([trial], runs=options.runs, watcher=ProgressLine()))
     if not outcomes:
         raise Interrupted("interrupted during the first iteration. Nothing was measured.")

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from dyno import secrets
-from dyno.cli import exit_codes, flags, settings
+from dyno.cli import exit_codes, flags, preparing, settings
 from dyno.cli.vocabulary import WORDS, in_flags, in_keys
 from dyno.errors import UsageError
 from dyno.facts.rig import Rig
@@ -34,6 +34,10 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--dry-run", action="store_true", help="print trials, commands and a time estimate")
     p.add_argument("--only", action="append", default=[], metavar="PATTERN",
                    help="only trials whose name contains this, or matches it with * and ?; repeatable")  # fmt: skip
+    p.add_argument("--prepare-only", action="store_true",
+                   help="fetch, make and install what is missing, then stop")  # fmt: skip
+    p.add_argument("--no-prepare", action="store_true",
+                   help="refuse a study whose models, data sets or engines are missing")  # fmt: skip
     flags.number(p, int, Option("--limit", "N", "run at most N trials (default: all)", least=1))
     p.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="set a variable of the study")
     p.add_argument("--rig", metavar="NAME", help="name of this machine among the study's rigs (default: detected)")
@@ -79,6 +83,8 @@ def run(options: argparse.Namespace) -> int:
     def say(text: str) -> None:
         print(f"dyno: {text}", file=sys.stderr, flush=True)
 
+    if options.prepare_only and options.no_prepare:
+        raise UsageError("--prepare-only and --no-prepare exclude each other. Give one of them.")
     if options.new and options.extend:
         raise UsageError("--new and --extend exclude each other. Give one of them.")
     study, text = study_plan.read(study_path(options.study), given_variables(options.set))
@@ -89,9 +95,16 @@ def run(options: argparse.Namespace) -> int:
         return preview(study, _wanted(study, name, options), machine, options.runs, in_keys)
     name = study_plan.choose_rig(study, machine, options.rig, options.any_rig)
     wanted = _wanted(study, name, options)
+    if options.prepare_only:
+        lines = preparing.for_trials((p.trial for p in wanted), options, installs=True)
+        print(*(lines or ["Nothing is missing."]), sep="\n")
+        return exit_codes.DONE
     folder = study_plan.folder_for(options.runs, study, options.new, options.extend)
     with folder.held():
-        left = {p.place.id for p in wanted} - folder.done()
+        done = folder.done()
+        left = [p.trial for p in wanted if p.place.id not in done]
+        if left and not options.no_prepare:
+            preparing.for_trials(left, options, installs=True)
         here = study.rigs[name] if name and left else RigWanted()
         with prepared(here, say):
             machine = rig.look() if here.before else machine
@@ -191,7 +204,12 @@ def _conclude(
 def given_variables(words: list[str]) -> dict[str, str]:
     """Read variables from the command line. A relative path there starts in the working folder."""
     given = flags.pairs(words, "--set")
-    return {k: str(Path(v).absolute()) if v.startswith(("./", "../")) else v for k, v in given.items()}
+    return {k: _from_here(v) for k, v in given.items()}
+
+
+def _from_here(value: str) -> str:
+    scheme, colon, path = ("file", ":", value[5:]) if value.startswith("file:") else ("", "", value)
+    return f"{scheme}{colon}{Path(path).absolute()}" if path.startswith(("./", "../")) else value
 
 
 def study_path(name: str) -> Path:
@@ -279,6 +297,8 @@ def preview(
             settings.print_plan([*plan.lines(), *(f"# {note}" for note in notes)], words)
         elif not setting.refused:
             print(f"# already running at {', '.join(mine[0].trial.target.urls)}")
+    if missing := list(preparing.listing(p.trial for p in wanted)):
+        print("", *(f"# {line}" for line in missing), sep="\n")
     print(f"\n# {_estimate(study, groups, start_s, runs)}")
     return settings.report_problems(study_plan.problems(plans), words)
 

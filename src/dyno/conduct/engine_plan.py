@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from dyno import secrets
+from dyno.conduct import weights
 from dyno.engines import container, image
 from dyno.engines.caches import Caches
 from dyno.engines.kinds import kind_of
@@ -46,11 +47,19 @@ class EnginePlan:
         self.kind: EngineKind = kind_of(spec.kind)
         self.rig, self.batch, self.image, self._asked = rig, batch, image, (spec, port)
         spec = contained(self.kind, spec)
+        lacking = weights.lacking(spec)  # of a study's own models: a dry run shows where they will be
+        if lacking and not dry:
+            raise UsageError(
+                f"The model {lacking[0]} isn't on this machine. `dyno run` provides it without --no-prepare, or with "
+                "--prepare-only."
+            )
+        self.origins = weights.origins(spec)
+        spec = weights.located(self.kind, spec)
         self.spec = spec = self.kind.prepare(_checked(self.kind, spec, batch))
         secrets.learn([*secrets.values(os.environ), *spec_secrets(spec)])  # what the engine is given, or inherits
         self.program: Program = locate(self.kind, self._pinned(spec), dry)
         # In a dry run for another machine a model that isn't here is a problem to report, and the command still shown.
-        self.absent = _absent(spec)
+        self.absent = None if lacking else _absent(spec)
         if self.absent and not dry:
             raise UsageError(self.absent)
         self.model = None if self.absent else _model(spec)
@@ -76,12 +85,18 @@ class EnginePlan:
         self.withheld: dict[str, str] = {}  # exported variables that they don't get, and why
         if box := self._pinned(spec).container:
             self.tool = (box.tool or "docker") if dry else container.tool(box.tool)
-            self._into_containers(self.caches.mounted(box), self.tool, vendor)
+            self._into_containers(self.caches.mounted(self._with_weights(box)), self.tool, vendor)
 
     def _pinned(self, spec: EngineSpec) -> EngineSpec:
         if spec.container is None or self.image is None:
             return spec
         return msgspec.structs.replace(spec, container=msgspec.structs.replace(spec.container, image=self.image))
+
+    def _with_weights(self, box: ContainerSpec) -> ContainerSpec:
+        """Mount a study's models; the model of any other setting is mounted where it is a path here."""
+        named = [getattr(self.spec, key) for key, _ in weights.named(self._asked[0])]
+        mounts = [f"{folder}:{folder}:ro" for folder in dict.fromkeys(map(container.repository, named))]
+        return msgspec.structs.replace(box, mounts=[*box.mounts, *mounts])
 
     def _into_containers(self, box: ContainerSpec, tool: str, vendor: str | None) -> None:
         self.containers = [f"dyno-{os.getpid()}-{launch.port}" for launch in self.launches]
@@ -93,6 +108,11 @@ class EnginePlan:
         ]
         self.launches, self.withheld = [w.launch for w in wrapped], wrapped[0].withheld
         self.cleanups = [container.remove_command(tool, name) for name in self.containers]
+
+    @property
+    def stored(self) -> EngineSpec:
+        """The setting for files: a study's models by their names."""
+        return weights.by_name(self.spec, self._asked[0])
 
     def again(self) -> "EnginePlan":
         """Return the plan now that the image is here, which can be asked for its version."""

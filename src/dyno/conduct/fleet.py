@@ -58,7 +58,7 @@ class Fleet(Life):
             trial.target, base_url=urls[0], more_urls=urls[1:], served_model_name=plan.served_name
         )
         return msgspec.structs.replace(
-            trial, target=target, engine=public_spec(plan.spec), tokenizer=trial.tokenizer or plan.tokenizer
+            trial, target=target, engine=public_spec(plan.stored), tokenizer=trial.tokenizer or plan.tokenizer
         )
 
 

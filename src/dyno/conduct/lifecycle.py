@@ -75,6 +75,7 @@ class Life:
             nice=room(plan).nice,
             cores=room(plan).engine_cores,
             misspelt=plan.misspelt,
+            models=plan.origins,
         )
 
     def note(self, **fields: object) -> None:

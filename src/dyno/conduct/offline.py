@@ -15,6 +15,7 @@ import dyno
 from dyno import workload
 from dyno.checks import examine
 from dyno.checks.evidence import OfflineEvidence
+from dyno.conduct import weights
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.prepare import longest, public
 from dyno.conduct.session import Watcher, others_s
@@ -159,7 +160,7 @@ class Batches:
         w = trial.workload
         self._fixed: list[Request] | None = None
         if w.dataset != "random":
-            named = trial.tokenizer or worker.plan.tokenizer or worker.plan.spec.model
+            named = weights.tokenizer(trial) or worker.plan.tokenizer or worker.plan.spec.model
             watcher.phase(f"Generating {w.num_prompts} prompts ({w.dataset})")
             self._fixed = workload.make(w, choose(named, None, "")).requests
         elif worker.ready.vocab is None:
@@ -232,7 +233,7 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
         Manifest(
             dyno=dyno.__version__,
             started=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-            trial=public(msgspec.structs.replace(trial, engine=worker.plan.spec)),
+            trial=public(msgspec.structs.replace(trial, engine=worker.plan.stored)),
             target=worker.target,
             tokenizer=None,
             counted_by="tokenizer",

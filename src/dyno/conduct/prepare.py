@@ -6,6 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from dyno import secrets, workload
+from dyno.conduct import weights
 from dyno.conduct.session import Session, Watcher
 from dyno.engines.launch import public_spec, spec_secrets
 from dyno.errors import UsageError
@@ -66,7 +67,7 @@ def prepare(
 
 def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = None, model: str = "") -> Prompts:
     """Make them by the tokenizer that the trial names, else by the server's own."""
-    tokenizer = choose(trial.tokenizer, client, model)
+    tokenizer = choose(weights.tokenizer(trial), client, model)
     watcher.phase(f"Generating {trial.workload.num_prompts} prompts ({trial.workload.dataset})")
     work = workload.make(trial.workload, tokenizer)
     if not PROTOCOLS[trial.target.backend].takes_token_ids and any(isinstance(r.prompt, list) for r in work.requests):

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from dyno import secrets
+from dyno.conduct import weights
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import Fleet, running
 from dyno.conduct.lifecycle import scrub_all
@@ -305,7 +306,7 @@ class Conductor:
             client, engine = run.client(), run.engine()
             if client is None or client.outcome != "complete" or failure_of(run) or (engine and engine.died):
                 return False
-            named = run.manifest().trial.tokenizer
+            named = weights.tokenizer(run.manifest().trial)
             outcome = finish(run, choose(named, None, "") if named else None, self.keep_raw, only_whole=True)
             if not run.whole:
                 return False

@@ -22,6 +22,7 @@ from dyno.facts.study import Place, PlannedTrial, RigWanted, Study
 from dyno.facts.trial import TrialSpec
 from dyno.load.plan import prompts_needed
 from dyno.load.protocols import PROTOCOLS
+from dyno.models import steps
 from dyno.probe.model import looks_local
 from dyno.store.study import StudyFolder
 from dyno.study import file
@@ -40,6 +41,7 @@ def known() -> Known:
         fields={name: protocol.fields for name, protocol in PROTOCOLS.items()},
         datasets=list(workload.DATASETS),
         prompts_needed=prompts_needed,
+        recipe_problem=steps.problem,
     )
 
 
@@ -148,8 +150,9 @@ def problems(plans: Sequence[SettingPlan]) -> list[str]:
     """Return what the engines' own checks object to in each trial, before anything starts."""
     texts: dict[str, list[PlannedTrial]] = {}
     for planned in (p for setting in plans if not setting.elsewhere for p in setting.trials):
-        named = planned.trial.tokenizer
-        named = named if named and looks_local(named) else None
+        named, engine = planned.trial.tokenizer, planned.trial.engine
+        own = engine is not None and named in engine.weights  # provided, or missed by the engine's plan
+        named = named if named and looks_local(named) and not own else None
         for key, path in (("path", planned.trial.workload.path), ("tokenizer", named)):
             if path and (why := _missing(Path(path).expanduser(), folders=key == "tokenizer")):
                 texts.setdefault(f"{key} = {path!r}: {why}.", []).append(planned)

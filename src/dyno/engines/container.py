@@ -153,7 +153,8 @@ def _mounts(spec: ContainerSpec, model: str | None, env: dict[str, str]) -> list
     if _is_here(model):
         path = _absolute(model or "")
         if not any(_under(path, target) for target in targets):
-            mounts.append(f"{path}:{path}:ro")
+            folder = repository(path)
+            mounts.append(f"{folder}:{folder}:ro")
     # The user's own cache, if it is mounted already or named by HF_HOME; else the one here, at its own path.
     home = env.get("HF_HOME")
     if home is None and not any(_under(_CACHE_INSIDE, target) for target in targets):
@@ -161,6 +162,12 @@ def _mounts(spec: ContainerSpec, model: str | None, env: dict[str, str]) -> list
     if home is not None and not any(_under(home, target) for target in targets):
         mounts.append(f"{home}:{home}")
     return [*mounts, *spec.mounts]
+
+
+def repository(path: str) -> str:
+    """Return what to mount for a path: in the Hub's cache a snapshot's files are links into its repository's folder."""
+    inside = re.match(r"(.*/models--[^/]+)/snapshots/", path)
+    return inside[1] if inside else path
 
 
 def _targets(mounts: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from dyno.errors import UsageError
+from dyno.facts.recipe import ModelOrigin, ModelRecipe
 from dyno.option import Option
 
 READY_STALL_S = 600.0  # a start without progress for so long hangs
@@ -177,6 +178,9 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                "give up a start after S seconds without progress: log, data, accelerator memory, CPU", above=0,
                most=1e8),
     ] = READY_STALL_S  # fmt: skip
+    weights: Annotated[
+        dict[str, ModelRecipe], Option(help="recipes of the study's [models.NAME] that the trial uses, by name")
+    ] = {}
 
     @property
     def world(self) -> int:
@@ -267,6 +271,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     cores: list[int] = []  # that it may use, where one was kept for the client; empty: all
     misspelt: list[Misspelt] = []  # variables of the setting, or that it inherits
     resident_bytes: int | None = None  # its processes in the machine's memory then; None in a container
+    models: dict[str, ModelOrigin] = {}  # by their names in the setting, those that dyno fetched or made
 
 
 def valued(args: Sequence[str], *names: str) -> str | None:

@@ -53,3 +53,26 @@ class ModelRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         last = re.sub(r"@.*", "", self.source).rstrip("/").rpartition("/")[2].rpartition(":")[2]
         parts = [last, *(text.replace(":", "-") for text in (self.convert, self.quantize) if text), asked]
         return re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(parts))
+
+
+class ModelOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which model it was: where it came from, and what was made of it."""
+
+    origin: str  # hub:OWNER/NAME@COMMIT or file:PATH
+    size_bytes: int
+    convert: str | None = None
+    quantize: str | None = None  # TOOL:SCHEME
+    kv_cache: str | None = None
+    calibration: str | None = None
+    tool: str | None = None
+    tool_version: str | None = None
+    verified: dict[str, str] = {}  # what was checked → what came of it
+
+    def describe(self) -> str:
+        """Return hub:OWNER/NAME@1a2b3c4, quark:fp8 by AMD Quark 0.10."""
+        source, pinned, commit = self.origin.rpartition("@")
+        by = f" by {self.tool}{f' {self.tool_version}' if self.tool_version else ''}" if self.tool else ""
+        changes = ", ".join(text for text in (self.convert, self.quantize) if text)
+        kv_cache = f", KV cache {self.kv_cache}" if self.kv_cache else ""
+        where = f"{source}@{commit[:7]}" if pinned and self.origin.startswith("hub:") else self.origin
+        return where + (f", {changes}{kv_cache}{by}" if changes else "")

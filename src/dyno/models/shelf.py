@@ -8,6 +8,7 @@ $DYNO_HOME/models/NAME/            NAME: Llama-3.1-8B-Instruct-quark-fp8-3fa9c1d
 
 import contextlib
 import fcntl
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -17,16 +18,22 @@ from typing import Literal
 import msgspec
 
 from dyno.engines.environment import home
-from dyno.errors import StoreError, UsageError
+from dyno.errors import NotFound, StoreError, UsageError
 from dyno.facts.recipe import ModelRecipe
+from dyno.models import checksum
 
 Say = Callable[[str], None]
 _MANIFEST = "dyno.json"
 
 
-class ModelFile(msgspec.Struct, frozen=True):
+class ModelFile(msgspec.Struct, frozen=True, omit_defaults=True):
     size_bytes: int
-    sha256: str
+    sha256: str  # empty: a local file that was not read
+    mtime_ns: int | None = None  # of a local file, which its owner may change
+
+    def matches(self, path: Path) -> bool:
+        stat = path.stat()
+        return stat.st_size == self.size_bytes and self.mtime_ns in (None, stat.st_mtime_ns)
 
 
 class ModelEntry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,9 +61,9 @@ class ModelEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def whole(self) -> bool:
-        """False where a file is gone, or has another size."""
+        """False where a file is gone, has another size, or was changed by its owner."""
         try:
-            return all((self.folder / name).stat().st_size == f.size_bytes for name, f in self.files.items())
+            return all(f.matches(self.folder / name) for name, f in self.files.items())
         except OSError:
             return False
 
@@ -117,6 +124,39 @@ def put(part: Path, entry: ModelEntry) -> ModelEntry:
 
 def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def named(text: str) -> ModelEntry:
+    """Return the entry that a command line names: by its name or the beginning of it, or by OWNER/NAME on the Hub."""
+    known = entries()
+    repo = text.removeprefix("hub:").removeprefix("datasets/")
+    ways = (
+        [e for e in known if e.name == text],
+        [e for e in known if e.step == "pull" and re.fullmatch(rf"hub:(datasets/)?{re.escape(repo)}@\w+", e.origin)],
+        [e for e in known if e.name.startswith(text)],
+    )
+    near = next((way for way in ways if way), [])
+    if len(near) == 1:
+        return near[0]
+    names = ", ".join(e.name for e in near or known) or "none"
+    raise NotFound(
+        f"{text!r} names {len(near)} models: {names}. Give the whole name."
+        if near
+        else f"No model named {text!r}. There are: {names}."
+    )
+
+
+def verify(entry: ModelEntry, below: Say) -> dict[str, str]:
+    """Read an entry's files, and return those that have changed, with what is wrong."""
+    wrong = {}
+    for name, file in entry.files.items():
+        below(name)
+        path = entry.folder / name
+        if not path.is_file():
+            wrong[name] = "is missing"
+        elif not file.matches(path) or (file.sha256 and checksum.read(path).sha256 != file.sha256):
+            wrong[name] = "is corrupted" if file.sha256 else "has changed"
+    return wrong
 
 
 def remove(name: str) -> None:

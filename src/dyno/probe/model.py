@@ -44,10 +44,16 @@ def looks_local(name: str) -> bool:
     return name.startswith(("/", ".", "~")) or name.endswith(".gguf") or Path(name).exists()
 
 
+def hub_cache(environ: Mapping[str, str] = os.environ) -> Path:
+    """The folder in which huggingface_hub keeps what it has fetched."""
+    home = environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
+    given = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(os.path.expandvars(given or Path(home) / "hub")).expanduser()
+
+
 def of_hub(name: str, environ: Mapping[str, str] = os.environ) -> ModelShape | None:
     """The shape of owner/name as it was fetched from Hugging Face's hub. None: it wasn't, or is elsewhere."""
-    home = environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
-    folder = Path(environ.get("HF_HUB_CACHE") or Path(home) / "hub") / f"models--{name.replace('/', '--')}"
+    folder = hub_cache(environ) / f"models--{name.replace('/', '--')}"
     try:
         snapshots = [folder / "snapshots" / read_file(folder / "refs" / "main", 4096).decode().strip()]
     except (OSError, ValueError):  # fetched by a revision: the only one there
@@ -273,6 +279,18 @@ def _parameters(t: Tensor, bits: int) -> int:
     if t.kind == "U8":
         return 2 * t.elements  # two of four bits: bitsandbytes, MXFP4, NVFP4
     return 0 if t.kind in ("I64", "BOOL") else t.elements
+
+
+def expected_parameters(config: Mapping[str, Any]) -> int | None:
+    """Return the parameters that a configuration describes, within a few per cent. None: it has another shape."""
+    weights = _estimate(config)
+    return weights.parameters if weights else None
+
+
+def layer(name: str) -> int | None:
+    """Return the decoder layer of a tensor, if it is in one."""
+    match = _LAYER.search(name)
+    return int(match[1]) if match and not _ASIDE.search(name) else None
 
 
 def _estimate(config: Mapping[str, Any]) -> Weights | None:

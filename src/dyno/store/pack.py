@@ -7,12 +7,13 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
 import msgspec
 
 from dyno import files
+from dyno.archive import UnsafeMember, plain_files
 from dyno.errors import StoreError, UsageError
 from dyno.numbers import human_bytes
 from dyno.store.run import UNSCRUBBED, Run, make_folder, private
@@ -24,7 +25,7 @@ _WORDS = (".spool", ".log")
 # Unpacked without --max-size: JSON and streams of tokens shrink to a tenth or a hundredth, a bomb to a ten-thousandth.
 _LARGEST, _RATIO, _SMALL = 64 << 30, 500, 64 << 20  # bytes; times the archive's size; bytes that need no ratio
 _FILE = 4096  # bytes that even an empty file counts for
-_DEEPEST, _HEADER = 8, 1 << 20  # folders inside one another; bytes of a member's extended header
+_DEEPEST = 8  # folders inside one another
 
 
 class Packed(msgspec.Struct, frozen=True):
@@ -125,16 +126,6 @@ def _without_words(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
 _WITHOUT_WORDS = ("records.jsonl", "summary.json", "failed.json", "engine.json")
 
 
-class _Member(tarfile.TarInfo):
-    """A bound for extended headers: tarfile reads them whole, names and comments of gigabytes too."""
-
-    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
-        if self.type not in tarfile.REGULAR_TYPES and self.size > _HEADER:
-            raise tarfile.ReadError(f"{self.name[:60]!r} has a header of {human_bytes(self.size)}")
-        member: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]
-        return member
-
-
 class _Counted(io.RawIOBase):
     """A stream that counts what is read of it, and calls `check` after each reading."""
 
@@ -196,25 +187,18 @@ def _extract(archive: Path, folder: Path, most: int | None) -> None:
         with contextlib.ExitStack() as stack:
             packed = stack.enter_context(files.opened(archive, pipes=True))
             bound = _Bound(archive, packed, most)
-            tar = stack.enter_context(tarfile.open(fileobj=bound.data, mode="r|", tarinfo=_Member))
-            while (member := tar.next()) is not None:
-                tar.members.clear()  # type: ignore[attr-defined]  # it would keep them all
-                bound.file()
-                if member.isdir():
-                    continue
-                parts = PurePosixPath(member.name).parts
-                plain = member.isreg() and not member.issparse()
-                if not plain or not 2 <= len(parts) <= _DEEPEST or parts[0] == "/" or ".." in parts:
-                    raise StoreError(
-                        f"{archive} contains {member.name[:200]!r}, which is a link or an unsafe path, so it "
-                        "isn't from `dyno runs pack`. Nothing was unpacked."
-                    )
-                source = tar.extractfile(member)
-                assert source is not None  # of a regular file
+            for parts, _, source in plain_files(cast(IO[bytes], bound.data), _DEEPEST, bound.file):
+                if len(parts) < 2:
+                    raise UnsafeMember(parts[0])
                 path = folder.joinpath(*parts)
                 make_folder(path.parent)
                 with open(path, "xb", opener=private) as out:
                     shutil.copyfileobj(source, out, 1 << 20)
+    except UnsafeMember as e:
+        raise StoreError(
+            f"{archive} contains {str(e)!r}, which is a link or an unsafe path, so it isn't from `dyno runs pack`. "
+            "Nothing was unpacked."
+        ) from None
     except (tarfile.TarError, EOFError, ValueError, _zstd_error()) as e:
         raise StoreError(f"{archive} is damaged, or not from `dyno runs pack`: {e}.") from None
     except FileExistsError as e:

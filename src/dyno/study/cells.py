@@ -10,6 +10,7 @@ from dyno import secrets
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
+from dyno.facts.recipe import ModelRecipe
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.numbers import count
@@ -25,6 +26,7 @@ def hints(struct: type[msgspec.Struct], *but: str) -> Hints:
     return {f.name: f.type for f in msgspec.structs.fields(struct) if f.name not in but}
 
 
+MODEL: Hints = {f.encode_name: f.type for f in msgspec.structs.fields(ModelRecipe)}
 SERVING = hints(LoadSpec, "seed")
 OFFLINE = hints(OfflineSpec, "kind")
 TRANSPORT = hints(Transport, "proxy")
@@ -32,7 +34,7 @@ TRANSPORT = hints(Transport, "proxy")
 # What a cell of each section takes. The engine's are the words of `--engine`, and of `engine.json`.
 CELLS: dict[str, Hints] = {
     "engine": {
-        **hints(EngineSpec),
+        **hints(EngineSpec, "weights"),
         **TRANSPORT,
         "base_url": Annotated[str | list[str], Option(help="address of a running server; a list: copies of it")],
         "api_key_env": Annotated[str, Option(help="environment variable with the server's API key")],

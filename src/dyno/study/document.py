@@ -80,10 +80,16 @@ class TomlDocument:
         raise UsageError("\n".join([f"{self.name} has {len(sentences)} mistakes.{self._after}", *sentences]))
 
 
-def _hint(word: str, known: list[str]) -> str:
+def near(word: str, known: list[str]) -> str | None:
+    """Return the name that was probably meant."""
     word = word.lower().replace("-", "_")
-    near = get_close_matches(word, known, n=1, cutoff=0.6) or [name for name in known if word and word in name]
-    return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known) or 'none'}."
+    matches = get_close_matches(word, known, n=1, cutoff=0.6) or [name for name in known if word and word in name]
+    return matches[0] if matches else None
+
+
+def _hint(word: str, known: list[str]) -> str:
+    meant = near(word, known)
+    return f"Did you mean {meant}?" if meant else f"Known: {', '.join(known) or 'none'}."
 
 
 _ADVICE = {"Invalid value": "Text needs quotes", "Expected '=' after": "Write KEY = VALUE", "Unclosed": "Close it"}

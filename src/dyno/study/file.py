@@ -24,6 +24,7 @@ from dyno.option import fields
 from dyno.study.cells import CELLS, choices, converted, hints
 from dyno.study.document import Path, TomlDocument
 from dyno.study.grid import GridCell, Room, Section, expand, used
+from dyno.study.models import StudyModels
 from dyno.study.trials import Known, Trials
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -32,7 +33,7 @@ Trio = tuple[str, str, str]  # the names of engine, workload and load
 Rule = dict[str, dict[str, Any]]  # part → key → value; the key 'name': names of its tables
 
 _TOP = hints(Study, "trials", "stop", "rigs")
-_TABLES = ["variables", "rigs", "engines", "workloads", "loads", "trial", "stop", "include", "exclude"]
+_TABLES = ["variables", "rigs", "models", "engines", "workloads", "loads", "trial", "stop", "include", "exclude"]
 _LIKE = 20  # engines that one is like, each like the next
 _ENGINE_RULES = ["like", "rigs", "workloads", "loads", "workload", "load", "trial", "zip"]
 _DEEPEST = 20  # variables that name one another
@@ -201,6 +202,10 @@ class _Reader:
         self.variables = self._variables(given)
         self.rigs = {k: self.tables.rig(("rigs", k), v) for k, v in self.tables.named("rigs").items()}
         stop = self.tables.struct(("stop",), StopRule, tree["stop"]) if "stop" in tree else None
+        models = StudyModels(
+            self.doc, self.tables.named("models"), self.trials.folder, self.trials.known.recipe_problem
+        )
+        self.trials.models = models.read(self.variables, self.room)
         self.parts = self.tables.parts(list(self.rigs))
         trials: dict[str, PlannedTrial] = {}
         for place, trial, api_key in self._grid():

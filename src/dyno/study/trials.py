@@ -10,12 +10,13 @@ from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.metric import GOODPUT
 from dyno.facts.offline import OfflineSpec
+from dyno.facts.recipe import ModelRecipe
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import MOST_PROMPTS, WorkloadSpec
 from dyno.http import Url, check_plain
 from dyno.study.cells import CELLS, OFFLINE, SERVING, TRANSPORT, converted
-from dyno.study.document import Path, TomlDocument
+from dyno.study.document import Path, TomlDocument, near
 from dyno.study.grid import GridCell, Section
 
 _DURATION_PROMPTS = 1000  # prepared for a closed loop that runs for a time; then they are sent again
@@ -36,11 +37,13 @@ class Known(NamedTuple):
     fields: Mapping[str, frozenset[str] | None]  # backend → the fields it takes; None: any
     datasets: list[str]
     prompts_needed: Callable[[LoadSpec], int | None]
+    recipe_problem: Callable[[ModelRecipe], tuple[str, str] | None]  # the key of a model that is wrong, and why
 
 
 class Trials:
     def __init__(self, document: TomlDocument, known: Known, folder: FilePath) -> None:
         self.doc, self.known, self.folder = document, known, folder
+        self.models: dict[str, ModelRecipe | None] = {}  # None: it is wrong
 
     def trial(self, sections: dict[str, Section], cell: GridCell) -> TrialSpec | None:
         values: dict[str, dict[str, Any]] = {}
@@ -51,6 +54,8 @@ class Trials:
                 for k, v in cells.items()
                 if (value := converted(self.doc, section.paths[k], CELLS[part][k], v)) is not None
             }
+        if weights := self._weights(values, sections):
+            values["engine"]["weights"] = weights
         engine, target = self._engine(values["engine"], sections["engine"])
         load, offline = self._load(values["load"], sections["load"])
         workload = self._workload(values, sections, load, offline)
@@ -148,6 +153,20 @@ class Trials:
         base, *more = urls or [""]
         target = TargetSpec(base, backend, endpoint, cells.get("model"), more_urls=more, **transport)
         return EngineSpec(**cells), target
+
+    def _weights(self, values: dict[str, dict[str, Any]], sections: dict[str, Section]) -> dict[str, ModelRecipe]:
+        """Return the recipes of this study's models that a trial names. A slip of the pen in a name is a mistake."""
+        keys = [("trial", "tokenizer")]
+        if values["engine"].get("kind") not in self.known.attached:
+            keys += [("engine", "model"), ("engine", "draft_model")]
+        out = {}
+        for part, key in keys:
+            named = str(values[part].get(key) or "")
+            if recipe := self.models.get(named):
+                out[named] = recipe
+            elif named and named not in self.models and "/" not in named and near(named, list(self.models)):
+                self.doc.unknown(sections[part].paths[key], named, list(self.models), "model")
+        return out
 
     def _load(self, cells: dict[str, Any], section: Section) -> tuple[LoadSpec, OfflineSpec | None]:
         kind = cells.get("kind", "serve")

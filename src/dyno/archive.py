@@ -1,0 +1,43 @@
+"""Tar archives from elsewhere: only plain files, below the folder that they are unpacked into, with bounded headers."""
+
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
+from typing import IO
+
+from dyno.numbers import human_bytes
+
+_HEADER = 1 << 20  # bytes of a member's extended header
+
+
+class UnsafeMember(Exception):
+    """A link, a device or an unsafe path. Its text is the member's name."""
+
+
+class Member(tarfile.TarInfo):
+    """A bound for extended headers: tarfile reads them whole, names and comments of gigabytes too."""
+
+    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type not in tarfile.REGULAR_TYPES and self.size > _HEADER:
+            raise tarfile.ReadError(f"{self.name[:60]!r} has a header of {human_bytes(self.size)}")
+        member: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]
+        return member
+
+
+def plain_files(
+    stream: IO[bytes], deepest: int, each: Callable[[], None] = lambda: None
+) -> Iterator[tuple[tuple[str, ...], int, IO[bytes]]]:
+    """Yield path, size and content of each file in a stream, one after the other. `each`: called for every member."""
+    with tarfile.open(fileobj=stream, mode="r|", tarinfo=Member) as tar:
+        while (member := tar.next()) is not None:
+            tar.members.clear()  # type: ignore[attr-defined]  # it would keep them all
+            each()
+            if member.isdir():
+                continue
+            parts = PurePosixPath(member.name).parts
+            plain = member.isreg() and not member.issparse()
+            if not plain or not 1 <= len(parts) <= deepest or parts[0] == "/" or ".." in parts:
+                raise UnsafeMember(member.name[:200])
+            source = tar.extractfile(member)
+            assert source is not None  # of a regular file
+            yield parts, member.size, source

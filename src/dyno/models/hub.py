@@ -1,0 +1,354 @@
+"""Models and data sets of the Hugging Face Hub, a mirror or a local folder: found, or fetched, checked and recorded."""
+
+import glob
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from dyno import secrets
+from dyno.engines.image import nothing
+from dyno.engines.process import EngineProcess
+from dyno.errors import ModelError, UsageError
+from dyno.facts.recipe import ModelRecipe
+from dyno.models import check, shelf
+from dyno.models.cache import FetchedFile, snapshot, storage_folder
+from dyno.models.messages import Event, Go, Job, Listing
+from dyno.models.shelf import ModelEntry, ModelFile, Say
+from dyno.numbers import duration, human_bytes
+from dyno.probe.model import hub_cache, looks_local
+
+# Data sets that are a known file on the Hub.
+DATASETS = {
+    "sharegpt": "hub:anon8231489123/ShareGPT_Vicuna_unfiltered/ShareGPT_V3_unfiltered_cleaned_split.json",
+}
+_WORKER = [sys.executable, "-P", "-m", "dyno.models.fetch"]
+# Nothing but the model's own requests; no bars in the log.
+_ENV = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+_RATE_S = 20.0  # the rate is that of the last seconds
+
+
+class HubSource(NamedTuple):
+    kind: str  # model or dataset
+    repo: str
+    revision: str = "main"
+
+    @property
+    def label(self) -> str:
+        """As a recipe's `from` has it, without revision."""
+        return f"hub:{'datasets/' if self.kind == 'dataset' else ''}{self.repo}"
+
+
+def parse(source: str) -> HubSource | Path:
+    """Read a recipe's `from`: a place on the Hub, or a local path."""
+    if source.startswith("file:"):
+        return Path(source.removeprefix("file:")).expanduser().absolute()
+    name, _, revision = source.removeprefix("hub:").partition("@")
+    kind = "dataset" if name.startswith("datasets/") else "model"
+    repo = name.removeprefix("datasets/")
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", repo) or ".." in repo or "--" in repo:
+        raise UsageError(f"{source!r} is not a model. Give hub:OWNER/NAME, hub:OWNER/NAME@REVISION, or a path.")
+    if revision and not re.fullmatch(r"[\w.-]+(/[\w.-]+)*", revision):
+        raise UsageError(f"{revision!r} is not a revision. Give a branch, a tag or a commit.")
+    return HubSource(kind, repo, revision or "main")
+
+
+def source_text(given: str, dataset: bool = False, revision: str | None = None) -> str:
+    """Return a recipe's `from` for what a command line names: OWNER/NAME, hub:OWNER/NAME@REV, file:PATH or a path."""
+    if given.startswith("file:") or (not given.startswith("hub:") and looks_local(given)):
+        if revision:
+            raise UsageError(f"{given} is a local path, which has no revisions. Remove --revision.")
+        return f"file:{Path(given.removeprefix('file:')).expanduser().absolute()}"
+    name, _, own = given.removeprefix("hub:").partition("@")
+    if own and revision and own != revision:
+        raise UsageError(f"{given} and --revision {revision} contradict each other. Remove one.")
+    prefix = "datasets/" if dataset and not name.startswith("datasets/") else ""
+    return f"hub:{prefix}{name}" + (f"@{own or revision}" if own or revision else "")
+
+
+def pull(recipe: ModelRecipe, say: Say, below: Say = nothing) -> ModelEntry:
+    """Return the files of a recipe, fetched where they aren't here and whole. The Hub isn't asked about those."""
+    recipe = recipe.base
+    source = parse(recipe.source)
+    if isinstance(source, HubSource) and (entry := shelf.find(recipe)):
+        return entry
+    with shelf.making(recipe, say) as part:
+        if entry := shelf.find(recipe):  # another dyno fetched it
+            return entry
+        if isinstance(source, Path):
+            return shelf.put(part, _local(recipe, source))
+        return shelf.put(part, _fetch(recipe, source, part / "make.log", say, below))
+
+
+def size(recipe: ModelRecipe, timeout_s: float = 5.0) -> int | None:
+    """Return the bytes that are still to fetch, by the Hub's list. None: it can't be reached."""
+    source = parse(recipe.source)
+    if isinstance(source, Path) or shelf.find(recipe.base):
+        return 0
+    with tempfile.TemporaryDirectory(prefix="dyno-") as folder, _worker(Path(folder) / "log") as worker:
+        try:
+            listing = _list(worker, recipe, source, nothing, timeout_s)
+        except ModelError:
+            return None
+    storage = storage_folder(source.kind, source.repo)
+    return sum(f.size for f in listing.files.values()) - _present(storage, listing.files)
+
+
+# ---- the child process, which talks to the Hub ----
+
+
+def _worker(log: Path) -> EngineProcess:
+    return EngineProcess(_WORKER, {**os.environ, **_ENV}, log, secrets=secrets.known(), talks=True)
+
+
+def _list(worker: EngineProcess, recipe: ModelRecipe, source: HubSource, say: Say, timeout_s: float | None) -> Listing:
+    job = Job(source.repo, source.kind, source.revision, recipe.include, recipe.exclude)
+    worker.say(msgspec.json.encode(job))
+    deadline = time.monotonic() + (timeout_s or 1e9)
+    while (answer := _hear(worker, max(deadline - time.monotonic(), 0.0), say)) is None:
+        if time.monotonic() > deadline:
+            raise ModelError(f"The Hub didn't answer within {duration(timeout_s)}.")
+    assert isinstance(answer, Listing)
+    return answer
+
+
+def _hear(worker: EngineProcess, timeout_s: float, say: Say) -> Listing | Event | None:
+    """Return the child's next message, if there is one. Its notes are passed on; its error is raised."""
+    line = worker.hear(min(timeout_s, 0.5))
+    if line is None:
+        if not worker.alive() and (line := worker.hear(0.1)) is None:
+            raise ModelError(f"The fetching process ended: {' | '.join(worker.last_lines(3))}. Try again.")
+        if line is None:
+            return None
+    message = msgspec.json.decode(line, type=Listing | Event)
+    if isinstance(message, Event):
+        if message.error:
+            raise ModelError(message.error)
+        if message.note:
+            say(message.note)
+            return None
+    return message
+
+
+def _fetch(recipe: ModelRecipe, source: HubSource, log: Path, say: Say, below: Say) -> ModelEntry:
+    began = time.monotonic()
+    storage = storage_folder(source.kind, source.repo)
+    with _worker(log) as worker:
+        below(f"asking for the files of {source.repo}")
+        listing = _list(worker, recipe, source, say, None)
+        total = sum(f.size for f in listing.files.values())
+        here = _present(storage, listing.files)
+        _check_space(source.repo, total - here, storage.parent)
+        say(
+            f"{source.repo} at {source.revision} (commit {listing.commit[:12]}): {len(listing.files)} files, "
+            f"{human_bytes(total)}{f', {human_bytes(here)} of it here' if here else ''}"
+            f"{', by the cache: the Hub was not asked' if listing.offline else ''}"
+        )
+        origin = f"{source.label}@{listing.commit}"
+        known = {n: f.sha256 for e in shelf.entries() if e.origin == origin and e.whole for n, f in fetched(e).items()}
+        worker.say(msgspec.json.encode(Go(known)))
+        sums = _watch(worker, storage, listing.files, total, say, below)
+    root = storage / "snapshots" / listing.commit
+    path = engine_path(root, list(listing.files)) if source.kind == "model" else root
+    entry = ModelEntry(
+        name=recipe.name,
+        recipe=recipe,
+        step="pull",
+        path=str(path),
+        origin=origin,
+        files={
+            os.path.relpath(root / name, path.parent if path.suffix == ".gguf" else path): ModelFile(f.size, sums[name])
+            for name, f in listing.files.items()
+        },
+        created=shelf.now(),
+        took_s=round(time.monotonic() - began, 3),
+        verified={"checksums": f"{len(sums)} files"},
+    )
+    if source.kind == "model":
+        _check_model(path, source.repo, bool(recipe.include))
+    say(f"{source.repo}: {human_bytes(total)} in {duration(entry.took_s)}, checksums verified")
+    return entry
+
+
+def _watch(
+    worker: EngineProcess, storage: Path, files: Mapping[str, FetchedFile], total: int, say: Say, below: Say
+) -> dict[str, str]:
+    """Report progress by the bytes on disk until the last file is checked; return the SHA-256 of each."""
+    sums: dict[str, str] = {}
+    seen: deque[tuple[float, int]] = deque()
+    due = 0.0
+    while not isinstance(message := _hear(worker, 0.5, say), Event) or not message.end:
+        if isinstance(message, Event):
+            sums[message.file] = message.sha256
+        now = time.monotonic()
+        if now < due:
+            continue
+        due = now + 0.5
+        here = _present(storage, files)
+        seen.append((now, here))
+        while now - seen[0][0] > _RATE_S:
+            seen.popleft()
+        below(_progress(seen, total, f"{len(sums)} of {len(files)} files"))
+    return sums
+
+
+def _progress(seen: "deque[tuple[float, int]]", total: int, text: str) -> str:
+    (t0, first), (t1, here) = seen[0], seen[-1]
+    rate = (here - first) / (t1 - t0) if t1 > t0 else 0.0
+    if here >= total:
+        return f"{text}, checking"
+    left_s = int((total - here) / rate) if rate else 0
+    pace = f", {human_bytes(rate)}/s, {left_s // 60}:{left_s % 60:02d} left" if rate else ""
+    return f"{text}, {human_bytes(here)} of {human_bytes(total)}{pace}"
+
+
+def _present(storage: Path, files: Mapping[str, FetchedFile]) -> int:
+    """Return the bytes that are on disk, of whole files and of parts."""
+    total = 0
+    for etag, bytes_max in {f.etag: f.size for f in files.values()}.items():
+        blob = storage / "blobs" / etag
+        for path in (blob, blob.with_name(f"{etag}.incomplete")):
+            if etag and path.is_file():
+                total += min(path.stat().st_size, bytes_max)
+                break
+    return total
+
+
+def _check_space(repo: str, needed: int, cache: Path) -> None:
+    folder = next(p for p in (cache, *cache.parents) if p.exists())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise ModelError(
+            f"{repo} needs {human_bytes(needed)} more, but the disk of {cache} has {human_bytes(free)} free. Free some "
+            "space, leave files out with --exclude, or set HF_HOME to a larger disk."
+        )
+
+
+def _check_model(path: Path, name: str, chosen: bool) -> None:
+    """`chosen`: the user named files, so that there may be no weights among them."""
+    problem = check.problem(path, weights=not chosen)
+    if problem:
+        raise ModelError(f"{name} is not a whole model: {problem}")
+
+
+def engine_path(root: Path, names: list[str]) -> Path:
+    """Return what an engine is given: the folder, or the GGUF file where that is all there is."""
+    models = sorted(n for n in names if n.endswith(".gguf") and "mmproj" not in n)
+    firsts = [n for n in models if not re.search(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", n)]
+    return root / firsts[0] if len(firsts) == 1 and "config.json" not in names else root
+
+
+def fetched(entry: ModelEntry) -> dict[str, ModelFile]:
+    """Return an entry's files by their paths below its snapshot."""
+    root = snapshot_root(entry)
+    return {os.path.relpath(entry.folder / name, root): file for name, file in entry.files.items()} if root else {}
+
+
+def snapshot_root(entry: ModelEntry) -> Path | None:
+    """Return the folder in the Hub's cache; None: the files are elsewhere."""
+    commit = entry.origin.rpartition("@")[2]
+    if entry.step != "pull" or not entry.origin.startswith("hub:"):
+        return None
+    return next((p for p in (entry.folder, *entry.folder.parents) if p.name == commit), None)
+
+
+def remove(entry: ModelEntry) -> str:
+    """Remove an entry, and the revision in the Hub's cache if nothing else uses it. Return what was freed."""
+    root = snapshot_root(entry)
+    own = set(fetched(entry))
+    shelf.remove(entry.name)
+    if root is None:
+        freed = entry.size_bytes if entry.folder.is_relative_to(shelf.models_folder()) else 0
+        return f"{entry.name}: removed, {human_bytes(freed)} freed" + ("" if freed else f"; {entry.path} stays")
+    if user := next((e.name for e in shelf.entries() if snapshot_root(e) == root), None):
+        return f"{entry.name}: removed. Its files stay: {user} uses them"
+    if any(p.is_file() and p.relative_to(root).as_posix() not in own for p in root.rglob("*")):
+        return f"{entry.name}: removed. Its files stay in {root}, where another tool has put more"
+    if not root.exists():
+        return f"{entry.name}: removed. Its files were gone"
+    from huggingface_hub import scan_cache_dir
+
+    # Blobs that another revision or repository shares stay.
+    plan = scan_cache_dir(hub_cache()).delete_revisions(root.name)
+    plan.execute()
+    return f"{entry.name}: removed, {human_bytes(plan.expected_freed_size)} freed"
+
+
+# ---- local files ----
+
+
+def _local(recipe: ModelRecipe, path: Path) -> ModelEntry:
+    """An entry that refers to them. Sizes and times tell whether they have changed since."""
+    if not path.exists():
+        raise UsageError(f"There is no file or folder {path}. Check the path.")
+    if path.is_file() and path.suffix != ".gguf":
+        raise UsageError(f"{path} is not a model. Give a folder with config.json, or a GGUF file.")
+    root = path if path.is_dir() else path.parent
+    parts = re.sub(r"-\d{5}-of-", "-*-of-", glob.escape(path.name))
+    paths = root.rglob("*") if path.is_dir() else root.glob(parts)
+    names = [p.relative_to(root).as_posix() for p in sorted(paths) if p.is_file()]
+    names = [n for n in names if _is_chosen(n, recipe)]
+    if not names:
+        raise UsageError(f"No file in {path} matches. Check the path, --include and --exclude.")
+    _check_model(path, str(path), bool(recipe.include))
+    stats = {name: (root / name).stat() for name in names}
+    return ModelEntry(
+        name=recipe.name,
+        recipe=recipe,
+        step="pull",
+        path=str(engine_path(root, names) if path.is_dir() else path),
+        origin=f"file:{path}",
+        files={name: ModelFile(s.st_size, "", s.st_mtime_ns) for name, s in stats.items()},
+        created=shelf.now(),
+    )
+
+
+def _is_chosen(name: str, recipe: ModelRecipe) -> bool:
+    return (not recipe.include or any(fnmatch(name, p) for p in recipe.include)) and not any(
+        fnmatch(name, p) for p in recipe.exclude
+    )
+
+
+# ---- data sets ----
+
+
+def dataset_recipe(source: str) -> ModelRecipe | None:
+    """Return the recipe of a data set's file: by a known name, or hub:OWNER/NAME/FILE@REV. None: of no file there."""
+    text = DATASETS.get(source, source)
+    if not text.startswith("hub:"):
+        return None
+    name, _, revision = text.removeprefix("hub:").removeprefix("datasets/").partition("@")
+    owner, repo, file = [*name.split("/", 2), "", ""][:3]
+    if not file:
+        raise UsageError(f"{source!r} names no file. Give hub:OWNER/NAME/FILE or hub:OWNER/NAME/FILE@REVISION.")
+    suffix = f"@{revision}" if revision else ""
+    return ModelRecipe(source=f"hub:datasets/{owner}/{repo}{suffix}", include=[glob.escape(file)])
+
+
+def dataset_path(entry: ModelEntry) -> Path:
+    """Return the file of an entry that was pulled by `dataset_recipe`."""
+    return entry.folder / next(iter(entry.files))
+
+
+def dataset_file(source: str) -> Path | None:
+    """Return a data set's file, if it is here: pulled by dyno, or in the Hub's cache. Nothing is fetched."""
+    recipe = dataset_recipe(source)
+    if recipe is None:
+        return None
+    if entry := shelf.find(recipe):
+        return dataset_path(entry)
+    place = parse(recipe.source)
+    assert isinstance(place, HubSource)
+    storage = storage_folder(place.kind, place.repo)
+    commit, files = snapshot(storage, place.revision)
+    name = next((n for n in files if fnmatch(n, recipe.include[0])), None)
+    return storage / "snapshots" / commit / name if name else None
