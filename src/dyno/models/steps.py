@@ -5,13 +5,13 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from dyno.errors import UsageError
 from dyno.facts.recipe import ModelOrigin, ModelRecipe
-from dyno.models import hub, shelf
+from dyno.models import gguf, hub, shelf
 from dyno.models.shelf import ModelEntry, Say
 
 Verb = Literal["pull", "convert", "quantize"]
 _GGUF = "gguf:auto"  # what llama.cpp's quantizer reads, where the recipe doesn't say
-_TYPES = ("F16", "BF16", "F32", "Q8_0")
 _SOURCE = re.compile(r"hub:[\w.-]+/[\w.-]+(@[\w./-]+)?|file:.+")
 
 
@@ -55,8 +55,6 @@ def run(recipe: ModelRecipe, say: Say, below: Say) -> ModelEntry:
     entry = [step.entry for step in steps(recipe) if step.entry][-1]
     for step in missing(recipe):
         if step.verb == "convert":
-            from dyno.models import gguf  # type: ignore[attr-defined]
-
             entry = gguf.convert(step.recipe, entry, say, below)
         else:
             from dyno.models import quantize  # type: ignore[attr-defined]
@@ -103,8 +101,11 @@ def problem(recipe: ModelRecipe) -> tuple[str, str] | None:
     """Return the key that is wrong, and why."""
     if not _SOURCE.fullmatch(recipe.source):
         return "from", f"{recipe.source!r} is not a source. Give hub:OWNER/NAME@REVISION or file:PATH."
-    if recipe.convert and recipe.convert not in (types := [f"gguf:{kind}" for kind in _TYPES]):
-        return "convert", f"{recipe.convert!r} is unknown. Known: {', '.join(types)}."
+    for key in ("convert", "quantize"):
+        try:
+            gguf.check(msgspec.structs.replace(recipe, **({"quantize": None} if key == "convert" else {})))
+        except UsageError as e:
+            return key, str(e)
     if recipe.quantize and not re.fullmatch(r"[\w.-]+:[\w.-]+", recipe.quantize):
         return "quantize", f"{recipe.quantize!r} must be TOOL:SCHEME, as quark:fp8."
     if not recipe.quantize:
