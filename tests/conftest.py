@@ -55,13 +55,13 @@ REAL = {
 
 
 def _is_real(path: Path) -> bool:
-    return path.stem in REAL or path.parent.name in ("engines", "hostile", "pages")
+    return path.stem in REAL or path.parent.name in ("engines", "hostile", "pages", "tools")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Tests that the markers leave out aren't even imported."""
     chosen, folder = config.option.markexpr, collection_path.parent.name
-    whole = folder in ("engines", "hostile", "pages") and f"not {folder}" in chosen
+    whole = folder in ("engines", "hostile", "pages", "tools") and f"not {folder}" in chosen
     return True if whole or (chosen == "not real" and _is_real(collection_path)) else None
 
 

@@ -1,4 +1,4 @@
-"""`dyno models`: pull, list, describe, verify, export, import and remove models and data sets."""
+"""`dyno models`: pull, convert, list, describe, verify, export, import and remove models and data sets."""
 
 import argparse
 import json
@@ -21,6 +21,12 @@ _PULL = (
     "continues with the same command. With a local folder or GGUF file, dyno only records it."
 )
 
+_CONVERT = (
+    "Convert a model in safetensors to one GGUF file with llama.cpp's converter, which dyno installs on first use. "
+    "dyno verifies types, values and metadata of the file, and generates text with it. A model that is there already "
+    "is not made again. docs/models.md has the types."
+)
+
 _SHOWN = (
     *("name", "step", "from", "files", "size", "verified", "path", "format", "architecture", "layers", "hidden"),
     *("context", "dtype", "quantization", "weights", "parameters", "bytes_by_type", "experts", "experts_used"),
@@ -30,6 +36,7 @@ _SHOWN = (
 def add(p: argparse.ArgumentParser) -> None:
     verbs = p.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_pull(verbs)
+    _add_convert(verbs)
     p = _verb(verbs, "list", show, "list models and data sets: by dyno, and in the Hub's cache")
     p.add_argument("--json", action="store_true", help="print JSON")
     p = _verb(verbs, "info", info, "describe a model by its files: type, size, parameters, context")
@@ -69,6 +76,29 @@ def pull(options: argparse.Namespace) -> int:
     with ProgressLine() as line:
         entry = hub.pull(ModelRecipe(source, options.include, options.exclude), line.say, line.below)
     print(f"{entry.name}  {entry.path}")
+    return 0
+
+
+def _add_convert(verbs: Any) -> None:
+    p = _verb(verbs, "convert", convert, "convert a model to GGUF, and verify the result")
+    p.description = _CONVERT
+    p.add_argument("source", metavar="SOURCE", help="OWNER/NAME[@REV] on the Hub, or a folder with safetensors")
+    p.add_argument("target", metavar="gguf:TYPE", help="gguf:F16, gguf:BF16, gguf:F32, gguf:Q8_0 or gguf:auto")
+    flags.add(p, ModelRecipe, "include", "exclude")
+
+
+def convert(options: argparse.Namespace) -> int:
+    from dyno.cli.progress import ProgressLine
+    from dyno.models import gguf, hub, steps
+
+    source = hub.source_text(options.source)
+    recipe = ModelRecipe(source, options.include, options.exclude, options.target)
+    gguf.check(recipe)
+    with ProgressLine() as line:
+        entry = steps.run(recipe, line.say, line.below)
+    print(f"{entry.name}  {entry.path}")
+    for what, result in entry.verified.items():
+        print(f"{what:<12} {result}")
     return 0
 
 

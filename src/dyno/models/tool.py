@@ -1,5 +1,6 @@
 """Run a tool as a child process: its output in a log, its progress as one line, its failure as one sentence."""
 
+import os
 import re
 import shutil
 import time
@@ -34,7 +35,9 @@ def run(
     timeout_s: float | None = None,
 ) -> None:
     """`progress` turns the output's last line into the line of progress. It doesn't outlive dyno, nor a Ctrl-C."""
-    with EngineProcess(command, dict(env) if env is not None else None, log) as process:
+    # Threads that spin while they wait take minutes for seconds where something else uses the processor.
+    surroundings = {"OMP_WAIT_POLICY": "passive", **os.environ, **(env or {})}
+    with EngineProcess(command, surroundings, log) as process:
         due = time.monotonic() + 1
         while process.alive() and (timeout_s is None or process.age_s < timeout_s):
             time.sleep(0.05)
@@ -42,7 +45,7 @@ def run(
                 due += 1
                 below(progress(process.last_line()))
         code = process.exit_code
-        lines = process.last_lines()
+        lines = list(dict.fromkeys([*process.last_lines(), process.last_line()]))
     if code is None:
         raise EngineError(f"{name} didn't finish within {timeout_s:g} s. Read {log}.")
     if code != 0:
