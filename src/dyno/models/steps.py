@@ -55,11 +55,11 @@ def run(recipe: ModelRecipe, say: Say, below: Say) -> ModelEntry:
     entry = [step.entry for step in steps(recipe) if step.entry][-1]
     for step in missing(recipe):
         if step.verb == "convert":
-            from dyno.models import gguf  # type: ignore[attr-defined]
+            from dyno.models import gguf
 
             entry = gguf.convert(step.recipe, entry, say, below)
         else:
-            from dyno.models import quantize  # type: ignore[attr-defined]
+            from dyno.models import quantize
 
             entry = quantize.quantize(step.recipe, entry, say, below)
     return entry

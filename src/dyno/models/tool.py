@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -32,8 +33,12 @@ def run(
     progress: Progress,
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
+    needs: str = "",
 ) -> None:
-    """`progress` turns the output's last line into the line of progress. It doesn't outlive dyno, nor a Ctrl-C."""
+    """`progress` turns the output's last line into the line of progress. It doesn't outlive dyno, nor a Ctrl-C.
+
+    `needs`: a sentence about its memory, for when the system killed it.
+    """
     with EngineProcess(command, dict(env) if env is not None else None, log) as process:
         due = time.monotonic() + 1
         while process.alive() and (timeout_s is None or process.age_s < timeout_s):
@@ -45,6 +50,8 @@ def run(
         lines = process.last_lines()
     if code is None:
         raise EngineError(f"{name} didn't finish within {timeout_s:g} s. Read {log}.")
+    if code == -signal.SIGKILL:
+        raise EngineError(f"{name} was killed, most likely because the memory was full. {needs}Read {log}.")
     if code != 0:
         line, advice = next(
             (
