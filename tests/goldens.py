@@ -71,6 +71,7 @@ def normal(text: str, here: Path) -> str:
     moment = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?:\+00:00)?"  # when a report was made
     text = re.sub(rf'<time datetime="{moment}">{moment}|{moment}(?= · (?:dyno|\d+ results?) )', "NOW", text)
     text = re.sub(r"\(choose from ([^)]*)\)", lambda m: m[0].replace("'", ""), text)  # Python 3.12 and later
+    text = re.sub(r"[\d.,]+ \w+ free at [^\s;]+", "SIZE free at PLACE", text)
     # What pip installed here, and what of it a preview tells.
     text = re.sub(r"the wheel xllamacpp [\d.]+", "the wheel xllamacpp BUILD", text)
     return re.sub(r"(llama\.cpp |comes with dyno, version |\"comes_with_dyno\": \")\d{4,}", r"\1BUILD", text)
@@ -135,8 +136,9 @@ def dyno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         monkeypatch.delenv(name)
     for name, value in {"COLUMNS": COLUMNS, "LINES": "40", "DYNO_HOME": str(here / "home"), "TZ": "UTC"}.items():
         monkeypatch.setenv(name, value)
-    # Engines on this machine's PATH are none of the test's business.
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    # Engines and images on this machine are none of the test's business, nor is the Hub.
+    monkeypatch.setenv("PATH", str(here / "bin"))
+    monkeypatch.setattr("dyno.models.hub.size", lambda recipe: None)
     time.tzset()
     return Dyno(here, capsys)
 

@@ -132,14 +132,16 @@ def test_a_killed_pull_continues_and_no_byte_is_sent_twice(server: HubServer, pu
     command = [sys.executable, "-m", "dyno", "models", "pull", REPO]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as dyno:
         deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and not (part.exists() and part.stat().st_size == half):
+        while time.monotonic() < deadline and not (
+            part.exists() and part.stat().st_size == half and list(blobs(tmp_path).glob("*.incomplete")) == [part]
+        ):
             time.sleep(0.02)
         dyno.send_signal(signal.SIGKILL)
     assert part.stat().st_size == half
     assert shelf.entries() == []
     server.faults.slow.clear()
     server.sent.clear()
-    assert hub.size(ModelRecipe(f"hub:{REPO}")) == size - half
+    assert hub.size(ModelRecipe(f"hub:{REPO}"), timeout_s=60) == size - half
     assert pull().whole
     assert server.sent == {shard: size - half}
 

@@ -15,6 +15,7 @@ from dyno.checks.evidence import Evidence
 from dyno.facts.engine import EngineFacts, EngineSpec, Launch, Misspelt, Remark
 from dyno.facts.finding import Finding, verdict
 from dyno.facts.load import LoadSpec
+from dyno.facts.recipe import ModelOrigin
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.rig import Accelerator, Peaks, Rig, Roofline, Share
 from dyno.facts.summary import Counts, Freeze, ReplicaSummary, Result, Steady, Summary, Wait
@@ -670,6 +671,15 @@ def near(measured: bool = False, count: int = 1, **share: Any) -> dict[str, Any]
 Q4 = TargetFacts("llama.Q4_K_M.gguf", quantization="Q4_K - Medium")
 RIG_OF_TWO = Rig("Linux", "6", "aarch64", "Arm", 2)
 UP = EngineFacts("vllm", "0.32.0", [], 30.0)
+
+
+def quantized(quantize: str | None, served: str) -> Evidence:
+    """A run of a model that dyno quantized."""
+    engine = msgspec.structs.replace(UP, models={"m": ModelOrigin("hub:o/n@1", 1, quantize=quantize)})
+    target = TargetFacts("m", models_listed=["m"], quantization=served)
+    return evidence(trial={"engine": EngineSpec("vllm", model="m")}, engine=engine, target=target)
+
+
 CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] = [
     (requests_check.failed, evidence(), None, None),
     (requests_check.failed, evidence({"failed": 1, "failures": {"reset": 1}}), "requests.failed", "doubt"),
@@ -715,6 +725,18 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
         evidence(trial={"engine": EngineSpec("openai", kv_cache_dtype="fp8", prefix_caching=False)}),
         "engine.unverified",
         "doubt",
+    ),
+    (engine.quantization_made, evidence(), None, None),
+    *(
+        (engine.quantization_made, quantized(quantize, served), code, code and "void")
+        for quantize, served, code in (
+            ("llama.cpp:Q4_K_M", "Q4_K - Medium", None),
+            ("llama.cpp:Q4_K_M", "Q8_0", "engine.other_weights"),
+            ("llm-compressor:fp8-dynamic", "compressed-tensors", None),  # which one, the files say
+            ("quark:fp8", "awq", "engine.other_weights"),
+            ("llm-compressor:w4a16", "gptq", None),
+            (None, "Q8_0", None),
+        )
     ),
     (engine.quantization_named, evidence(target=Q4), None, None),
     (engine.quantization_named, evidence(target=TargetFacts("llama.Q8_0.gguf")), None, None),  # it doesn't tell

@@ -135,6 +135,11 @@ CHECKS = (
             "Probably the server of an earlier test is still running. Stop it and start the right one."),
     }, server=engine.quantization_named),
     Check({
+        "engine.other_weights": ("void", "dyno quantized the model to one type, and the engine serves another.",
+            "The engine loaded other files, or converts them while loading. Read its command in engine.json, and "
+            "`dyno models verify` checks the files."),
+    }, run=engine.quantization_made),
+    Check({
         "engine.died": ("void", "The engine that dyno started died under the load.",
             "Check engine.log for the cause."),
     }, server=engine.died),

@@ -39,7 +39,7 @@ FAILED_VOID = 0.1
 _FOLLOWS = {
     "engine": ("engine_version", "backend", "endpoint", "--base-url", "args"),
     "tool": ("backend", "endpoint"),
-    "model": ("tokenizer", "max_model_len", "revision"),
+    "model": ("tokenizer", "max_model_len", "revision", "origin"),
     "quantization": ("model", "dtype"),
     "accelerator": ("accelerators",),
     "tensor_parallel": ("accelerators",),

@@ -1,5 +1,6 @@
 """Was it the stated engine, and did it run without trouble?"""
 
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -61,6 +62,19 @@ def quantization_named(e: Evidence) -> Iterator[Finding]:
         path = f" from {e.target.model_path}" if e.target.model_path else ""
         text = f"The requested model is named {e.target.model!r}, but the server serves {served}{path}."
         yield void("engine.quantization", text)
+
+
+def quantization_made(e: Circumstances) -> Iterator[Finding]:
+    """A model that dyno quantized, but the engine serves another type."""
+    spec, served = e.trial.engine, e.target.quantization
+    model = e.engine.models.get(spec.model or "") if e.engine is not None and spec is not None else None
+    if model is None or model.quantize is None or not served:
+        return
+    scheme = re.search(r":(fp8|int8|i?q\d\w*)", model.quantize, re.I)  # others have no name that engines share
+    if scheme and same_quantization(scheme[1], served, e.target.dtype) is False:
+        yield void(
+            "engine.other_weights", f"The model was quantized to {model.quantize}, but the engine serves {served}."
+        )
 
 
 def died(e: Evidence) -> Iterator[Finding]:

@@ -48,5 +48,5 @@ def for_engines(
     except KeyboardInterrupt:
         again = flags.command(options)
         raise Interrupted(
-            f"interrupted while preparing. What is fetched and made is kept. Continue with:\n{again}"
+            f"interrupted while preparing. Completed files and steps are kept. Continue with:\n{again}"
         ) from None

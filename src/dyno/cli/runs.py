@@ -247,6 +247,10 @@ def _show(word: str, options: argparse.Namespace) -> None:
         print(offline.printed(outcome))
     else:
         print(block(outcome.result, trial, list(METRICS[:4])))
+    if trial.kind != "micro" and not options.json and (engine := outcome.run.engine()):
+        for name, model in engine.models.items():
+            print(*wrapped(f"Model {name}: {model.describe()}, {human_bytes(model.size_bytes)}", rest="  "), sep="\n")
+            print(*(f"  {what}: {outcome}" for what, outcome in model.verified.items()), sep="\n")
 
 
 def _outcome(run: Run) -> "Outcome":

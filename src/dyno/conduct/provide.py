@@ -31,11 +31,16 @@ class Need(NamedTuple):
 
     what: str  # data set, tool, model, engine, image
     name: str
-    how: str  # pull …, quantize …, install …
-    folder: Path  # where it will be
+    how: str  # pull …, quantize …, install
+    folder: Path | None  # where it will be; None: unknown
     provide: Callable[[Say, Say], str]  # returns what there is then, in words
-    source: ModelRecipe | None = None  # to pull: the Hub knows its size
+    recipe: ModelRecipe | None = None  # of a model's step, or a data set's file
     size_bytes: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The same for several that need the same thing."""
+        return self.what, self.recipe.name if self.recipe else self.name
 
 
 def needs(
@@ -47,7 +52,7 @@ def needs(
     started = [spec for spec in specs if kind_of(spec.kind).starts]
     out = [
         *(need for work in works for need in _dataset(work)),
-        *(need for spec in specs for need in _models(spec)),
+        *(need for spec in specs for need in _models(spec, dry)),
         *(need for spec in started for need in _engine(spec, dry) if installs),
         *(need for spec in started for need in _image(spec, dry)),
     ]
@@ -55,15 +60,16 @@ def needs(
         locate(kind_of(spec.kind), contained(kind_of(spec.kind), spec))
     # A tool before the step that uses it, the rest as it is; each once, however many trials need it.
     out.sort(key=lambda need: need.what not in ("data set", "tool"))
-    return list({(need.what, need.how): need for need in reversed(out)}.values())[::-1]
+    return list({need.key: need for need in reversed(out)}.values())[::-1]
 
 
 def with_sizes(missing: Sequence[Need]) -> list[Need]:
     """Ask the Hub for the sizes. Where it doesn't answer once, it isn't asked again."""
     out, silent = [], offline()
     for need in missing:
-        size = None if silent or need.source is None else hub.size(need.source)
-        silent = silent or (need.source is not None and size is None)
+        pulled = need.recipe is not None and need.recipe == need.recipe.base
+        size = hub.size(need.recipe) if need.recipe and pulled and not silent else None
+        silent = silent or (pulled and size is None)
         out.append(need._replace(size_bytes=size))
     return out
 
@@ -82,17 +88,14 @@ def lines(missing: Sequence[Need]) -> Iterator[str]:
     known = [need.size_bytes for need in missing if need.size_bytes]
     unknown = many(len(missing) - len(known), "thing") + " of unknown size"
     total = " and ".join([human_bytes(sum(known))] * bool(known) + [unknown] * (len(known) < len(missing)))
-    room = (f"{human_bytes(_free(folder))} free at {folder}" for folder in dict.fromkeys(n.folder for n in missing))
-    yield f"Total: {total}; {', '.join(room)}"
+    room = [f"{human_bytes(_free(mine[0][0]))} free at {mine[0][0]}" for mine in _by_disk(missing)]
+    yield "; ".join([f"Total: {total}", *room])
 
 
 def check_space(missing: Sequence[Need]) -> None:
     """Raise where the known sizes alone are more than the disks have."""
-    wanted: dict[int, list[Need]] = {}
-    for need in missing:
-        wanted.setdefault(_present(need.folder).stat().st_dev, []).append(need)
-    for mine in wanted.values():
-        size, folder = sum(need.size_bytes or 0 for need in mine), mine[0].folder
+    for mine in _by_disk(missing):
+        size, folder = sum(need.size_bytes or 0 for _, need in mine), mine[0][0]
         if size > (free := _free(folder)):
             raise EngineError(
                 f"{human_bytes(size)} are to be fetched to {folder}, but {human_bytes(free)} are free there. Free some "
@@ -119,6 +122,14 @@ def run(missing: Sequence[Need], say: Say, below: Say) -> list[str]:
     return list(dict.fromkeys(done))
 
 
+def _by_disk(missing: Sequence[Need]) -> list[list[tuple[Path, Need]]]:
+    disks: dict[int, list[tuple[Path, Need]]] = {}
+    for need in missing:
+        if need.folder:
+            disks.setdefault(_present(need.folder).stat().st_dev, []).append((need.folder, need))
+    return list(disks.values())
+
+
 def _present(folder: Path) -> Path:
     return next(p for p in (folder, *folder.parents) if p.exists())
 
@@ -133,20 +144,18 @@ def _free(folder: Path) -> int:
 def _dataset(work: WorkloadSpec) -> Iterator[Need]:
     source = work.path or work.dataset
     if (recipe := hub.dataset_recipe(source)) and hub.dataset_file(source) is None:
-        how = f"pull {recipe.source}"
-        yield Need("data set", work.dataset, how, hub_cache(), partial(_pulled, recipe), recipe)
+        yield Need("data set", work.dataset, f"pull {recipe.source}", hub_cache(), partial(_pulled, recipe), recipe)
 
 
-def _models(spec: EngineSpec) -> Iterator[Need]:
+def _models(spec: EngineSpec, dry: bool) -> Iterator[Need]:
     for name, recipe in spec.weights.items():
         for step in steps.missing(recipe):
             yield from _tool(step)
-            source = step.recipe if step.verb == "pull" else None
-            folder = hub_cache() if source else shelf.models_folder()
-            yield Need("model", name, step.describe(), folder, partial(_made, recipe), source)
-    for name, recipe in ({} if offline() else weights.of_hub(spec)).items():
+            folder = hub_cache() if step.verb == "pull" else shelf.models_folder()
+            yield Need("model", name, step.describe(), folder, partial(_model_made, recipe), step.recipe)
+    for name, recipe in ({} if offline() and not dry else weights.of_hub(spec)).items():
         if not (shelf.find(recipe) or _fetched(name)):
-            yield Need("model", name, f"pull {recipe.source}", hub_cache(), partial(_made, recipe), recipe)
+            yield Need("model", name, "pull", hub_cache(), partial(_model_made, recipe), recipe)
 
 
 def _fetched(name: str) -> bool:
@@ -155,7 +164,7 @@ def _fetched(name: str) -> bool:
     return shape is not None and check.problem(Path(shape.path)) is None
 
 
-def _made(recipe: ModelRecipe, say: Say, below: Say) -> str:
+def _model_made(recipe: ModelRecipe, say: Say, below: Say) -> str:
     entry = steps.run(recipe, say, below)
     return f"{entry.path}, {human_bytes(entry.size_bytes)}"
 
@@ -168,7 +177,7 @@ def _tool(step: Step) -> Iterator[Need]:
     """The environment of the tool that a step runs, which the step would install by itself."""
     kind = steps.environment_kind(step)
     if kind and environment.find(kind) is None:
-        yield Need("tool", kind, f"install {kind}", environment.engines_folder(), partial(_installed, kind, None))
+        yield Need("tool", kind, "install", environment.engines_folder(), partial(_installed, kind, None))
 
 
 def _engine(spec: EngineSpec, dry: bool) -> Iterator[Need]:
@@ -183,7 +192,7 @@ def _engine(spec: EngineSpec, dry: bool) -> Iterator[Need]:
             return
     which = f"{spec.kind} {spec.version}" if spec.version else spec.kind
     folder = environment.engines_folder()
-    yield Need("engine", which, f"install {which}", folder, partial(_installed, spec.kind, spec.version))
+    yield Need("engine", which, "install", folder, partial(_installed, spec.kind, spec.version))
 
 
 def _installed(kind: str, version: str | None, say: Say, below: Say) -> str:
@@ -211,5 +220,4 @@ def _image(spec: EngineSpec, dry: bool) -> Iterator[Need]:
         log.unlink(missing_ok=True)  # where it failed, the message names it
         return digest
 
-    how = f"build from {box.build}" if box.build else f"pull {box.image}"
-    yield Need("image", box.image, how, Path("/var/lib"), provide)
+    yield Need("image", box.image, f"build from {box.build}" if box.build else "pull", None, provide)

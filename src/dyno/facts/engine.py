@@ -178,8 +178,9 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                "give up a start after S seconds without progress: log, data, accelerator memory, CPU", above=0,
                most=1e8),
     ] = READY_STALL_S  # fmt: skip
-    # Those of a study's [models.NAME] that `model`, `draft_model` or the trial's tokenizer name.
-    weights: dict[str, ModelRecipe] = {}
+    weights: Annotated[
+        dict[str, ModelRecipe], Option(help="recipes of the study's [models.NAME] that the trial uses, by name")
+    ] = {}
 
     @property
     def world(self) -> int:

@@ -92,6 +92,7 @@ def engines(entries: Sequence[Entry]) -> list[Sheet]:
 def _engine(e: EngineFacts) -> Facts:
     facts = [("engine", e.kind), ("version", e.version or "unknown")]
     facts += [(name, value) for name, value in (("program", e.program), ("image", e.image)) if value]
+    facts += [(f"model {name}", model.describe()) for name, model in e.models.items()]
     facts += [("variables not passed", ", ".join(e.withheld))] if e.withheld else []
     return [*facts, *e.software.items()]
 

@@ -168,6 +168,8 @@ def _engine(manifest: Manifest, engine: EngineFacts | None) -> Settings:
         reported["quantization"] = reported["quantization"] or model.quantization
         reported |= {"model_bytes": model.weights_bytes, "parameters": model.parameters}
     settings |= {name: value for name, value in reported.items() if value is not None}
+    if engine is not None and spec is not None and (origin := engine.models.get(spec.model or "")):
+        settings["origin"] = origin.describe()  # a study's name for a model doesn't say which one it is
     if spec is not None:
         settings["speculative"] = f"{spec.draft_model or ''} {spec.draft_tokens or ''}".strip() or None
         settings |= _flags(spec.args)

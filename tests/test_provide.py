@@ -1,0 +1,259 @@
+"""From a bare machine by one command: what a study lacks is listed, provided before the first trial, and recorded."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dyno.cli.main import main
+from dyno.conduct import provide, weights
+from dyno.conduct.engine_plan import EnginePlan
+from dyno.engines.model import build
+from dyno.errors import UsageError
+from dyno.facts.engine import ContainerSpec, EngineSpec
+from dyno.facts.recipe import ModelRecipe
+from dyno.facts.rig import Rig
+from dyno.models import shelf
+from hub_server import HubServer, serving
+
+STUDY = """
+[variables]
+model = "hub:test/tiny"
+[models.tiny]
+from = "${model}"
+[engines.llama]
+kind = "llamacpp"
+model = "tiny"
+max_num_seqs = 2
+max_model_len = 128
+[workloads.w]
+input_len = 8
+output_len = 4
+num_prompts = 2
+[loads.c]
+max_concurrency = 1
+[trial]
+tokenizer = "tiny"
+"""
+RIG = Rig("test", "0", "any", "cpu", 2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Hub's folder with one GGUF model."""
+    out = tmp_path_factory.mktemp("hub") / "test" / "tiny"
+    out.mkdir(parents=True)
+    model = build("Q4_0")
+    shutil.copy(model, out / "tiny-Q4_0.gguf")
+    shutil.copy(model.with_name("tokenizer.json"), out)
+    shape = out.with_name("shape")
+    shape.mkdir()
+    (shape / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1}')
+    (shape / "model.safetensors").write_bytes(b"never read")
+    return out.parent.parent
+
+
+@pytest.fixture
+def hub(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """An empty machine beside that Hub."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("DYNO_HOME", str(tmp_path / "home"))
+    Path("s.toml").write_text(STUDY)
+    with serving(folder) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        yield server
+
+
+def run(*words: str) -> int:
+    return main(["run", "s.toml", "--no-report", "--plain", *words])
+
+
+def await_sent(hub: HubServer, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while hub.sent["tiny-Q4_0.gguf"] < count:
+        assert time.monotonic() < deadline, hub.requests
+        time.sleep(0.02)
+
+
+def starting() -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "dyno", "run", "s.toml", "--no-report", "--plain"]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_dry_run_lists_what_is_missing_and_fetches_nothing(
+    hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "#   model  tiny  pull hub:test/tiny  14.54 MiB\n#   Total: 14.54 MiB; " in out
+    assert f"--model {shelf.models_folder()}/tiny-" in out and "--alias tiny" in out
+    assert not shelf.models_folder().exists() and not hub.sent
+    Path("s.toml").write_text(STUDY.replace('from = "${model}"', 'from = "${model}"\nquantize = "quark:fp8"'))
+    assert run("--dry-run") == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["#", "tool", "quark", "install", "size", "unknown"] in lines
+    assert ["#", "model", "tiny", "quantize", "quark:fp8", "size", "unknown"] in lines
+
+
+def test_a_model_is_pulled_measured_and_recorded_by_one_command_even_if_it_was_killed_before(
+    hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.faults.slow = {"tiny-Q4_0.gguf"}
+    with starting() as first:
+        await_sent(hub, 1_000_000)
+        first.send_signal(signal.SIGKILL)
+    assert not Path("runs/s/trials").exists() and shelf.entries() == []
+    hub.faults.slow.clear()
+    hub.faults.go_on.set()
+    assert run() == 0
+    (trial,) = Path("runs/s/trials").iterdir()
+    engine, manifest = (json.loads((trial / name).read_text()) for name in ("engine.json", "trial.json"))
+    origin = engine["models"]["tiny"]
+    assert origin["origin"].startswith("hub:test/tiny@") and origin["verified"] == {"checksums": "2 files"}
+    spec = manifest["trial"]["engine"]
+    assert (spec["model"], spec["served_name"], spec["weights"]) == (
+        "tiny",
+        "tiny",
+        {"tiny": {"from": "hub:test/tiny"}},
+    )
+    assert manifest["target"]["model"] == manifest["trial"]["tokenizer"] == "tiny"
+    assert manifest["trial"]["target"]["model"] == "tiny" and "/snapshots/" in manifest["model"]["path"]
+    assert "Model tiny: pull hub:test/tiny" in capsys.readouterr().err
+    assert main(["runs", "show", str(trial)]) == 0
+    assert f"Model tiny: hub:test/tiny@{origin['origin'].rpartition('@')[2][:7]}, 14.54 MiB" in capsys.readouterr().out
+
+
+def test_prepare_only_provides_and_stops(hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--prepare-only") == 0
+    assert capsys.readouterr().out.startswith("model tiny: ") and not Path("runs").exists()
+    sent = dict(hub.sent)
+    assert run("--prepare-only") == 0
+    assert capsys.readouterr().out == "Nothing is missing.\n" and hub.sent == sent
+
+
+def test_no_prepare_refuses_with_advice(hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--no-prepare") == 2
+    assert "The model tiny isn't on this machine." in capsys.readouterr().err and not hub.requests
+
+
+def test_ctrl_c_while_preparing_names_the_command_that_goes_on(hub: HubServer) -> None:
+    hub.faults.slow = {"tiny-Q4_0.gguf"}
+    with starting() as first:
+        await_sent(hub, 1_000_000)
+        began = time.monotonic()
+        first.send_signal(signal.SIGINT)
+        _, err = first.communicate(timeout=60)
+    assert first.returncode == 130 and time.monotonic() - began < 10
+    assert "interrupted while preparing" in err and "dyno run s.toml" in err.splitlines()[-1]
+
+
+def test_failures_are_reported_together_before_anything_starts(
+    hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = '[models.gone]\nfrom = "hub:test/gone"\n[models.local]\nfrom = "file:nowhere"\n'
+    Path("s.toml").write_text(more + STUDY.replace('model = "tiny"', 'model = ["gone", "local", "tiny"]'))
+    assert run() == 1
+    err = capsys.readouterr().err
+    assert "2 things can't be provided; nothing was started" in err
+    assert "model gone, pull hub:test/gone: " in err and "model local, pull file:" in err
+    assert [entry.recipe.source for entry in shelf.entries()] == ["hub:test/tiny"], (
+        "the others are provided all the same"
+    )
+    assert not Path("runs/s/trials").exists()
+
+
+def test_a_disk_that_is_too_small_is_noticed_before_anything_is_fetched(
+    hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.faults.sizes = {"tiny-Q4_0.gguf": 1 << 60}
+    assert run() == 1
+    assert "are to be fetched to" in capsys.readouterr().err and not hub.sent
+
+
+def test_a_model_of_the_hub_is_fetched_before_the_engine_starts_under_its_own_name(
+    hub: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vllm = tmp_path / "vllm"
+    vllm.write_text("#!/bin/sh\ncase $1 in --version) echo 0.9.0;; *) echo no; exit 3;; esac\n")
+    vllm.chmod(0o755)
+    words = ["bench", "serve", "--engine", "vllm", "--model", "test/shape", "--engine-binary", str(vllm)]
+    assert main([*words, "--load-format", "dummy", "--num-prompts", "1"]) == 1
+    err = capsys.readouterr().err
+    assert err.index("Model test/shape: pull") < err.index("Starting vLLM 0.9.0 with test/shape")
+    assert hub.sent["config.json"] and not hub.sent["model.safetensors"], "random weights need none"
+
+
+# ---- plans ----
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelRecipe:
+    """A model that is here, in its own folder."""
+    monkeypatch.setenv("DYNO_HOME", str(tmp_path / "home"))
+    source = tmp_path / "tiny.gguf"
+    shutil.copy(build("Q4_0"), source)
+    recipe = ModelRecipe(source=f"file:{source}")
+    provide.steps.run(recipe, lambda _: None, lambda _: None)
+    return recipe
+
+
+def test_a_plan_has_the_path_and_the_server_the_name(made: ModelRecipe) -> None:
+    spec = EngineSpec("llamacpp", model="tiny", weights={"tiny": made})
+    plan = EnginePlan(spec, RIG)
+    assert (plan.spec.model, plan.served_name) == (made.source.removeprefix("file:"), "tiny")
+    assert plan.stored.model == "tiny" and plan.model is not None and plan.origins["tiny"].origin == made.source
+    assert plan.again().spec == plan.spec
+    gone = EngineSpec("llamacpp", model="gone", weights={"gone": ModelRecipe(source="hub:o/n")})
+    with pytest.raises(UsageError, match="The model gone isn't on this machine"):
+        EnginePlan(gone, RIG)
+    assert EnginePlan(gone, RIG, dry=True).problems() == []
+
+
+def test_a_model_in_the_hub_s_cache_is_mounted_with_its_repository(made: ModelRecipe) -> None:
+    """A snapshot's files are links into its repository's folder."""
+    cache = Path(made.source.removeprefix("file:")).parent / "models--o--n"
+    (cache / "blobs").mkdir(parents=True)
+    (cache / "snapshots" / "1").mkdir(parents=True)
+    shutil.copy(made.source.removeprefix("file:"), cache / "blobs" / "2")
+    (cache / "snapshots" / "1" / "m.gguf").symlink_to("../../blobs/2")
+    linked = ModelRecipe(source=f"file:{cache}/snapshots/1/m.gguf")
+    provide.steps.run(linked, lambda _: None, lambda _: None)
+    spec = EngineSpec(
+        "llamacpp", model="a", draft_model="b", weights={"a": linked, "b": made}, container=ContainerSpec("i:1")
+    )
+    argv = EnginePlan(spec, RIG, dry=True).launches[0].argv
+    path = made.source.removeprefix("file:")
+    assert [word for word in argv if word.endswith(":ro")] == [
+        f"--volume={cache}:{cache}:ro",
+        f"--volume={path}:{path}:ro",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({"model": "o/n"}, ["hub:o/n"]),
+        ({"model": "o/n", "args": ["--revision", "v1"], "draft_model": "o/d"}, ["hub:o/n@v1", "hub:o/d"]),
+        ({"model": "gpt2"}, []),  # of the engine's own making, perhaps
+        ({"model": "./o/n"}, []),
+        ({"model": "o/n", "env": {"HF_HOME": "/data"}}, []),  # another cache
+        ({"model": "o/n", "container": ContainerSpec("i:1", mounts=["/x:/root/.cache/huggingface"])}, []),
+        ({"model": "o/n", "kind": "llamacpp"}, []),
+    ],
+)
+def test_models_that_an_engine_would_fetch_when_it_starts(fields: dict[str, object], wanted: list[str]) -> None:
+    spec = EngineSpec(**{"kind": "vllm", **fields})  # type: ignore[arg-type]
+    assert [recipe.source for recipe in weights.of_hub(spec).values()] == wanted
+
+
+def test_random_weights_need_the_configuration_only() -> None:
+    (recipe,) = weights.of_hub(EngineSpec("vllm", model="o/n", load_format="dummy")).values()
+    assert "*.json" in recipe.include and "*.safetensors" not in recipe.include
