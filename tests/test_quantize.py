@@ -57,7 +57,8 @@ def test_a_recipe_that_no_tool_can_follow_is_refused():
 def test_the_documentation_lists_every_scheme():
     text = (Path(__file__).parent.parent / "docs" / "models.md").read_text()
     for scheme in schemes.SCHEMES.values():
-        assert f"| `{scheme.key}` | {scheme.about} |" in text
+        needs = f"{scheme.samples} × {scheme.length:,} tokens" if scheme.calibrates else "none"
+        assert f"| `{scheme.key}` | {scheme.about} | {scheme.contents} | {needs} |" in text
 
 
 # ---- files ----
