@@ -57,7 +57,7 @@ def run(recipe: ModelRecipe, say: Say, below: Say) -> ModelEntry:
         if step.verb == "convert":
             entry = gguf.convert(step.recipe, entry, say, below)
         else:
-            from dyno.models import quantize  # type: ignore[attr-defined]
+            from dyno.models import quantize
 
             entry = quantize.quantize(step.recipe, entry, say, below)
     return entry
