@@ -187,16 +187,15 @@ class Conductor:
 
     def _check_models(self, planned: PlannedTrial, models: dict[str, ModelOrigin]) -> None:
         """Raise where the study has results of another model by the same name, such as a later revision."""
-        for other in self._same_program[_program(planned)] if models else []:
+        for other in self._same_program[_program(planned)]:
             run = self.folder.run(other.place)
             engine = run.engine() if run.whole else None
-            for name in models.keys() & (engine.models.keys() if engine else set()):
-                before = engine.models[name] if engine else models[name]
-                if before.origin != models[name].origin:
-                    raise StudyStopped(
-                        f"The model {name} is {models[name].origin} now, but was {before.origin} in {run.path}. Pin its "
-                        "revision with @COMMIT, or start anew with --new or --runs DIR."
-                    )
+            before = engine.models if engine else {}
+            for name in [n for n in models if n in before and before[n].origin != models[n].origin]:
+                raise StudyStopped(
+                    f"The model {name} is {models[name].origin} now, but was {before[name].origin} in {run.path}. Pin "
+                    "its revision with @COMMIT, or start anew with --new or --runs DIR."
+                )
 
     def _go_through(
         self,

@@ -7,7 +7,7 @@ import msgspec
 
 from dyno.errors import UsageError
 from dyno.facts.recipe import ModelOrigin, ModelRecipe
-from dyno.models import gguf, hub, schemes, shelf
+from dyno.models import gguf, hub, quantize, schemes, shelf
 from dyno.models.shelf import ModelEntry, Say
 
 Verb = Literal["pull", "convert", "quantize"]
@@ -54,12 +54,8 @@ def run(recipe: ModelRecipe, say: Say, below: Say) -> ModelEntry:
         hub.pull(recipe.base, say, below)
     entry = [step.entry for step in steps(recipe) if step.entry][-1]
     for step in missing(recipe):
-        if step.verb == "convert":
-            entry = gguf.convert(step.recipe, entry, say, below)
-        else:
-            from dyno.models import quantize
-
-            entry = quantize.quantize(step.recipe, entry, say, below)
+        make = gguf.convert if step.verb == "convert" else quantize.quantize
+        entry = make(step.recipe, entry, say, below)
     return entry
 
 
