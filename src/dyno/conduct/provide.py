@@ -159,7 +159,7 @@ def _models(spec: EngineSpec, dry: bool) -> Iterator[Need]:
         for step in steps.missing(recipe):
             yield from _tool(step)
             folder = hub_cache() if step.verb == "pull" else shelf.models_folder()
-            yield Need("model", name, step.describe(), folder, partial(_model_made, recipe), step.recipe)
+            yield Need("model", name, step.describe(), folder, partial(_model_made, step.recipe), step.recipe)
     for name, recipe in ({} if offline() and not dry else weights.of_hub(spec)).items():
         if not (shelf.find(recipe) or _fetched(name)):
             yield Need("model", name, "pull", hub_cache(), partial(_model_made, recipe), recipe)
