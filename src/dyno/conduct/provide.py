@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import msgspec
 
 from dyno.conduct import weights
 from dyno.engines import container, environment, image, install, versions
@@ -24,6 +26,7 @@ from dyno.probe import model as model_files
 from dyno.probe.model import hub_cache
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 class Need(NamedTuple):
@@ -44,14 +47,15 @@ class Need(NamedTuple):
 
 
 def needs(
-    specs: Sequence[EngineSpec], works: Iterable[WorkloadSpec] = (), dry: bool = False, installs: bool = True
+    specs: Iterable[EngineSpec], works: Iterable[WorkloadSpec] = (), dry: bool = False, installs: bool = True
 ) -> list[Need]:
     """Return what is missing, in the order in which it is provided.
 
     `dry`: no program is asked for its version. `installs`: a missing engine is installed, and else an error."""
+    specs = _unique(specs)
     started = [spec for spec in specs if kind_of(spec.kind).starts]
     out = [
-        *(need for work in works for need in _dataset(work) if dry or not offline()),
+        *(need for work in _unique(works) for need in _dataset(work) if dry or not offline()),
         *(need for spec in specs for need in _models(spec, dry)),
         *(need for spec in started for need in _engine(spec, dry) if installs),
         *(need for spec in started for need in _image(spec, dry)),
@@ -64,6 +68,11 @@ def needs(
     for need in out:
         first.setdefault(need.key, need)
     return list(first.values())
+
+
+def _unique(values: Iterable[T]) -> list[T]:
+    """A study's thousand trials have a few settings."""
+    return list({msgspec.json.encode(value): value for value in values}.values())
 
 
 def with_sizes(missing: Sequence[Need]) -> list[Need]:
@@ -84,11 +93,14 @@ def offline() -> bool:
 
 def lines(missing: Sequence[Need]) -> Iterator[str]:
     """Yield what is missing, with its size where that is known, and the room for it."""
-    rows = [(n.what, n.name, n.how, human_bytes(n.size_bytes) if n.size_bytes else "size unknown") for n in missing]
+    rows = [
+        (n.what, n.name, n.how, human_bytes(n.size_bytes) if n.size_bytes is not None else "size unknown")
+        for n in missing
+    ]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     for row in rows:
         yield "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]])
-    known = [need.size_bytes for need in missing if need.size_bytes]
+    known = [need.size_bytes for need in missing if need.size_bytes is not None]
     unknown = many(len(missing) - len(known), "thing") + " of unknown size"
     total = " and ".join([human_bytes(sum(known))] * bool(known) + [unknown] * (len(known) < len(missing)))
     yield "; ".join([f"Total: {total}", *(f"{human_bytes(free)} free at {folder}" for folder, free in room(missing))])
@@ -161,14 +173,14 @@ def _models(spec: EngineSpec, dry: bool) -> Iterator[Need]:
             folder = hub_cache() if step.verb == "pull" else shelf.models_folder()
             yield Need("model", name, step.describe(), folder, partial(_model_made, step.recipe), step.recipe)
     for name, recipe in ({} if offline() and not dry else weights.of_hub(spec)).items():
-        if not (shelf.find(recipe) or _fetched(name)):
+        if not (shelf.find(recipe) or _fetched(name, recipe)):
             yield Need("model", name, "pull", hub_cache(), partial(_model_made, recipe), recipe)
 
 
-def _fetched(name: str) -> bool:
+def _fetched(name: str, recipe: ModelRecipe) -> bool:
     """Return whether another tool has fetched all of it into the Hub's cache."""
-    shape = model_files.of_hub(name)
-    return shape is not None and check.problem(Path(shape.path)) is None
+    shape = model_files.of_hub(name) if "@" not in recipe.source else None
+    return shape is not None and check.problem(Path(shape.path), weights=not recipe.include) is None
 
 
 def _model_made(recipe: ModelRecipe, say: Say, below: Say) -> str:

@@ -1,6 +1,5 @@
 """The steps of a model: pulled, converted, quantized, each once. A step that is there and whole is not run again."""
 
-import re
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -11,7 +10,6 @@ from dyno.models import gguf, hub, quantize, schemes, shelf
 from dyno.models.shelf import ModelEntry, Say
 
 Verb = Literal["pull", "convert", "quantize"]
-_SOURCE = re.compile(r"hub:[\w.-]+/[\w.-]+(@[\w./-]+)?|file:.+")
 
 
 class Step(NamedTuple):
@@ -81,10 +79,10 @@ def origin(recipe: ModelRecipe) -> ModelOrigin | None:
 
 def problem(recipe: ModelRecipe) -> tuple[str, str] | None:
     """Return the key that is wrong, and why."""
-    if not _SOURCE.fullmatch(recipe.source):
-        return "from", f"{recipe.source!r} is not a source. Give hub:OWNER/NAME@REVISION or file:PATH."
-    key = "convert"
+    key = "from"
     try:
+        hub.parse(recipe.source)
+        key = "convert"
         gguf.check(msgspec.structs.replace(recipe, quantize=None))
         key = "quantize"
         gguf.check(recipe)
