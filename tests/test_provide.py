@@ -325,3 +325,19 @@ def test_a_step_is_listed_once_however_many_models_need_it(bare: Path) -> None:
         ("tool", "quark", "install"), ("model", "base", "pull hub:o/n"), ("model", "a", "quantize quark:fp8"),
         ("model", "b", "quantize quark:int8"),
     ]  # fmt: skip
+
+
+def test_a_data_set_of_the_hub_is_listed_and_pulled_before_the_first_trial(
+    hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = hub.folder / "datasets" / "test" / "chats"
+    data.mkdir(parents=True, exist_ok=True)
+    (data / "chats.jsonl").write_text('{"prompt": "the harbor of the north"}\n' * 4)
+    work = 'dataset = "custom"\npath = "hub:test/chats/chats.jsonl"\noutput_len = 4\nnum_prompts = 2\n'
+    engine = '[engines.a]\nkind = "fake"\n[loads.c]\nmax_concurrency = 1\n'
+    Path("s.toml").write_text(f"{engine}[workloads.w]\n{work}")
+    assert run("--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "data set  custom  pull hub:datasets/test/chats" in out and not hub.sent["chats.jsonl"]
+    assert run("--prepare-only") == 0
+    assert capsys.readouterr().out.rstrip().endswith("/chats.jsonl")
