@@ -367,5 +367,5 @@ def test_an_absent_data_set_says_how_to_get_it(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert main(["bench", "serve", "--base-url", fake().base_url, "--dataset-name", "sharegpt"]) == 2
     said = capsys.readouterr().err
-    assert "The dataset sharegpt needs its file, which isn't on this machine." in said
+    assert f"The dataset sharegpt needs {SHAREGPT}, which isn't on this machine." in said
     assert "`dyno models export`" in said and "--dataset-path" in said

@@ -11,14 +11,15 @@ from dyno.models import hub
 def provide(spec: WorkloadSpec, watcher: Watcher) -> tuple[WorkloadSpec, DataFile | None]:
     """Return the workload as it is read here, and its file; None: it needs none of the Hub."""
     source = spec.path or spec.dataset
-    if hub.dataset_recipe(source) is None:
+    recipe = hub.dataset_recipe(source)
+    if recipe is None:
         return spec, None
     try:
         file = hub.dataset(source, watcher.phase, watcher.below)
     except ModelError as e:
         raise WorkloadError(
-            f"The dataset {spec.dataset} needs its file, which isn't on this machine. {e} With the file in another "
-            "place, give it with --dataset-path. --dataset-name sharegpt-shaped has about the same lengths as sharegpt "
-            "and needs no file."
+            f"The dataset {spec.dataset} needs {recipe.include[0]}, which isn't on this machine. {e} A file from "
+            "elsewhere is given with --dataset-path. --dataset-name sharegpt-shaped has about the same lengths as "
+            "sharegpt and needs no file."
         ) from None
     return msgspec.structs.replace(spec, path=file.path), file
