@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo gallery test test-fast test-engines test-hostile test-pages test-docs check format bench bench-engines bench-peers docs \
+.PHONY: demo gallery test test-fast test-engines test-tools test-hostile test-pages test-docs check format bench bench-engines bench-peers docs \
         docs-reference clean
 
 demo: $(VENV)/.installed
@@ -26,6 +26,11 @@ test-fast: $(VENV)/.dev
 # the demo and the shipped studies' twins on the embedded engine, which take a minute.
 test-engines: $(VENV)/.dev
 	$(BIN)/pytest -m engines
+
+# Models converted and quantized by llama.cpp, llm-compressor and AMD Quark, installed outside the project, once (GB,
+# and minutes for a build).
+test-tools: $(VENV)/.dev
+	$(BIN)/pytest -m tools -rs
 
 # Servers that lie, files that bite, kills at any moment, keys that must not show, 100,000 mutated answers. Minutes.
 test-hostile: $(VENV)/.dev

@@ -47,21 +47,21 @@ REAL = {
     for name in (
         "accelerators", "busy_machine", "charts", "cli", "compare_cli", "completion", "container", "docs_commands",
         "embedded", "environment", "fleet", "frames", "gguf", "golden_real", "host", "model", "models_hub", "offline",
-        "peaks", "probe_server", "protocols", "provide", "replicas", "report_cli", "rig", "runs", "shipped_studies",
-        "software", "sql", "start", "study", "telemetry", "tgi", "tuning", "twins", "two_rigs", "versions", "wire",
-        "workload",
+        "peaks", "probe_server", "protocols", "provide", "quantize", "replicas", "report_cli", "rig", "runs",
+        "shipped_studies", "software", "sql", "start", "study", "telemetry", "tgi", "tuning", "twins", "two_rigs",
+        "versions", "wire", "workload",
     )
 }  # fmt: skip
 
 
 def _is_real(path: Path) -> bool:
-    return path.stem in REAL or path.parent.name in ("engines", "hostile", "pages")
+    return path.stem in REAL or path.parent.name in ("engines", "hostile", "pages", "tools")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Tests that the markers leave out aren't even imported."""
     chosen, folder = config.option.markexpr, collection_path.parent.name
-    whole = folder in ("engines", "hostile", "pages") and f"not {folder}" in chosen
+    whole = folder in ("engines", "hostile", "pages", "tools") and f"not {folder}" in chosen
     return True if whole or (chosen == "not real" and _is_real(collection_path)) else None
 
 

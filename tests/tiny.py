@@ -32,6 +32,11 @@ class Shape(NamedTuple):
     files: int = 1
     kind: str = "llama"  # or qwen2, whose attention has biases
 
+    @property
+    def vocab(self) -> int:
+        """Qwen's is padded, as real ones are: its tokenizer adds tokens of its own."""
+        return VOCAB + 256 * (self.kind == "qwen2")
+
 
 SMALL, WIDE = Shape(), Shape(width=256, layers=3, inner=512, dtype="BF16", files=2)
 
@@ -42,7 +47,7 @@ def build(folder: Path, shape: Shape = SMALL) -> Path:
         "architectures": [{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}[shape.kind]],
         "model_type": shape.kind, "hidden_size": shape.width, "intermediate_size": shape.inner,
         "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.width // shape.heads, "vocab_size": VOCAB, "max_position_embeddings": shape.context,
+        "head_dim": shape.width // shape.heads, "vocab_size": shape.vocab, "max_position_embeddings": shape.context,
         "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False,
         "torch_dtype": _NAMES[shape.dtype], "bos_token_id": 0, "eos_token_id": 1,
     }  # fmt: skip
@@ -66,7 +71,7 @@ def weights(shape: Shape) -> dict[str, np.ndarray]:
     def noise(rows: int, columns: int, gain: float = 1.0) -> np.ndarray:
         return (random.standard_normal((rows, columns)) * gain / columns**0.5).astype(np.float32)
 
-    tensors = {"model.embed_tokens.weight": noise(VOCAB, wide, wide**0.5)}
+    tensors = {"model.embed_tokens.weight": noise(shape.vocab, wide, wide**0.5)}
     for i in range(shape.layers):
         layer = f"model.layers.{i}."
         # Sharp attention and a wide spread of logits: greedy text varies, and rounding seldom changes a token.
@@ -84,8 +89,8 @@ def weights(shape: Shape) -> dict[str, np.ndarray]:
         if shape.kind == "qwen2":
             for name, rows in (("q", wide), ("k", narrow), ("v", narrow)):
                 tensors[f"{layer}self_attn.{name}_proj.bias"] = noise(rows, 1, 0.1)[:, 0]
-    head = noise(VOCAB, wide, 4)
-    head[:260] = 0  # specials and single bytes: a logit of 0 is never chosen
+    head = noise(shape.vocab, wide, 4)
+    head[:260] = head[VOCAB:] = 0  # specials and single bytes: a logit of 0 is never chosen
     return tensors | {"model.norm.weight": np.ones(wide, np.float32), "lm_head.weight": head}
 
 

@@ -1,7 +1,8 @@
-"""`dyno models`: pull, list, describe, verify, export, import and remove models and data sets."""
+"""`dyno models`: pull, convert, list, describe, verify, export, import and remove models and data sets."""
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from dyno.cli import flags
 from dyno.errors import ModelError, NotFound, UsageError
 from dyno.facts.recipe import ModelRecipe
 from dyno.numbers import UNKNOWN, count, human_bytes
+from dyno.option import fields
 
 if TYPE_CHECKING:
     from dyno.models.shelf import ModelEntry
@@ -19,6 +21,18 @@ _PULL = (
     "Fetch a model or a data set from the Hugging Face Hub into the Hub's own cache, and verify its checksums. "
     "HF_TOKEN gives access to gated models, HF_ENDPOINT names a mirror, HF_HOME another folder. A stopped download "
     "continues with the same command. With a local folder or GGUF file, dyno only records it."
+)
+
+_CONVERT = (
+    "Convert a model in safetensors to one GGUF file with llama.cpp's converter, which dyno installs on first use. "
+    "dyno verifies types, values and metadata of the file, and generates text with it. A model that is there already "
+    "is not made again. docs/models.md has the types."
+)
+
+_QUANTIZE = (
+    "Quantize a model with llm-compressor, AMD Quark or llama.cpp, each in an environment of its own that dyno "
+    "installs on first use. dyno verifies types and scales in the files, and generates text with the result. "
+    "A model that is there already is not made again. docs/models.md has the schemes."
 )
 
 _SHOWN = (
@@ -30,6 +44,8 @@ _SHOWN = (
 def add(p: argparse.ArgumentParser) -> None:
     verbs = p.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_pull(verbs)
+    _add_convert(verbs)
+    _add_quantize(verbs)
     p = _verb(verbs, "list", show, "list models and data sets: by dyno, and in the Hub's cache")
     p.add_argument("--json", action="store_true", help="print JSON")
     p = _verb(verbs, "info", info, "describe a model by its files: type, size, parameters, context")
@@ -69,6 +85,55 @@ def pull(options: argparse.Namespace) -> int:
     with ProgressLine() as line:
         entry = hub.pull(ModelRecipe(source, options.include, options.exclude), line.say, line.below)
     print(f"{entry.name}  {entry.path}")
+    return 0
+
+
+def _add_convert(verbs: Any) -> None:
+    p = _verb(verbs, "convert", convert, "convert a model to GGUF, and verify the result")
+    p.description = _CONVERT
+    p.add_argument("source", metavar="SOURCE", help="OWNER/NAME[@REV] on the Hub, or a folder with safetensors")
+    p.add_argument("target", metavar="gguf:TYPE", help="gguf:F16, gguf:BF16, gguf:F32, gguf:Q8_0 or gguf:auto")
+    flags.add(p, ModelRecipe, "include", "exclude")
+
+
+def convert(options: argparse.Namespace) -> int:
+    from dyno.cli.progress import ProgressLine
+    from dyno.models import gguf, hub, steps
+
+    source = hub.source_text(options.source)
+    recipe = ModelRecipe(source, options.include, options.exclude, options.target)
+    gguf.check(recipe)
+    with ProgressLine() as line:
+        entry = steps.run(recipe, line.say, line.below)
+    print(f"{entry.name}  {entry.path}")
+    for what, result in entry.verified.items():
+        print(f"{what:<12} {result}")
+    return 0
+
+
+def _add_quantize(verbs: Any) -> None:
+    p = _verb(verbs, "quantize", quantize, "quantize a model, and verify the result")
+    p.description = _QUANTIZE
+    p.add_argument("source", metavar="SOURCE", help="OWNER/NAME[@REV] on the Hub, folder, or GGUF file for llama.cpp")
+    p.add_argument("scheme", metavar="TOOL:SCHEME", help=fields(ModelRecipe)["quantize"].option.help)
+    flags.add(p, ModelRecipe, "kv_cache", "calibration", "samples", "length", "ignore", "include", "exclude")
+
+
+def quantize(options: argparse.Namespace) -> int:
+    from dyno.cli.progress import ProgressLine
+    from dyno.models import gguf, hub, schemes, steps
+
+    recipe = ModelRecipe(hub.source_text(options.source), quantize=options.scheme, **flags.values(options, ModelRecipe))
+    (gguf if options.scheme.startswith("llama.cpp:") else schemes).check(recipe)
+    with ProgressLine() as line:
+        entry = steps.run(recipe, line.say, line.below)
+    before = next(step.entry for step in steps.steps(recipe) if step.entry)
+    print(f"{entry.name}  {entry.path}")
+    print(f"{'size':<12} {human_bytes(entry.size_bytes)}, from {human_bytes(before.size_bytes)}")
+    for what, result in entry.verified.items():
+        print(f"{what:<12} {result}")
+    engine = "llamacpp" if entry.path.endswith(".gguf") else "vllm"
+    print(f"To measure it:\n  dyno bench serve --engine {engine} --model {shlex.quote(entry.path)}")
     return 0
 
 

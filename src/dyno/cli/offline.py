@@ -146,7 +146,7 @@ def run(options: argparse.Namespace) -> int:
 
     from dyno.cli.progress import ProgressLine
 
-    preparing.for_trials([trial], options)
+    preparing.for_engines([trial], options)
     outcomes = list(offline.conduct([trial], runs=options.runs, watcher=ProgressLine()))
     if not outcomes:
         raise Interrupted("interrupted during the first iteration. Nothing was measured.")

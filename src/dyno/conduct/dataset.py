@@ -1,21 +1,21 @@
-"""The file of a data set that is on the Hub: found on this machine, or fetched before anything is measured."""
+"""The file of a data set that is on the Hub: found on this machine, or fetched."""
 
 import msgspec
 
-from dyno.conduct.session import Watcher
 from dyno.errors import ModelError, WorkloadError
 from dyno.facts.workload import DataFile, WorkloadSpec
 from dyno.models import hub
+from dyno.models.shelf import Say
 
 
-def provide(spec: WorkloadSpec, watcher: Watcher) -> tuple[WorkloadSpec, DataFile | None]:
-    """Return the workload as it is read here, and its file; None: it needs none of the Hub."""
+def located(spec: WorkloadSpec, say: Say, below: Say) -> tuple[WorkloadSpec, DataFile | None]:
+    """Return the workload with the path of its file here, and that file; None: it needs none of the Hub."""
     source = spec.path or spec.dataset
     recipe = hub.dataset_recipe(source)
     if recipe is None:
         return spec, None
     try:
-        file = hub.dataset(source, watcher.phase, watcher.below)
+        file = hub.dataset(source, say, below)
     except ModelError as e:
         raise WorkloadError(
             f"The dataset {spec.dataset} needs {recipe.include[0]}, which isn't on this machine. {e} A file from "

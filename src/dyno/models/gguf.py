@@ -29,7 +29,7 @@ TYPES = {
     "Q3_K_L": "Q3_K", "Q2_K_S": "Q2_K", "IQ2_S": "IQ2_XS", "IQ2_M": "IQ2_S", "IQ3_XS": "IQ3_S", "IQ3_M": "IQ3_S",
     "MXFP4_MOE": "MXFP4",
 }  # fmt: skip
-NEED_TEXT = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS", "Q2_K_S")
+NEED_TEXT = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS", "IQ3_XS", "Q2_K_S")
 _OF_DTYPE = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 _WORKER = Path(__file__).parent / "workers" / "convert_gguf.py"
 _TENSOR = re.compile(r"\[ *(\d+)/ *(\d+)\]")
@@ -90,7 +90,7 @@ def convert(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> Mo
         say(f"{recipe.name}: converting {source.path} to GGUF {expected}")
         command = [env.python, "-I", str(_WORKER), str(env.folder / "converter"), source.path]
         # Without a network: a converter that finds a name in a config would ask the Hub about it.
-        offline = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+        offline = {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
         making.run([*command, "--outfile", str(making.file), "--outtype", expected.lower()], _converting, offline)
         return making.finish("convert", expected, Path(source.path), f"llama.cpp {env.version}")
 
@@ -160,7 +160,7 @@ class _Making:
 
     def run(self, command: list[str], progress: tool.Progress, env: dict[str, str] | None = None) -> None:
         name = "llama.cpp's converter" if env else Path(command[0]).name
-        tool.run(name, command, self._log, self.below, progress, env)
+        tool.run(name, command, self._log, self.below, progress, {**os.environ, **(env or {})})
 
     def finish(self, step: Literal["convert", "quantize"], kind: str, source: Path, version: str) -> ModelEntry:
         """Verify the file, and put it on the shelf."""

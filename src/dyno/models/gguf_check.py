@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import psutil
 
-from dyno.errors import EngineError
+from dyno.errors import EngineError, ModelError
 from dyno.files import BROKEN
 from dyno.models import tool
 from dyno.models.shelf import Say
 from dyno.numbers import human_bytes, many, number
 from dyno.probe.tensors import BLOCKS, Tensor, read_gguf, read_safetensors
+from dyno.visible import one_line
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,10 +28,6 @@ _GENERATION_S = 600.0
 _WORKER = Path(__file__).parent / "workers" / "generate_gguf.py"
 # The largest relative error of a type by its bits: twice that of noise, which real weights stay below. Zeros have 1.
 _ERRORS = ((16, 0.01), (8, 0.02), (6, 0.05), (5, 0.1), (4, 0.2), (3, 0.4), (2, 0.8), (0, 0.95))
-
-
-class WrongModel(EngineError):
-    """A file is not what was asked for."""
 
 
 class GgufHead(msgspec.Struct):
@@ -48,7 +45,7 @@ def read(path: Path) -> GgufHead:
     try:
         metadata, tensors = read_gguf(path)
     except (OSError, LookupError, TypeError, *BROKEN) as e:
-        raise WrongModel(f"{path} can't be read as GGUF: {e}.") from None
+        raise ModelError(f"{path} can't be read as GGUF: {e}.") from None
     return GgufHead(path, metadata, {tensor.name: tensor for tensor in tensors})
 
 
@@ -70,13 +67,13 @@ def _check_metadata(head: GgufHead) -> str:
         keys += ["tokenizer.ggml.pre", "tokenizer.ggml.merges"]
     keys = ["general.architecture", *keys, "tokenizer.ggml.model", "tokenizer.ggml.tokens"]
     if missing := [key for key in keys if key not in m]:
-        raise WrongModel(f"{file} lacks {', '.join(missing)}: an engine can't use it.")
+        raise ModelError(f"{file} lacks {', '.join(missing)}: an engine can't use it.")
     layers = {int(match[1]) for name in head.tensors if (match := _LAYER.match(name))}
     if gone := set(range(m[f"{architecture}.block_count"])) - layers:
-        raise WrongModel(f"{file} has no weights of {many(len(gone), 'layer')}, the first one {min(gone)}.")
+        raise ModelError(f"{file} has no weights of {many(len(gone), 'layer')}, the first one {min(gone)}.")
     end = max(tensor.start + tensor.size_bytes for tensor in head.tensors.values())
     if end > (size := head.path.stat().st_size):
-        raise WrongModel(f"{file} is cut off: it has {size} bytes, and its tensors end at {end}.")
+        raise ModelError(f"{file} is cut off: it has {size} bytes, and its tensors end at {end}.")
     rule = m.get("tokenizer.ggml.pre", "")
     words = f"{architecture}, {many(len(layers), 'layer')}, context {m[f'{architecture}.context_length']}"
     return f"{words}, tokenizer {m['tokenizer.ggml.model']} {rule}".rstrip()
@@ -91,7 +88,7 @@ def _check_types(head: GgufHead, kind: str) -> str:
         sizes[t.kind] = sizes.get(t.kind, 0) + t.elements
     bulk = max(sizes, key=sizes.__getitem__, default=None)
     if bulk not in (kind, None):
-        raise WrongModel(f"{head.path.name} should have {kind} weights, but most of its weights are {bulk}.")
+        raise ModelError(f"{head.path.name} should have {kind} weights, but most of its weights are {bulk}.")
     kinds: dict[str, list[Tensor]] = {}
     for t in head.tensors.values():
         kinds.setdefault(t.kind, []).append(t)
@@ -121,7 +118,7 @@ def _check_values(head: GgufHead, source: Path | None) -> str:
         import numpy as np
 
         if not np.isfinite(values).all():
-            raise WrongModel(f"{head.path.name}: {t.name} has NaN or infinite values. Its source may have them too.")
+            raise ModelError(f"{head.path.name}: {t.name} has NaN or infinite values. Its source may have them too.")
         finite += 1
         original = originals.get(t.name)
         expected = None if original is None else _values(*original, count=values.size)
@@ -130,7 +127,7 @@ def _check_values(head: GgufHead, source: Path | None) -> str:
             error = float(np.linalg.norm(values - expected)) / norm if norm else 0.0
             most = _most_error(t.kind)
             if not error <= most:
-                raise WrongModel(
+                raise ModelError(
                     f"{head.path.name}: {t.name} differs from its source by {number(error)} of its size; "
                     f"{t.kind} should stay below {most}."
                 )
@@ -211,11 +208,11 @@ def generate(path: Path, log: Path, say: Say, below: Say) -> str | None:
             lambda line: f"generating {_TOKENS} tokens",
             timeout_s=_GENERATION_S,
         )
-        text = out.read_text(encoding="utf-8")
+        text = one_line(out.read_text(encoding="utf-8"))
     except EngineError as e:
-        raise WrongModel(f"{path.name} was written, but generates nothing: {e}") from None
+        raise ModelError(f"{path.name} was written, but generates nothing: {e}") from None
     finally:
         out.unlink(missing_ok=True)
-    if not text.strip():
-        raise WrongModel(f"{path.name} was written, but generates no text. Read {log}.")
+    if not text:
+        raise ModelError(f"{path.name} was written, but generates no text. Read {log}.")
     return text

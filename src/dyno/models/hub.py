@@ -335,11 +335,6 @@ def dataset_recipe(source: str) -> ModelRecipe | None:
     return ModelRecipe(source=f"hub:datasets/{owner}/{repo}{suffix}", include=[glob.escape(file)])
 
 
-def dataset_path(entry: ModelEntry) -> Path:
-    """Return the file of an entry that was pulled by `dataset_recipe`."""
-    return entry.folder / next(iter(entry.files))
-
-
 def dataset(source: str, say: Say, below: Say) -> DataFile:
     """Return a data set's file with its commit and checksum, fetched where it isn't here."""
     recipe = dataset_recipe(source)
@@ -361,7 +356,7 @@ def dataset_file(source: str) -> Path | None:
     if recipe is None:
         return None
     if entry := shelf.find(recipe):
-        return dataset_path(entry)
+        return entry.folder / next(iter(entry.files))
     place = parse(recipe.source)
     assert isinstance(place, HubSource)
     storage = storage_folder(place.kind, place.repo)
