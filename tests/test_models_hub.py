@@ -330,6 +330,38 @@ def test_remove_leaves_files_that_another_entry_uses(server: HubServer, pull: Pu
     assert "freed" in hub.remove(second)
 
 
+@pytest.mark.parametrize(
+    ("names", "path"),
+    [
+        (["model-Q4_0.gguf", "README.md"], "model-Q4_0.gguf"),
+        (["Q8/m-00001-of-00002.gguf", "Q8/m-00002-of-00002.gguf", "mmproj-f16.gguf"], "Q8/m-00001-of-00002.gguf"),
+        (["a.gguf", "b.gguf"], "."),
+        (["config.json", "a.gguf"], "."),
+        (["config.json", "model.safetensors"], "."),
+    ],
+)
+def test_an_engine_gets_the_gguf_file_where_there_is_one_model(names: list[str], path: str) -> None:
+    assert hub.engine_path(Path("/r"), names) == Path("/r") / path
+
+
+def test_a_gguf_file_in_a_folder_is_pulled_with_what_is_beside_it(
+    server: HubServer, pull: Pull, tmp_path: Path
+) -> None:
+    folder = tmp_path / "hub" / "acme" / "files"
+    (folder / "Q8").mkdir(parents=True)
+    (folder / "README.md").write_text("read me")
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 0)
+    (folder / "Q8" / "m-00001-of-00002.gguf").write_bytes(head)
+    assert pull.refused("hub:acme/files") == (
+        "acme/files is not a whole model: m-00002-of-00002.gguf is not there (1 of 2 parts are missing)."
+    )
+    (folder / "Q8" / "m-00002-of-00002.gguf").write_bytes(head + b"2")
+    entry = pull("hub:acme/files")
+    assert entry.path.endswith("/Q8/m-00001-of-00002.gguf")
+    assert set(hub.fetched(entry)) == {"README.md", "Q8/m-00001-of-00002.gguf", "Q8/m-00002-of-00002.gguf"}
+    assert entry.whole
+
+
 # ---- data sets ----
 
 SHAREGPT = "ShareGPT_V3_unfiltered_cleaned_split.json"
