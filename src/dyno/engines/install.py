@@ -450,11 +450,11 @@ class SourceInstallation(Installation):
 
     def fill(self, folder: Path) -> Environment:
         checkout, recipe = self._checkout, RECIPES[self.asked.kind][self.asked.variant]
-        (folder / "bin").mkdir(parents=True)
         if recipe.sources:  # its converter is a Python program
             self.make(folder)
             self.phase(f"installing {', '.join(recipe.first)}")
             self.call(_pip(folder, "install", "--progress-bar=off", *recipe.first))
+        (folder / "bin").mkdir(parents=True, exist_ok=True)
         self.compile(folder, checkout, recipe.programs)
         self.phase("testing it")
         binary = folder / "bin" / recipe.programs[0]
