@@ -133,7 +133,9 @@ def test_a_killed_pull_continues_and_no_byte_is_sent_twice(server: HubServer, pu
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as dyno:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline and not (
-            part.exists() and part.stat().st_size == half and list(blobs(tmp_path).glob("*.incomplete")) == [part]
+            part.exists()
+            and part.stat().st_size == half
+            and sum(p.suffix != ".incomplete" for p in blobs(tmp_path).iterdir()) == 5
         ):
             time.sleep(0.02)
         dyno.send_signal(signal.SIGKILL)
@@ -325,3 +327,45 @@ def test_remove_leaves_files_that_another_entry_uses(server: HubServer, pull: Pu
     assert hub.remove(first) == f"{first.name}: removed. Its files stay: {second.name} uses them"
     assert second.whole
     assert "freed" in hub.remove(second)
+
+
+# ---- data sets ----
+
+SHAREGPT = "ShareGPT_V3_unfiltered_cleaned_split.json"
+TURNS = [[{"value": f"Say {i} and some more words"}, {"value": "one two three four"}] for i in range(20)]
+
+
+@pytest.fixture
+def sharegpt(server: HubServer, tmp_path: Path) -> Path:
+    folder = tmp_path / "hub" / "datasets" / "anon8231489123" / "ShareGPT_Vicuna_unfiltered"
+    folder.mkdir(parents=True)
+    (folder / SHAREGPT).write_text(json.dumps([{"conversations": turns} for turns in TURNS]))
+    (folder / "other.json").write_text("[]")
+    return folder
+
+
+def test_sharegpt_is_pulled_once_and_recorded_in_the_run(
+    server: HubServer, sharegpt: Path, tmp_path: Path, fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["bench", "serve", "--base-url", fake().base_url, "--dataset-name", "sharegpt", "--num-prompts", "4"]
+    command += ["--runs", str(tmp_path / "runs")]
+    assert hub.dataset_file("sharegpt") is None
+    assert main(command) == 0
+    assert hub.dataset_file("sharegpt") is not None
+    assert list(server.sent) == [SHAREGPT]
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert main([*command, "--dataset-path", f"hub:anon8231489123/ShareGPT_Vicuna_unfiltered/{SHAREGPT}"]) == 0
+    facts = [json.loads(p.read_text())["dataset"] for p in (tmp_path / "runs").glob("*/trial.json")]
+    sha256 = hashlib.sha256((sharegpt / SHAREGPT).read_bytes()).hexdigest()
+    origin = f"hub:datasets/anon8231489123/ShareGPT_Vicuna_unfiltered@{commit_of(sharegpt)}"
+    assert [(f["origin"], f["file"], f["sha256"]) for f in facts] == [(origin, SHAREGPT, sha256)] * 2
+
+
+def test_an_absent_data_set_says_how_to_get_it(
+    server: HubServer, sharegpt: Path, fake: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert main(["bench", "serve", "--base-url", fake().base_url, "--dataset-name", "sharegpt"]) == 2
+    said = capsys.readouterr().err
+    assert "The dataset sharegpt needs its file, which isn't on this machine." in said
+    assert "`dyno models export`" in said and "--dataset-path" in said

@@ -130,7 +130,7 @@ samples = 0
         "some.toml:8: models.none: from is missing.",
         "some.toml:11: models.bare.from: 'meta/llama' is not a source. Write hub:meta/llama, or file:PATH.",
         "some.toml:13: models.lost.from: there is no model 'bass'. Did you mean base?",
-        "some.toml:16: models.odd.convert: 'onnx' is not a conversion. Use gguf:F32, gguf:F16,",
+        "some.toml:16: models.odd.convert: 'onnx' is not a conversion. Use gguf:F32,",
         "some.toml:19: models.scales.kv_cache: is for a model that is quantized: add quantize.",
         "some.toml:22: models.twice.quantize: can't follow quantize = 'quark:fp8' of the model 'fp8'",
         "some.toml:26: models.a b: can't be a model's name.",

@@ -102,7 +102,7 @@ def start_engine(options: argparse.Namespace) -> int:
         options.max_model_len = options.max_model_len or (None if "n_ctx" in given else _CONTEXT)
     spec = settings.engine(options.engine, options)
     if not options.dry_run:
-        preparing.for_engines([spec], options=options)
+        preparing.for_engines([spec], options)
     plan = EnginePlan(spec, rig.look(), dry=options.dry_run)
     problems = plan.problems()
     if options.dry_run:
@@ -159,7 +159,11 @@ def _add_install(verbs: Any) -> None:
         "~/.local/share/dyno/engines) with pip. pip's own configuration applies: indexes, proxies, find-links. "
         "Installed engines stay.",
     )
-    p.add_argument("kind", metavar="KIND", help="vllm, sglang, tgi, transformers or llamacpp")
+    p.add_argument(
+        "kind",
+        metavar="KIND",
+        help="vllm, sglang, tgi, transformers or llamacpp; or a tool: llama-tools, llm-compressor or quark",
+    )
     p.add_argument("--version", metavar="V", help="version to install (default: the newest)")
     p.add_argument(
         "--variant",
@@ -192,9 +196,10 @@ def _add_remove(verbs: Any) -> None:
 
 def show(options: argparse.Namespace) -> int:
     from dyno.engines import environment
-    from dyno.engines.kinds import KINDS
+    from dyno.engines.kinds import KINDS, TOOLS
 
     kinds: dict[str, dict[str, Any]] = {}
+    tools: dict[str, dict[str, Any]] = {name: {"installed": environment.installed(name)} for name in TOOLS}
     for kind in KINDS.values():
         if kind.starts:
             own = kind.own_program()
@@ -205,10 +210,13 @@ def show(options: argparse.Namespace) -> int:
                 "comes_with_dyno": own and own.version,
             }
     if options.json:
-        print(json.dumps({"home": str(environment.home()), "kinds": msgspec.to_builtins(kinds)}))
+        facts = msgspec.to_builtins({"home": str(environment.home()), "kinds": kinds, "tools": tools})
+        print(json.dumps(facts))
         return 0
-    for name, has in kinds.items():
-        own = has["comes_with_dyno"]
+    for name, has in (*kinds.items(), *tools.items()):
+        if name == TOOLS[0]:
+            print("\nTools of `dyno models`:")
+        own = has.get("comes_with_dyno")
         lines = [f"comes with dyno{f', version {own}' if own != name else ''}"] if own else []
         for env in has["installed"]:
             state = (
@@ -216,11 +224,11 @@ def show(options: argparse.Namespace) -> int:
             )
             details = [f"Python {env.python_version}"] * bool(env.python_version) + [env.source if env.image else state]
             lines.append(", ".join([env.name, f"installed {env.created[:10]}", *details]))
-        if has["on_path"]:
+        if has.get("on_path"):
             lines.append(f"on PATH: {has['on_path']}")
         missing = f"not installed; `dyno engines install {name}`"
         for first, line in enumerate(lines or [missing]):
-            print(f"{'' if first else name:<13} {line}")
+            print(f"{'' if first else name:<14} {line}")
     return 0
 
 

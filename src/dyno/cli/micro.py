@@ -318,7 +318,7 @@ def run(options: argparse.Namespace) -> int:
     from dyno.cli.progress import ProgressLine
     from dyno.conduct import offline
 
-    preparing.for_trials(wanted, options)
+    preparing.for_engines(wanted, options)
     outputs = [(options.output, sys.stdout), *([(options.output_err, sys.stderr)] if options.output_err else [])]
     printers = [Printer(form, wanted, file) for form, file in outputs]
     done, failed, cut, verdicts = 0, 0, False, []

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from dyno.cli import flags
 from dyno.errors import ModelError, NotFound, UsageError
 from dyno.facts.recipe import ModelRecipe
 from dyno.numbers import UNKNOWN, count, human_bytes
+from dyno.option import fields
 
 if TYPE_CHECKING:
     from dyno.models.shelf import ModelEntry
@@ -27,6 +29,12 @@ _CONVERT = (
     "is not made again. docs/models.md has the types."
 )
 
+_QUANTIZE = (
+    "Quantize a model with llm-compressor, AMD Quark or llama.cpp, each in an environment of its own that dyno "
+    "installs on first use. dyno verifies types and scales in the files, and generates text with the result. "
+    "A model that is there already is not made again. docs/models.md has the schemes."
+)
+
 _SHOWN = (
     *("name", "step", "from", "files", "size", "verified", "path", "format", "architecture", "layers", "hidden"),
     *("context", "dtype", "quantization", "weights", "parameters", "bytes_by_type", "experts", "experts_used"),
@@ -37,6 +45,7 @@ def add(p: argparse.ArgumentParser) -> None:
     verbs = p.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_pull(verbs)
     _add_convert(verbs)
+    _add_quantize(verbs)
     p = _verb(verbs, "list", show, "list models and data sets: by dyno, and in the Hub's cache")
     p.add_argument("--json", action="store_true", help="print JSON")
     p = _verb(verbs, "info", info, "describe a model by its files: type, size, parameters, context")
@@ -99,6 +108,32 @@ def convert(options: argparse.Namespace) -> int:
     print(f"{entry.name}  {entry.path}")
     for what, result in entry.verified.items():
         print(f"{what:<12} {result}")
+    return 0
+
+
+def _add_quantize(verbs: Any) -> None:
+    p = _verb(verbs, "quantize", quantize, "quantize a model, and verify the result")
+    p.description = _QUANTIZE
+    p.add_argument("source", metavar="SOURCE", help="OWNER/NAME[@REV] on the Hub, folder, or GGUF file for llama.cpp")
+    p.add_argument("scheme", metavar="TOOL:SCHEME", help=fields(ModelRecipe)["quantize"].option.help)
+    flags.add(p, ModelRecipe, "kv_cache", "calibration", "samples", "length", "ignore", "include", "exclude")
+
+
+def quantize(options: argparse.Namespace) -> int:
+    from dyno.cli.progress import ProgressLine
+    from dyno.models import gguf, hub, schemes, steps
+
+    recipe = ModelRecipe(hub.source_text(options.source), quantize=options.scheme, **flags.values(options, ModelRecipe))
+    (gguf if options.scheme.startswith("llama.cpp:") else schemes).check(recipe)
+    with ProgressLine() as line:
+        entry = steps.run(recipe, line.say, line.below)
+    before = next(step.entry for step in steps.steps(recipe) if step.entry)
+    print(f"{entry.name}  {entry.path}")
+    print(f"{'size':<12} {human_bytes(entry.size_bytes)}, from {human_bytes(before.size_bytes)}")
+    for what, result in entry.verified.items():
+        print(f"{what:<12} {result}")
+    engine = "llamacpp" if entry.path.endswith(".gguf") else "vllm"
+    print(f"To measure it:\n  dyno bench serve --engine {engine} --model {shlex.quote(entry.path)}")
     return 0
 
 

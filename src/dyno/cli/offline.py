@@ -146,7 +146,7 @@ def run(options: argparse.Namespace) -> int:
 
     from dyno.cli.progress import ProgressLine
 
-    preparing.for_trials([trial], options)
+    preparing.for_engines([trial], options)
     outcomes = list(offline.conduct([trial], runs=options.runs, watcher=ProgressLine()))
     if not outcomes:
         raise Interrupted("interrupted during the first iteration. Nothing was measured.")
@@ -233,8 +233,8 @@ def _workload(o: argparse.Namespace) -> WorkloadSpec:
             "random", num_prompts=o.batch_size, seed=o.seed, input_len=o.input_len, output_len=o.output_len
         )
     refuse(
-        o.dataset_name in ("sharegpt", "custom") and not o.dataset_path,
-        f"--dataset-name {o.dataset_name} is read from a file: give --dataset-path FILE.",
+        o.dataset_name == "custom" and not o.dataset_path,
+        "--dataset-name custom is read from a file: give --dataset-path FILE.",
     )
     refuse(
         o.dataset_name in ("random", "sharegpt-shaped") and o.dataset_path,
@@ -246,7 +246,7 @@ def _workload(o: argparse.Namespace) -> WorkloadSpec:
             f"--dataset-name {dataset} has prompts of its own lengths: --input-len and --random-prefix-len are for "
             "random ones."
         )
-    if o.dataset_path and not Path(o.dataset_path).expanduser().exists():
+    if o.dataset_path and not o.dataset_path.startswith("hub:") and not Path(o.dataset_path).expanduser().exists():
         raise UsageError(f"--dataset-path {o.dataset_path}: there is no such file.")
     small = o.model is None  # a first try on a processor: vLLM's defaults would take it an hour
     own_length = {

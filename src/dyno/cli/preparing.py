@@ -1,45 +1,51 @@
 """Before an engine starts: what trials need and isn't here is listed, or fetched, made and installed."""
 
 import argparse
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from dyno.cli import flags
 from dyno.errors import Interrupted
 from dyno.facts.engine import EngineSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
+
+if TYPE_CHECKING:
+    from dyno.conduct.provide import Need
 
 
 def listing(trials: Iterable[TrialSpec]) -> Iterator[str]:
     """Yield the lines of a dry run."""
     from dyno.conduct import provide
 
-    if missing := provide.needs(*_parts(trials), dry=True):
+    trials = list(trials)
+    if missing := provide.needs(_engines(trials), [trial.workload for trial in trials], dry=True):
         yield "Missing on this machine; provided before the first trial:"
         yield from (f"  {line}" for line in provide.lines(provide.with_sizes(missing)))
 
 
-def _parts(trials: Iterable[TrialSpec]) -> tuple[list[EngineSpec], list[WorkloadSpec]]:
-    trials = list(trials)
-    return [trial.engine for trial in trials if trial.engine], [trial.workload for trial in trials]
+def for_study(trials: list[TrialSpec], options: argparse.Namespace) -> list[str]:
+    """Provide models, data sets, tools, engines and images, and return a line for each."""
+    from dyno.conduct import provide
+
+    return _provided(provide.needs(_engines(trials), [trial.workload for trial in trials]), options)
 
 
-def for_trials(trials: Iterable[TrialSpec], options: argparse.Namespace, installs: bool = False) -> list[str]:
-    """Provide what is missing, and return a line for each thing. `installs`: engines too."""
-    return for_engines(*_parts(trials), options=options, installs=installs)
+def for_engines(trials: Iterable[TrialSpec | EngineSpec], options: argparse.Namespace) -> None:
+    """Provide models and images. An engine that is not installed is an error."""
+    from dyno.conduct import provide
+
+    _provided(provide.needs(_engines(trials), installs=False), options)
 
 
-def for_engines(
-    specs: Sequence[EngineSpec],
-    works: Sequence[WorkloadSpec] = (),
-    *,
-    options: argparse.Namespace,
-    installs: bool = False,
-) -> list[str]:
+def _engines(trials: Iterable[TrialSpec | EngineSpec]) -> list[EngineSpec]:
+    specs = (trial.engine if isinstance(trial, TrialSpec) else trial for trial in trials)
+    return [spec for spec in specs if spec]
+
+
+def _provided(missing: "list[Need]", options: argparse.Namespace) -> list[str]:
     from dyno.cli.progress import ProgressLine
     from dyno.conduct import provide
 
-    missing = provide.needs(specs, works, installs=installs)
     if not missing:
         return []
     try:

@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
     name = study_plan.choose_rig(study, machine, options.rig, options.any_rig)
     wanted = _wanted(study, name, options)
     if options.prepare_only:
-        lines = preparing.for_trials((p.trial for p in wanted), options, installs=True)
+        lines = preparing.for_study([p.trial for p in wanted], options)
         print(*(lines or ["Nothing is missing."]), sep="\n")
         return exit_codes.DONE
     folder = study_plan.folder_for(options.runs, study, options.new, options.extend)
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
         done = folder.done()
         left = [p.trial for p in wanted if p.place.id not in done]
         if left and not options.no_prepare:
-            preparing.for_trials(left, options, installs=True)
+            preparing.for_study(left, options)
         here = study.rigs[name] if name and left else RigWanted()
         with prepared(here, say):
             machine = rig.look() if here.before else machine

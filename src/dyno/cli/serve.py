@@ -209,7 +209,7 @@ def run(options: argparse.Namespace) -> int:
     from dyno.cli.progress import ProgressLine
     from dyno.conduct.trial import serve
 
-    preparing.for_trials([trial], options)
+    preparing.for_engines([trial], options)
     with ProgressLine(bar=not options.disable_tqdm) as watcher:
         outcome = serve(trial, runs=options.runs, headers=headers, watcher=watcher, keep_raw=options.keep_raw)
     saves = options.save_result or options.append_result
@@ -295,7 +295,7 @@ def _several(each: list[tuple[dict[str, Any], argparse.Namespace]], options: arg
     for name, value in (("limit", None), ("any_rig", False), ("plain", options.disable_tqdm)):
         setattr(options, name, value)
     options.no_report = options.json
-    preparing.for_trials([trial for _, trial in trials], options)
+    preparing.for_engines([trial for _, trial in trials], options)
     folder = study_plan.folder_for(options.runs, study, again=True)
     text = f"# {flags.command(options)}\n"
     with folder.held():

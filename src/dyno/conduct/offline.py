@@ -15,7 +15,7 @@ import dyno
 from dyno import workload
 from dyno.checks import examine
 from dyno.checks.evidence import OfflineEvidence
-from dyno.conduct import weights
+from dyno.conduct import dataset, weights
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.prepare import longest, public
 from dyno.conduct.session import Watcher, others_s
@@ -29,7 +29,7 @@ from dyno.facts.study import Place
 from dyno.facts.summary import Result
 from dyno.facts.telemetry import SamplerSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Request
+from dyno.facts.workload import DataFile, Request
 from dyno.load.progress import Stop
 from dyno.measure import offline as measured
 from dyno.measure import roofline, telemetry
@@ -118,6 +118,7 @@ def conduct(
     for trial, plan in waiting:
         if wrong := plan.problems([longest(trial)]):
             raise UsageError(" ".join(wrong))
+        dataset.provide(trial.workload, watcher)  # before an engine waits for it
     while waiting and not stop.requested:
         plan = waiting[0][1]
         mine = [trial for trial, other in waiting if same_engine(plan, other)]
@@ -159,8 +160,10 @@ class Batches:
         self._copies = replicas(trial)
         w = trial.workload
         self._fixed: list[Request] | None = None
+        self.file: DataFile | None = None
         if w.dataset != "random":
             named = weights.tokenizer(trial) or worker.plan.tokenizer or worker.plan.spec.model
+            w, self.file = dataset.provide(w, watcher)
             watcher.phase(f"Generating {w.num_prompts} prompts ({w.dataset})")
             self._fixed = workload.make(w, choose(named, None, "")).requests
         elif worker.ready.vocab is None:
@@ -245,6 +248,7 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
             place=place,
             model=worker.plan.shape(),
             peaks=worker.peaks,
+            dataset=batches.file,
         )
     )
     with contextlib.ExitStack() as last:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from dyno import secrets, workload
-from dyno.conduct import weights
+from dyno.conduct import dataset, weights
 from dyno.conduct.session import Session, Watcher
 from dyno.engines.launch import public_spec, spec_secrets
 from dyno.errors import UsageError
@@ -14,7 +14,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.study import Place
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Request, Workload
+from dyno.facts.workload import DataFile, Request, Workload
 from dyno.http import Client, Route, Url
 from dyno.load import http1, plan
 from dyno.load.protocols import PROTOCOLS, Asked
@@ -25,6 +25,7 @@ from dyno.workload.tokenizer import Tokenizer, choose
 class Prompts(NamedTuple):
     workload: Workload
     counter: Tokenizer | None = None  # the tokenizer, where it is one that also counts answers
+    file: DataFile | None = None  # that they were read from, where it is the Hub's
 
     @property
     def lengths(self) -> list[int]:
@@ -68,14 +69,16 @@ def prepare(
 def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = None, model: str = "") -> Prompts:
     """Make them by the tokenizer that the trial names, else by the server's own."""
     tokenizer = choose(weights.tokenizer(trial), client, model)
-    watcher.phase(f"Generating {trial.workload.num_prompts} prompts ({trial.workload.dataset})")
-    work = workload.make(trial.workload, tokenizer)
+    spec, file = dataset.provide(trial.workload, watcher)
+    source = f", {file.origin}" if file else ""
+    watcher.phase(f"Generating {spec.num_prompts} prompts ({spec.dataset}{source})")
+    work = workload.make(spec, tokenizer)
     if not PROTOCOLS[trial.target.backend].takes_token_ids and any(isinstance(r.prompt, list) for r in work.requests):
         raise UsageError(
             f"The dataset has token ids as prompts, which --backend {trial.target.backend} can't send. Use openai, "
             "vllm or llama.cpp, or a dataset of texts."
         )
-    return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None)
+    return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None, file)
 
 
 def longest(trial: TrialSpec) -> int:

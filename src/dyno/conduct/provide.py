@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dyno.conduct import weights
-from dyno.engines import container, environment, image, install
+from dyno.engines import container, environment, image, install, versions
 from dyno.engines.kinds import kind_of
 from dyno.engines.launch import contained, locate
 from dyno.errors import DynoError, EngineError, UsageError
@@ -51,7 +51,7 @@ def needs(
     `dry`: no program is asked for its version. `installs`: a missing engine is installed, and else an error."""
     started = [spec for spec in specs if kind_of(spec.kind).starts]
     out = [
-        *(need for work in works for need in _dataset(work)),
+        *(need for work in works for need in _dataset(work) if dry or not offline()),
         *(need for spec in specs for need in _models(spec, dry)),
         *(need for spec in started for need in _engine(spec, dry) if installs),
         *(need for spec in started for need in _image(spec, dry)),
@@ -190,6 +190,11 @@ def _engine(spec: EngineSpec, dry: bool) -> Iterator[Need]:
     with contextlib.suppress(UsageError):
         if not locate(kind, spec, dry).absent:
             return
+    try:
+        if install.choose(spec.kind, install.variant_of_this_machine()) == "container":
+            versions.image_of(spec.kind, install.variant_of_this_machine(), spec.version)
+    except UsageError:  # not for this machine: the plan says that it is missing
+        return
     which = f"{spec.kind} {spec.version}" if spec.version else spec.kind
     folder = environment.engines_folder()
     yield Need("engine", which, "install", folder, partial(_installed, spec.kind, spec.version))

@@ -153,7 +153,9 @@ def problems(plans: Sequence[SettingPlan]) -> list[str]:
         named, engine = planned.trial.tokenizer, planned.trial.engine
         own = engine is not None and named in engine.weights  # provided, or missed by the engine's plan
         named = named if named and looks_local(named) and not own else None
-        for key, path in (("path", planned.trial.workload.path), ("tokenizer", named)):
+        data = planned.trial.workload.path
+        data = None if data and data.startswith("hub:") else data
+        for key, path in (("path", data), ("tokenizer", named)):
             if path and (why := _missing(Path(path).expanduser(), folders=key == "tokenizer")):
                 texts.setdefault(f"{key} = {path!r}: {why}.", []).append(planned)
     for setting in plans:

@@ -42,6 +42,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     check: tuple[str, ...]  # a command of the environment that must succeed
     # Installed before it, so that the package finds this build. A bare name: in the version that the package requires.
     first: tuple[str, ...] = ()
+    version: str | None = None  # the default; None: the newest
     remove: tuple[str, ...] = ()  # uninstalled afterwards
     binary: str | None = None  # the engine's own, under the environment's packages
     sources: str | None = None  # llama.cpp's, under the environment's packages: `programs` are built from them
@@ -77,7 +78,20 @@ if "Q4_K_M" not in done.stdout:
     sys.exit(f"error: {done.stdout}")
 sys.exit(subprocess.run([sys.executable, "-I", converter, "--help"], stdout=subprocess.DEVNULL).returncode)
 """
+_TORCH_ROCM = "ROCm builds of torch have a package index of their own: add it to pip's configuration."
+_LLMCOMPRESSOR = "import llmcompressor.modifiers.gptq, llmcompressor.modifiers.transform.awq, transformers"
 _BUILDS_LLAMA = "It is built from source, which needs a C++ compiler and, for an accelerator, its toolkit."
+
+
+def _quantizer(variant: str, package: str, version: str, module: str, check: str, *first: str) -> Recipe:
+    return Recipe(
+        package=package,
+        module=module,
+        version=version,
+        check=("python", "-Ic", check),
+        first=("torch==2.13.0", *first),
+        hint={"cpu": _TORCH_CPU, "rocm": _TORCH_ROCM}.get(variant, ""),
+    )
 
 
 def _llamacpp(variant: str) -> Recipe:
@@ -140,6 +154,15 @@ RECIPES: dict[str, dict[str, Recipe]] = {
         ),
     },
 }
+for _variant in ("cpu", "cuda", "rocm"):
+    RECIPES.setdefault("llm-compressor", {})[_variant] = _quantizer(
+        _variant, "llmcompressor", "0.14.0.1", "llmcompressor", _LLMCOMPRESSOR
+    )
+    # Its package requires none of these, and its own command only transformers before 5.17.
+    RECIPES.setdefault("quark", {})[_variant] = _quantizer(
+        _variant, "amd-quark", "0.13", "quark", "import quark.torch, transformers, accelerate",
+        "transformers>5,<5.17", "accelerate>=1.10",
+    )  # fmt: skip
 _BUILT = ("llamacpp", "llama-tools")  # from source, where there is no package
 
 
@@ -365,7 +388,7 @@ class PackageInstallation(Installation):
         self._recipe = recipe = RECIPES[asked.kind][asked.variant]
         self.env = installer_env(dict(os.environ), recipe.env)
         self.hint, self.packages = recipe.hint, [re.split(r"\W", word)[0] for word in recipe.first]
-        self._requirement, self._mark = _requirement(recipe, asked.version, asked.source)
+        self._requirement, self._mark = _requirement(recipe, asked.version or recipe.version, asked.source)
         self._wants: dict[str, str] = {}  # name → the package's own requirement on it: torch → torch==2.13.0+cpu
         self._version: str | None = None
 

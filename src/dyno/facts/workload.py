@@ -24,7 +24,10 @@ _RATIO = Option("", None, "random lengths from len × (1 − R) to len × (1 + R
 
 class WorkloadSpec(msgspec.Struct, frozen=True):
     dataset: Annotated[str, Option("--dataset-name", help="kind of prompts")]  # a name in workload.DATASETS
-    path: Annotated[str | None, Option("--dataset-path", "FILE", "file of prompts, for sharegpt and custom")] = None
+    path: Annotated[
+        str | None,
+        Option("--dataset-path", "FILE", "file of prompts, for sharegpt and custom; or hub:OWNER/NAME/FILE@REV"),
+    ] = None
     num_prompts: Annotated[int, Option("--num-prompts", "N", "number of requests", least=1, most=MOST_PROMPTS)] = 1000
     num_warmups: Annotated[
         int,
@@ -51,6 +54,15 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     oversample: Annotated[
         bool, Option("--no-oversample", help="don't repeat prompts if the file has too few (study: oversample = false)")
     ] = True
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """The file of a data set that is on the Hub."""
+
+    origin: str  # hub:datasets/OWNER/NAME@COMMIT
+    file: str  # its path there
+    sha256: str
+    path: str  # on this machine
 
 
 class Workload(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import time
 from pathlib import Path
@@ -159,7 +160,7 @@ class _Making:
 
     def run(self, command: list[str], progress: tool.Progress, env: dict[str, str] | None = None) -> None:
         name = "llama.cpp's converter" if env else Path(command[0]).name
-        tool.run(name, command, self._log, self.below, progress, env)
+        tool.run(name, command, self._log, self.below, progress, {**os.environ, **(env or {})})
 
     def finish(self, step: Literal["convert", "quantize"], kind: str, source: Path, version: str) -> ModelEntry:
         """Verify the file, and put it on the shelf."""

@@ -20,8 +20,9 @@ from dyno.engines.image import nothing
 from dyno.engines.process import EngineProcess
 from dyno.errors import ModelError, UsageError
 from dyno.facts.recipe import ModelRecipe
-from dyno.models import check, shelf
-from dyno.models.cache import FetchedFile, snapshot, storage_folder
+from dyno.facts.workload import DataFile
+from dyno.models import check, checksum, shelf
+from dyno.models.cache import FetchedFile, etag, snapshot, storage_folder
 from dyno.models.messages import Event, Go, Job, Listing
 from dyno.models.shelf import ModelEntry, ModelFile, Say
 from dyno.numbers import duration, human_bytes
@@ -214,10 +215,10 @@ def _progress(seen: "deque[tuple[float, int]]", total: int, text: str) -> str:
 def _present(storage: Path, files: Mapping[str, FetchedFile]) -> int:
     """Return the bytes that are on disk, of whole files and of parts."""
     total = 0
-    for etag, bytes_max in {f.etag: f.size for f in files.values()}.items():
-        blob = storage / "blobs" / etag
-        for path in (blob, blob.with_name(f"{etag}.incomplete")):
-            if etag and path.is_file():
+    for name, bytes_max in {f.etag: f.size for f in files.values() if f.etag}.items():
+        blob = storage / "blobs" / name
+        for path in (blob, blob.with_name(f"{name}.incomplete")):
+            if path.is_file():
                 total += min(path.stat().st_size, bytes_max)
                 break
     return total
@@ -337,6 +338,21 @@ def dataset_recipe(source: str) -> ModelRecipe | None:
 def dataset_path(entry: ModelEntry) -> Path:
     """Return the file of an entry that was pulled by `dataset_recipe`."""
     return entry.folder / next(iter(entry.files))
+
+
+def dataset(source: str, say: Say, below: Say) -> DataFile:
+    """Return a data set's file with its commit and checksum, fetched where it isn't here."""
+    recipe = dataset_recipe(source)
+    assert recipe is not None
+    if dataset_file(source) is None:
+        pull(recipe, say, below)
+    path, entry = dataset_file(source), shelf.find(recipe)
+    assert path is not None
+    root = next(p for p in path.parents if p.parent.name == "snapshots")
+    name = path.relative_to(root).as_posix()
+    blob = etag(path)  # of a large file, its SHA-256
+    known = entry.files[name].sha256 if entry else blob if len(blob) == 64 else checksum.read(path).sha256
+    return DataFile(f"{recipe.source.partition('@')[0]}@{root.name}", name, known, str(path))
 
 
 def dataset_file(source: str) -> Path | None:

@@ -1,7 +1,7 @@
 """Quantization schemes of llm-compressor and AMD Quark: what each makes of a model's linear layers."""
 
 import difflib
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,7 +23,14 @@ class Scheme(msgspec.Struct, frozen=True, kw_only=True):
     moves: bool = False  # rescales weights across layers before it rounds: they differ from the source's
     samples: int
     length: int
-    served_by: str
+
+    @property
+    def contents(self) -> str:
+        """Describe the tensors in the files."""
+        kind = f"{self.weights}, eight values each" if self.bits == 4 else self.weights
+        return "; ".join(
+            [kind, f"scale per {self.scales}", *["zero points"] * self.zeros, *["input scales"] * self.static]
+        )
 
     @property
     def key(self) -> str:
@@ -34,38 +41,29 @@ class Scheme(msgspec.Struct, frozen=True, kw_only=True):
         return 4 if self.weights == "I32" else 8
 
 
-def _both(name: str, about: str, served_by: str, **fields: object) -> list[Scheme]:
-    """One scheme of both tools, with each tool's own defaults for calibration."""
-    tools = (("llm-compressor", 512, 2048), ("quark", 128, 512))
-    return [
-        Scheme(tool=tool, name=name, about=about, samples=samples, length=length, served_by=served_by, **fields)  # type: ignore[arg-type]
-        for tool, samples, length in tools
-    ]
+def _each(name: str, about: str, **fields: Any) -> list[Scheme]:
+    """One scheme of both tools, each with its own habits for calibration."""
+    habits = (("llm-compressor", 512, 2048), ("quark", 128, 512))
+    return [Scheme(tool=t, name=name, about=about, samples=n, length=m, **fields) for t, n, m in habits]
 
 
-_FP8 = "vLLM, SGLang"
 _ALL = [
-    *_both("fp8", "FP8 weights and inputs, one static scale each per layer", _FP8, weights="F8_E4M3", scales="tensor",
-           static=True),
-    *_both("fp8-dynamic", "FP8 weights with a scale per channel; inputs get one per token while serving", _FP8,
+    *_each("fp8", "FP8 weights and inputs, one static scale each per layer",
+           weights="F8_E4M3", scales="tensor", static=True),
+    *_each("fp8-dynamic", "FP8 weights with a scale per channel; inputs get one per token while serving",
            weights="F8_E4M3", scales="channel", calibrates=False),
-    Scheme(tool="llm-compressor", name="int8", about="INT8 weights by GPTQ with a scale per channel; inputs get one "
-           "per token while serving", weights="I8", scales="channel", samples=512, length=2048, served_by=_FP8),
-    Scheme(tool="quark", name="int8", about="INT8 weights and inputs, one static scale each per layer", weights="I8",
-           scales="tensor", static=True, zeros=True, samples=128, length=512, served_by="vLLM"),
-    Scheme(tool="llm-compressor", name="gptq", about="4-bit weights in groups of 128, rounded by GPTQ", weights="I32",
-           scales="group", samples=512, length=2048, served_by=_FP8),
-    Scheme(tool="quark", name="gptq", about="4-bit weights in groups of 128 with zero points, rounded by GPTQ",
-           weights="I32", scales="group", zeros=True, samples=128, length=512, served_by="Quark's own loader"),
-    Scheme(tool="llm-compressor", name="awq", about="4-bit weights in groups of 128 with zero points, channels "
-           "rescaled by AWQ", weights="I32", scales="group", zeros=True, moves=True, samples=256, length=512,
-           served_by=_FP8),
-    Scheme(tool="quark", name="awq", about="4-bit weights in groups of 128 with zero points, channels rescaled by AWQ",
-           weights="I32", scales="group", zeros=True, moves=True, samples=128, length=512,
-           served_by="Quark's own loader"),
+    Scheme(tool="llm-compressor", name="int8", weights="I8", scales="channel", samples=512, length=2048,
+           about="INT8 weights by GPTQ with a scale per channel; inputs get one per token while serving"),
+    Scheme(tool="quark", name="int8", weights="I8", scales="tensor", static=True, zeros=True, samples=128, length=512,
+           about="INT8 weights and inputs, one static scale each per layer"),
+    Scheme(tool="llm-compressor", name="gptq", weights="I32", scales="group", samples=512, length=2048,
+           about="4-bit weights in groups of 128, rounded by GPTQ"),
+    Scheme(tool="quark", name="gptq", weights="I32", scales="group", zeros=True, samples=128, length=512,
+           about="4-bit weights in groups of 128 with zero points, rounded by GPTQ"),
+    *_each("awq", "4-bit weights in groups of 128 with zero points, channels rescaled by AWQ",
+           weights="I32", scales="group", zeros=True, moves=True),
 ]  # fmt: skip
 SCHEMES = {scheme.key: scheme for scheme in _ALL}
-TOOLS = tuple(dict.fromkeys(scheme.tool for scheme in _ALL))
 
 
 def find(text: str) -> Scheme:

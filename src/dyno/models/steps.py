@@ -7,7 +7,7 @@ import msgspec
 
 from dyno.errors import UsageError
 from dyno.facts.recipe import ModelOrigin, ModelRecipe
-from dyno.models import gguf, hub, shelf
+from dyno.models import gguf, hub, schemes, shelf
 from dyno.models.shelf import ModelEntry, Say
 
 Verb = Literal["pull", "convert", "quantize"]
@@ -57,7 +57,7 @@ def run(recipe: ModelRecipe, say: Say, below: Say) -> ModelEntry:
         if step.verb == "convert":
             entry = gguf.convert(step.recipe, entry, say, below)
         else:
-            from dyno.models import quantize  # type: ignore[attr-defined]
+            from dyno.models import quantize
 
             entry = quantize.quantize(step.recipe, entry, say, below)
     return entry
@@ -66,7 +66,7 @@ def run(recipe: ModelRecipe, say: Say, below: Say) -> ModelEntry:
 def environment_kind(step: Step) -> str | None:
     """Return the environment of the tool that a step runs."""
     if step.verb == "convert" or tool(step.recipe) == "llama.cpp":
-        return "llama-tools"
+        return gguf.KIND
     return tool(step.recipe) if step.verb == "quantize" else None
 
 
@@ -101,13 +101,17 @@ def problem(recipe: ModelRecipe) -> tuple[str, str] | None:
     """Return the key that is wrong, and why."""
     if not _SOURCE.fullmatch(recipe.source):
         return "from", f"{recipe.source!r} is not a source. Give hub:OWNER/NAME@REVISION or file:PATH."
-    for key in ("convert", "quantize"):
-        try:
-            gguf.check(msgspec.structs.replace(recipe, **({"quantize": None} if key == "convert" else {})))
-        except UsageError as e:
-            return key, str(e)
-    if recipe.quantize and not re.fullmatch(r"[\w.-]+:[\w.-]+", recipe.quantize):
-        return "quantize", f"{recipe.quantize!r} must be TOOL:SCHEME, as quark:fp8."
+    key = "convert"
+    try:
+        gguf.check(msgspec.structs.replace(recipe, quantize=None))
+        key = "quantize"
+        gguf.check(recipe)
+        if recipe.quantize and tool(recipe) != "llama.cpp":
+            schemes.check(recipe)
+    except UsageError as e:
+        return key, str(e)
+    if recipe.convert and recipe.quantize and tool(recipe) != "llama.cpp":
+        return "quantize", f"{recipe.quantize} reads safetensors, not GGUF: remove convert."
     if not recipe.quantize:
         for key in ("kv_cache", "ignore", "calibration", "samples", "length"):
             if getattr(recipe, key):

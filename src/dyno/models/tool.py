@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,10 +34,14 @@ def run(
     progress: Progress,
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
+    needs: str = "",
 ) -> None:
-    """`progress` turns the output's last line into the line of progress. It doesn't outlive dyno, nor a Ctrl-C."""
+    """`progress` turns the output's last line into the line of progress. It doesn't outlive dyno, nor a Ctrl-C.
+
+    `needs`: a sentence about its memory, for when the system killed it.
+    """
     # Threads that spin while they wait take minutes for seconds where something else uses the processor.
-    surroundings = {"OMP_WAIT_POLICY": "passive", **os.environ, **(env or {})}
+    surroundings = {"OMP_WAIT_POLICY": "passive", **(os.environ if env is None else env)}
     with EngineProcess(command, surroundings, log) as process:
         due = time.monotonic() + 1
         while process.alive() and (timeout_s is None or process.age_s < timeout_s):
@@ -48,6 +53,8 @@ def run(
         lines = list(dict.fromkeys([*process.last_lines(), process.last_line()]))
     if code is None:
         raise EngineError(f"{name} didn't finish within {timeout_s:g} s. Read {log}.")
+    if code == -signal.SIGKILL:
+        raise EngineError(f"{name} was killed, most likely because the memory was full. {needs}Read {log}.")
     if code != 0:
         line, advice = next(
             (

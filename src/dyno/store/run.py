@@ -23,7 +23,7 @@ from dyno.facts.study import Place
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import CountedBy, Request
+from dyno.facts.workload import CountedBy, DataFile, Request
 
 T = TypeVar("T")
 UNSCRUBBED = ".unscrubbed"  # is beside an engine's log as long as secrets may be in it: also where dyno was killed
@@ -55,6 +55,7 @@ class Manifest(msgspec.Struct, frozen=True):
     place: Place | None = None  # in a study
     model: ModelShape | None = None  # from its files; None: they aren't here
     peaks: Peaks | None = None  # of what the engine runs on; None: not known
+    dataset: DataFile | None = None  # the file of the prompts, where dyno has it from the Hub
 
 
 class Run:

@@ -24,9 +24,12 @@ class OpenAi(EngineKind):
 KINDS: dict[str, EngineKind] = {
     kind.name: kind for kind in (Vllm(), Tgi(), LlamaCpp(), SgLang(), Transformers(), OpenAi(), FakeKind())
 }
+TOOLS = ("llama-tools", "llm-compressor", "quark")  # dyno installs them as it does engines; they serve no model
 
 
 def unknown_engine(name: str, known: Collection[str]) -> str:
+    if name in TOOLS:
+        return f"{name} is a tool of `dyno models`: it makes models, and serves none. Engines: {', '.join(known)}."
     near = get_close_matches(name, known, n=1)
     hint = f"Did you mean {near[0]}? " if near else ""
     return f"No engine named {name!r}. {hint}Known: {', '.join(known)}."

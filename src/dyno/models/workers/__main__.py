@@ -47,14 +47,12 @@ def generate(model: Any, ids: Any) -> dict[str, Any]:
     """Continue the prompt greedily. Return the tokens, and the logits of the first step."""
     import torch
 
-    first, tokens = None, []
+    steps = []
     with torch.no_grad():
         for _ in range(NEW_TOKENS):
-            logits = model(ids).logits[:, -1].float()
-            first = logits if first is None else first
-            tokens.append(int(logits.argmax()))
-            ids = torch.cat([ids, logits.argmax(-1, keepdim=True)], 1)
-    return {"tokens": tokens, "logits": first.cpu()}
+            steps.append(model(ids).logits[:, -1].float().cpu())
+            ids = torch.cat([ids, steps[-1].argmax(-1, keepdim=True).to(ids.device)], 1)
+    return {"tokens": [int(logits.argmax()) for logits in steps], "logits": steps[0]}
 
 
 def settle(out: Path, dtype: Any) -> None:
