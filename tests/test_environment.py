@@ -288,7 +288,7 @@ add_executable(llama-quantize main.c)
 add_executable(llama-imatrix main.c)
 """,
     "main.c": '#include <stdio.h>\nint main() { puts("  15  or  Q4_K_M"); return 0; }\n',
-    "convert_hf_to_gguf.py": "import torch",
+    "convert_hf_to_gguf.py": "import conversion, torch",
     "conversion/__init__.py": "",
     "gguf-py/gguf/__init__.py": "",
     "tools/server/server.cpp": "not needed",

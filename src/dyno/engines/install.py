@@ -76,7 +76,7 @@ quantize, converter = (f"{sys.prefix}/{name}" for name in ("bin/llama-quantize",
 done = subprocess.run([quantize, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 if "Q4_K_M" not in done.stdout:
     sys.exit(f"error: {done.stdout}")
-sys.exit(subprocess.run([sys.executable, "-I", converter, "--help"], stdout=subprocess.DEVNULL).returncode)
+sys.exit(subprocess.run([sys.executable, "-Es", converter, "--help"], stdout=subprocess.DEVNULL).returncode)
 """
 _TORCH_ROCM = "ROCm builds of torch have a package index of their own: add it to pip's configuration."
 _LLMCOMPRESSOR = "import llmcompressor.modifiers.gptq, llmcompressor.modifiers.transform.awq, transformers"
