@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from dyno.conduct import weights
+from dyno.conduct import dataset, weights
 from dyno.engines import container, environment, image, install, versions
 from dyno.engines.kinds import kind_of
 from dyno.engines.launch import contained, locate
@@ -163,7 +163,7 @@ def _free(folder: Path) -> int:
 def _dataset(work: WorkloadSpec) -> Iterator[Need]:
     source = work.path or work.dataset
     if (recipe := hub.dataset_recipe(source)) and hub.dataset_file(source) is None:
-        yield Need("data set", work.dataset, f"pull {recipe.source}", hub_cache(), partial(_pulled, recipe), recipe)
+        yield Need("data set", work.dataset, f"pull {recipe.source}", hub_cache(), partial(_data_file, work), recipe)
 
 
 def _models(spec: EngineSpec, dry: bool) -> Iterator[Need]:
@@ -188,8 +188,8 @@ def _model_made(recipe: ModelRecipe, say: Say, below: Say) -> str:
     return f"{entry.path}, {human_bytes(entry.size_bytes)}"
 
 
-def _pulled(recipe: ModelRecipe, say: Say, below: Say) -> str:
-    return str(hub.dataset_path(hub.pull(recipe, say, below)))
+def _data_file(work: WorkloadSpec, say: Say, below: Say) -> str:
+    return str(dataset.located(work, say, below)[0].path)
 
 
 def _tool(step: Step) -> Iterator[Need]:
