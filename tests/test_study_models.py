@@ -72,7 +72,8 @@ def test_variables_and_paths_in_a_model() -> None:
     models += 'calibration = "texts.jsonl"\n'
     found = weights(models)["base"]
     assert (found.source, found.calibration) == ("hub:o/n", "/somewhere/texts.jsonl")
-    for path in ("file:tiny", "file:./tiny", "file:/somewhere/tiny"):
+    assert weights(models, given={"model": "owner/tiny@v1"})["base"].source == "hub:owner/tiny@v1"
+    for path in ("file:tiny", "file:./tiny", "file:/somewhere/tiny", "/somewhere/tiny"):
         assert weights(models, given={"model": path})["base"].source == "file:/somewhere/tiny"
 
 
@@ -104,7 +105,7 @@ from = "loop"
 [models.none]
 include = ["*"]
 [models.bare]
-from = "meta/llama"
+from = "meta/llama 3"
 [models.lost]
 from = "bass"
 [models.odd]
@@ -128,7 +129,7 @@ samples = 0
         "some.toml:3: models.base.quantise: unknown key. Did you mean quantize?",
         "some.toml:5: models.loop.from: is circular: loop → back → loop.",
         "some.toml:8: models.none: from is missing.",
-        "some.toml:11: models.bare.from: 'meta/llama' is not a source. Write hub:meta/llama, or file:PATH.",
+        "some.toml:11: models.bare.from: 'hub:meta/llama 3' is not a model. Give hub:OWNER/NAME,",
         "some.toml:13: models.lost.from: there is no model 'bass'. Did you mean base?",
         "some.toml:16: models.odd.convert: 'onnx' is not a conversion. Use gguf:F32,",
         "some.toml:19: models.scales.kv_cache: is for a model that is quantized: add quantize.",

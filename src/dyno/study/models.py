@@ -55,12 +55,12 @@ class StudyModels:
         return out
 
     def _resolved(self, key: str, value: Any) -> Any:
-        """Resolve a path from the study's folder."""
-        if key == "calibration":
-            return str((self._folder / FilePath(value).expanduser()).resolve())
-        if key == "from" and value.startswith("file:"):
-            return f"file:{(self._folder / FilePath(value.removeprefix('file:')).expanduser()).resolve()}"
-        return value
+        """Resolve a path from the study's folder. OWNER/NAME is a model of the Hub."""
+        local = key == "from" and value.startswith(("file:", "/", "./", "../", "~"))
+        if key == "calibration" or local:
+            path = (self._folder / FilePath(value.removeprefix("file:")).expanduser()).resolve()
+            return f"file:{path}" if local else str(path)
+        return f"hub:{value}" if key == "from" and "/" in value and not value.startswith("hub:") else value
 
     def _recipe(self, name: str, rows: Mapping[str, dict[str, Any]]) -> ModelRecipe | None:
         """Return it with the recipes of the models that it is made from; None: one of them is wrong."""
@@ -75,11 +75,7 @@ class StudyModels:
             return None
         if not source.startswith(("hub:", "file:")):
             where: Path = ("models", chain[-1], "from")
-            others = [other for other in rows if other != chain[-1]]
-            if "/" in source:
-                self._doc.mistake(where, f"{source!r} is not a source. Write hub:{source}, or file:PATH.")
-            else:
-                self._doc.unknown(where, source, others, "model")
+            self._doc.unknown(where, source, [other for other in rows if other != chain[-1]], "model")
             return None
         values: dict[str, Any] = {}
         for ancestor in reversed(chain):
