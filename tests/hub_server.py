@@ -99,6 +99,8 @@ class _Handler(BaseHTTPRequestHandler):
         if faults.limited:
             faults.limited -= 1
             return self._refuse(429, "", "too many requests", {"Retry-After": str(faults.retry_after_s)})
+        if self.headers.get("authorization") == "Bearer hf_expired":
+            return self._refuse(401, "", "Invalid credentials in Authorization header")
         if not root.is_dir():
             return self._refuse(404, "RepoNotFound", "Repository not found")
         commit = commit_of(root)

@@ -119,7 +119,7 @@ def test_a_pulled_model_lies_in_the_hubs_cache_with_its_commit_and_is_not_asked_
 def test_patterns_choose_files_as_the_hubs_own_command_does(server: HubServer, pull: Pull) -> None:
     chosen = pull(include=["*.json", "original/"], exclude=["*index*"])
     assert set(chosen.files) == {"config.json", "original/notes.txt"}
-    with pytest.raises(DynoError, match=r"No file of acme/tiny matches the patterns\. It has: config\.json, model-0"):
+    with pytest.raises(DynoError, match=r"No file of acme/tiny matches\. Its files: config\.json, model-0"):
         pull(include=["*.gguf"])
 
 
@@ -208,6 +208,8 @@ def test_refusals_are_one_sentence_with_what_to_do(
     assert pull.refused() == (
         f"This token has no access to acme/tiny. Request access at {page} and wait until it is granted."
     )
+    monkeypatch.setenv("HF_TOKEN", "hf_expired")
+    assert pull.refused() == f"{server.url} refuses the token (HTTP 401). Check HF_TOKEN, or make a new one."
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert TOKEN not in json.dumps([pull.lines, pull().path])
     assert TOKEN in server.tokens

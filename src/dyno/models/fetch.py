@@ -76,14 +76,20 @@ class Fetch:
             job.repo, repo_type=job.kind, revision=job.revision, files_metadata=True, timeout=_TIMEOUT_S
         )
         siblings = {s.rfilename: s for s in info.siblings or []}
+        names = sorted(siblings)
+        if wrong := next((name for name in names if unsafe(name)), None):
+            raise ModelError(f"{job.repo} lists {wrong!r}, an unsafe file name. Nothing was fetched.")
         listed = {}
-        for name in self._chosen(list(siblings)):
+        for name in self._chosen(names):
             s = siblings[name]
             size, etag = (s.lfs.size, s.lfs.sha256) if s.lfs else (s.size, s.blob_id)
             if size is None or etag is None:  # a mirror's list may have names only
                 about = get_hf_file_metadata(hf_hub_url(job.repo, name, repo_type=job.kind, revision=info.sha))
                 size, etag = about.size, about.etag
             listed[name] = FetchedFile(size or 0, etag or "")
+        if not listed:
+            some = f"{', '.join(names[:8])}{', …' if len(names) > 8 else ''}" or "none"
+            raise ModelError(f"No file of {job.repo} matches. Its files: {some}. Check --include and --exclude.")
         hashes = [info.sha or "", *(file.etag for file in listed.values())]
         if not all(re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", text) for text in hashes):
             raise ModelError(
@@ -94,22 +100,12 @@ class Fetch:
     def _cached(self) -> Listing | None:
         """The files that the Hub's cache has of this revision. Their checksums are the names of their blobs."""
         commit, cached = snapshot(self._storage, self._job.revision)
-        return Listing(commit, {n: cached[n] for n in self._chosen(list(cached))}, offline=True) if cached else None
+        chosen = {name: cached[name] for name in self._chosen(sorted(cached))}
+        return Listing(commit, chosen, offline=True) if chosen else None
 
     def _chosen(self, names: list[str]) -> list[str]:
         job = self._job
-        names = sorted(names)
-        if wrong := next((name for name in names if unsafe(name)), None):
-            raise ModelError(f"{job.repo} lists {wrong!r}, an unsafe file name. Nothing was fetched.")
-        chosen = list(filter_repo_objects(names, allow_patterns=job.include or None, ignore_patterns=job.exclude))
-        if not chosen:
-            some = f"{', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
-            raise ModelError(
-                f"No file of {job.repo} matches the patterns. It has: {some}. Check --include and --exclude."
-                if names
-                else f"{job.repo} has no files at {job.revision}. Check the revision."
-            )
-        return chosen
+        return list(filter_repo_objects(names, allow_patterns=job.include or None, ignore_patterns=job.exclude))
 
     def run(self, go: Go) -> None:
         listing = self.listing
@@ -155,7 +151,8 @@ class Fetch:
             )
         commit = self.listing.commit
         if file.size > constants.MAX_HTTP_DOWNLOAD_SIZE:  # the Hub sends these by its own protocol only, Xet
-            return Path(hf_hub_download(self._job.repo, name, repo_type=self._job.kind, revision=commit)).resolve()
+            hf_hub_download(self._job.repo, name, repo_type=self._job.kind, revision=commit)
+            return blob
         blob.parent.mkdir(parents=True, exist_ok=True)
         part = blob.with_name(f"{blob.name}.incomplete")
         url = hf_hub_url(self._job.repo, name, repo_type=self._job.kind, revision=commit)
@@ -227,12 +224,10 @@ class Fetch:
             return f"{repo} has no revision {revision!r}.{self._revisions()}"
         if isinstance(e, errors.EntryNotFoundError):
             return f"{name} is in the list of {repo}, but the Hub doesn't have it. Try again, or --exclude it."
+        if status == 401 and get_token() and not isinstance(e, errors.RepositoryNotFoundError):
+            return f"{constants.ENDPOINT} refuses the token (HTTP 401). Check HF_TOKEN, or make a new one."
         if isinstance(e, errors.RepositoryNotFoundError) or status in (401, 404):
-            hint = (
-                "If it is private, the token must be able to read it"
-                if get_token()
-                else "If it is private, set HF_TOKEN"
-            )
+            hint = f"If it is private, {'the token must be able to read it' if get_token() else 'set HF_TOKEN'}"
             other = "without --dataset" if self._job.kind == "dataset" else "with --dataset for a data set"
             return f"There is no {self._job.kind} {repo} at {constants.ENDPOINT}. Check the name ({other}). {hint}."
         if status == 429:
