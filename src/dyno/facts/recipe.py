@@ -23,7 +23,9 @@ class ModelRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     quantize: Annotated[
         str | None, Option(help="TOOL:SCHEME, as quark:fp8, llm-compressor:fp8-dynamic, llama.cpp:Q4_K_M")
     ] = None
-    kv_cache: Annotated[str | None, Option("--kv-cache", "T", "store scales for a KV cache of this type: fp8")] = None
+    kv_cache: Annotated[
+        str | None, Option("--kv-cache", "T", "store scales for a KV cache of this type: fp8 (default: none)")
+    ] = None
     ignore: Annotated[
         list[str],
         Option(

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import time
 from pathlib import Path
 
@@ -118,37 +117,39 @@ def _run(
     log: Path,
     below: Say,
 ) -> ToolResult:
-    """Run the worker in the tool's interpreter. Its files go to a folder that isn't the model's."""
+    """Run the worker in the tool's interpreter."""
     weights = sum(path.stat().st_size for path in source.glob("*.safetensors"))
-    with tempfile.TemporaryDirectory(prefix="dyno-") as scratch:
-        work = Path(scratch)
-        job = {
-            "tool": scheme.tool,
-            "scheme": scheme.name,
-            "kv_cache": recipe.kv_cache,
-            "ignore": recipe.ignore or [_HEAD],
-            "length": recipe.length or scheme.length,
-            "source": str(source),
-            "out": str(part),
-            "texts": str(work / "texts.jsonl") if text else None,
-            "result": str(work / "result.json"),
-        }
-        if text:
-            (work / "texts.jsonl").write_bytes(text.lines)
-        (work / "job.json").write_text(json.dumps(job))
-        needs = (
-            f"The model needs about {human_bytes(2 * weights)}, twice that on a processor without bf16; this machine "
-            f"has {human_bytes(psutil.virtual_memory().total)}. "
-        )
-        # The model is here: a name in its config must not make the tool ask the Hub.
-        variables = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
-        variables.pop("HF_TOKEN", None)
-        command = [env.python, "-I", str(_WORKERS / "__main__.py"), str(work / "job.json")]
-        tool.run(scheme.tool, command, log, below, describe, variables, needs=needs)
-        try:
-            return msgspec.json.decode((work / "result.json").read_bytes(), type=ToolResult)
-        except (OSError, msgspec.MsgspecError):
-            raise ModelError(f"{scheme.tool} ended without a result. Read {log}.") from None
+    work = part / "work"  # swept with the rest where dyno is killed
+    work.mkdir()
+    job = {
+        "tool": scheme.tool,
+        "scheme": scheme.name,
+        "kv_cache": recipe.kv_cache,
+        "ignore": recipe.ignore or [_HEAD],
+        "length": recipe.length or scheme.length,
+        "source": str(source),
+        "out": str(part),
+        "texts": str(work / "texts.jsonl") if text else None,
+        "result": str(work / "result.json"),
+    }
+    if text:
+        (work / "texts.jsonl").write_bytes(text.lines)
+    (work / "job.json").write_text(json.dumps(job))
+    needs = (
+        f"The model needs about {human_bytes(2 * weights)}, twice that on a processor without bf16; this machine "
+        f"has {human_bytes(psutil.virtual_memory().total)}. "
+    )
+    # The model is here: a name in its config must not make the tool ask the Hub.
+    variables = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
+    variables.pop("HF_TOKEN", None)
+    command = [env.python, "-I", str(_WORKERS / "__main__.py"), str(work / "job.json")]
+    tool.run(scheme.tool, command, log, below, describe, variables, needs=needs)
+    try:
+        return msgspec.json.decode((work / "result.json").read_bytes(), type=ToolResult)
+    except (OSError, msgspec.MsgspecError):
+        raise ModelError(f"{scheme.tool} ended without a result. Read {log}.") from None
+    finally:
+        shutil.rmtree(work)
 
 
 def describe(line: str) -> str:

@@ -63,16 +63,16 @@ def linear_layers(tensors: TensorFiles) -> dict[str, Tensor]:
 def verify(folder: Path, source: Path, scheme: Scheme, recipe: ModelRecipe) -> dict[str, str]:
     """Return what was checked, and what came of it. Raise where the files aren't what the scheme makes."""
     config = json.loads(files.read(folder / "config.json", files.TEXT)).get("quantization_config") or {}
-    original, made = TensorFiles(source), TensorFiles(folder)
+    original, written = TensorFiles(source), TensorFiles(folder)
     layers = linear_layers(original)
     ignored = {name for name in layers if matches(name, config.get("ignore") or config.get("exclude") or [])}
     quantized = [name for name in layers if name not in ignored]
     if not quantized:
         raise ModelError(f"{scheme.key} quantized none of the {many(len(layers), 'linear layer')} of {source}.")
-    checked = _Checked(made, scheme)
+    checked = LayerCheck(written, scheme)
     for name in quantized:
         checked.check_layer(name, layers[name])
-    out = {"types": f"{many(len(quantized), 'linear layer')} {scheme.weights}{_left(sorted(ignored), made)}"}
+    out = {"types": f"{many(len(quantized), 'linear layer')} {scheme.weights}{_left(sorted(ignored), written)}"}
     out["scales"] = f"{checked.scales:,} of weights (one per {scheme.scales})"
     if scheme.static:
         out["scales"] += f", {len(quantized):,} of inputs"
@@ -90,8 +90,8 @@ def verify(folder: Path, source: Path, scheme: Scheme, recipe: ModelRecipe) -> d
     return out
 
 
-def _left(ignored: Sequence[str], made: TensorFiles) -> str:
-    kinds = {tensor.kind for name in ignored if (tensor := made.get(f"{name}.weight"))}
+def _left(ignored: Sequence[str], tensors: TensorFiles) -> str:
+    kinds = {tensor.kind for name in ignored if (tensor := tensors.get(f"{name}.weight"))}
     more = f" and {len(ignored) - 3} more" if len(ignored) > 3 else ""
     return f"; left {', '.join(sorted(kinds))}: {', '.join(ignored[:3])}{more}" if ignored else ""
 
@@ -100,9 +100,9 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
     return any(re.match(p[3:], name) if p.startswith("re:") else fnmatch.fnmatch(name, p) for p in patterns)
 
 
-class _Checked:
-    def __init__(self, made: TensorFiles, scheme: Scheme) -> None:
-        self._made, self._scheme = made, scheme
+class LayerCheck:
+    def __init__(self, tensors: TensorFiles, scheme: Scheme) -> None:
+        self._tensors, self._scheme = tensors, scheme
         self._packed = scheme.weights == "I32"
         self._weight = "weight_packed" if self._packed and scheme.tool == "llm-compressor" else "weight"
         self.scales = 0
@@ -110,10 +110,12 @@ class _Checked:
     def check_layer(self, name: str, original: Tensor) -> None:
         """Type, scales and zero points of one layer."""
         scheme, (rows, columns) = self._scheme, original.shape
-        tensor = self._made.get(f"{name}.{self._weight}")
+        tensor = self._tensors.get(f"{name}.{self._weight}")
         if tensor is None or tensor.kind != scheme.weights:
             kind = (
-                tensor.kind if tensor else next((t.kind for t in self._made if t.name == f"{name}.weight"), "missing")
+                tensor.kind
+                if tensor
+                else next((t.kind for t in self._tensors if t.name == f"{name}.weight"), "missing")
             )
             raise ModelError(f"{name}.{self._weight} is {kind}, not {scheme.weights} as {scheme.key} makes it.")
         if tensor.elements * (8 if self._packed else 1) != original.elements:
@@ -125,22 +127,22 @@ class _Checked:
         self.scales += count
         if scheme.static:
             self.check_scale(f"{name}.input_scale", 1)
-        if scheme.zeros and self._made.get(f"{name}.weight_zero_point") is None:
+        if scheme.zeros and self._tensors.get(f"{name}.weight_zero_point") is None:
             raise ModelError(f"{name} has no weight_zero_point, which {scheme.key} stores.")
 
     def check_scale(self, name: str, count: int) -> None:
-        tensor = self._made.get(name)
+        tensor = self._tensors.get(name)
         if tensor is None:
-            raise ModelError(f"{name} is missing: an engine can't tell how large the weights are.")
+            raise ModelError(f"{name} is missing: engines need it to read the weights.")
         if tensor.elements != count:
             raise ModelError(f"{name} has {tensor.elements:,} values, not {count:,}.")
-        values = self._made.floats(name)
+        values = self._tensors.floats(name)
         if not (np.isfinite(values).all() and (values > 0).all()):
             bad = values[~(np.isfinite(values) & (values > 0))]
             raise ModelError(f"{name} has {many(bad.size, 'value')} that can't be a scale, such as {bad.flat[0]}.")
 
     def check_kv_cache(self, layers: dict[str, Tensor]) -> int:
-        names = [t.name for t in self._made if _KEYS_AND_VALUES.search(t.name)]
+        names = [t.name for t in self._tensors if _KEYS_AND_VALUES.search(t.name)]
         expected = 2 * sum(name.endswith(".k_proj") for name in layers) or max(len(names), 1)
         if len(names) != expected:
             raise ModelError(f"The files have {len(names)} scales of a KV cache, not {expected}.")
@@ -158,11 +160,11 @@ class _Checked:
         return error
 
     def _dequantized(self, name: str) -> Floats:
-        scale = self._made.floats(f"{name}.weight_scale")
+        scale = self._tensors.floats(f"{name}.weight_scale")
         if not self._packed:
-            return self._made.floats(f"{name}.weight", _ROWS) * scale.reshape(-1, 1)[:_ROWS]
-        packed = self._made.raw(f"{name}.{self._weight}")
-        zeros = self._made.raw(f"{name}.weight_zero_point") if self._scheme.zeros else None
+            return self._tensors.floats(f"{name}.weight", _ROWS) * scale.reshape(-1, 1)[:_ROWS]
+        packed = self._tensors.raw(f"{name}.{self._weight}")
+        zeros = self._tensors.raw(f"{name}.weight_zero_point") if self._scheme.zeros else None
         if self._scheme.tool == "quark":  # columns are output channels
             columns = packed.shape[1] * 8 if packed.shape[1] * 8 < _ROWS else _ROWS
             values = _unpacked(packed[:, : columns // 8], _REORDERED).T
