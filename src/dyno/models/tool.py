@@ -17,7 +17,8 @@ from dyno.numbers import human_bytes
 Progress = Callable[[str], str]
 # Patterns of a failure, and what to do about it. Causes come before consequences.
 _ADVICE = {
-    r"no space left on device": "The disk is full. Free some space, and run the command again.",
+    r"no space left on device|\d+ requested and \d+ written|iostream error":  # the others: numpy, llama-quantize
+        "The disk is full. Free some space, and run the command again.",
     r"out of memory|memoryerror|cannot allocate memory|std::bad_alloc": "Use a machine with more memory.",
     r"mmap length is greater|safetensorerror|not within the file bounds|corrupted or incomplete":
         "The model's files are damaged or incomplete. Fetch them again.",
@@ -50,7 +51,7 @@ def run(
                 due += 1
                 below(progress(process.last_line()))
         code = process.exit_code
-        lines = list(dict.fromkeys([*process.last_lines(), process.last_line()]))
+        lines = [line for line in dict.fromkeys([*process.last_lines(), process.last_line()]) if "%|" not in line]
     if code is None:
         raise EngineError(f"{name} didn't finish within {timeout_s:g} s. Read {log}.")
     if code == -signal.SIGKILL:
