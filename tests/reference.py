@@ -21,6 +21,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.metric import DEFINITIONS, METRICS, STEMS
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.price import Price
+from dyno.facts.recipe import ModelRecipe
 from dyno.facts.rig import HostWanted
 from dyno.facts.setting import ALIASES
 from dyno.facts.study import RigWanted, StopRule, Study
@@ -28,7 +29,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.option import declared, fields
 from dyno.store.sql import TABLES, RunTables
-from dyno.study.cells import CELLS, hints
+from dyno.study.cells import CELLS, MODEL, hints
 from dyno.transport import Transport
 from findings import reference
 
@@ -150,9 +151,12 @@ _OWN = {
 
 
 def study_keys(section: str) -> str:
-    if section in CELLS:
-        keys: Mapping[str, Any] = CELLS[section]
-        structs = _STRUCTS[section]
+    keys: Mapping[str, Any]
+    structs: tuple[type[msgspec.Struct], ...]
+    if section == "model":
+        keys, structs = MODEL, (ModelRecipe,)
+    elif section in CELLS:
+        keys, structs = CELLS[section], _STRUCTS[section]
     else:
         struct, *but = _TOP if section == "top" else _OWN[section]
         keys, structs = hints(struct, *but), (struct,)

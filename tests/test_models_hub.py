@@ -170,7 +170,8 @@ def test_a_corrupted_shard_is_named_and_fetched_again_once(server: HubServer, pu
     shard = "model-00001-of-00002.safetensors"
     server.faults.corrupt[shard] = 2
     assert pull.refused().startswith(f"{shard} of {REPO} is corrupted: twice")
-    assert not list(blobs(tmp_path).glob("*.incomplete"))
+    sha256 = hashlib.sha256((tmp_path / "hub" / REPO / shard).read_bytes()).hexdigest()
+    assert not list(blobs(tmp_path).glob(f"{sha256}*"))
     server.faults.corrupt.update({shard: 1, "config.json": 1})
     assert pull().whole
     assert f"{shard} is corrupted: its checksum differs from the Hub's. Fetching it again" in pull.lines
@@ -329,6 +330,38 @@ def test_remove_leaves_files_that_another_entry_uses(server: HubServer, pull: Pu
     assert "freed" in hub.remove(second)
 
 
+@pytest.mark.parametrize(
+    ("names", "path"),
+    [
+        (["model-Q4_0.gguf", "README.md"], "model-Q4_0.gguf"),
+        (["Q8/m-00001-of-00002.gguf", "Q8/m-00002-of-00002.gguf", "mmproj-f16.gguf"], "Q8/m-00001-of-00002.gguf"),
+        (["a.gguf", "b.gguf"], "."),
+        (["config.json", "a.gguf"], "."),
+        (["config.json", "model.safetensors"], "."),
+    ],
+)
+def test_an_engine_gets_the_gguf_file_where_there_is_one_model(names: list[str], path: str) -> None:
+    assert hub.engine_path(Path("/r"), names) == Path("/r") / path
+
+
+def test_a_gguf_file_in_a_folder_is_pulled_with_what_is_beside_it(
+    server: HubServer, pull: Pull, tmp_path: Path
+) -> None:
+    folder = tmp_path / "hub" / "acme" / "files"
+    (folder / "Q8").mkdir(parents=True)
+    (folder / "README.md").write_text("read me")
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 0)
+    (folder / "Q8" / "m-00001-of-00002.gguf").write_bytes(head)
+    assert pull.refused("hub:acme/files") == (
+        "acme/files is not a whole model: m-00002-of-00002.gguf is not there (1 of 2 parts are missing)."
+    )
+    (folder / "Q8" / "m-00002-of-00002.gguf").write_bytes(head + b"2")
+    entry = pull("hub:acme/files")
+    assert entry.path.endswith("/Q8/m-00001-of-00002.gguf")
+    assert set(hub.fetched(entry)) == {"README.md", "Q8/m-00001-of-00002.gguf", "Q8/m-00002-of-00002.gguf"}
+    assert entry.whole
+
+
 # ---- data sets ----
 
 SHAREGPT = "ShareGPT_V3_unfiltered_cleaned_split.json"
@@ -367,5 +400,5 @@ def test_an_absent_data_set_says_how_to_get_it(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert main(["bench", "serve", "--base-url", fake().base_url, "--dataset-name", "sharegpt"]) == 2
     said = capsys.readouterr().err
-    assert "The dataset sharegpt needs its file, which isn't on this machine." in said
+    assert f"The dataset sharegpt needs {SHAREGPT}, which isn't on this machine." in said
     assert "`dyno models export`" in said and "--dataset-path" in said

@@ -9,17 +9,21 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dyno.cli.main import main
 from dyno.conduct import provide, weights
 from dyno.conduct.engine_plan import EnginePlan
+from dyno.engines import install
 from dyno.engines.model import build
-from dyno.errors import UsageError
+from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.rig import Rig
 from dyno.models import shelf
+from dyno.store.rows import read_row
+from dyno.store.run import Run
 from hub_server import HubServer, serving
 
 STUDY = """
@@ -127,6 +131,7 @@ def test_a_model_is_pulled_measured_and_recorded_by_one_command_even_if_it_was_k
     assert manifest["target"]["model"] == manifest["trial"]["tokenizer"] == "tiny"
     assert manifest["trial"]["target"]["model"] == "tiny" and "/snapshots/" in manifest["model"]["path"]
     assert "Model tiny: pull hub:test/tiny" in capsys.readouterr().err
+    assert read_row(Run(trial)).setting("origin") == f"hub:test/tiny@{origin['origin'].rpartition('@')[2][:7]}"
     assert main(["runs", "show", str(trial)]) == 0
     assert f"Model tiny: hub:test/tiny@{origin['origin'].rpartition('@')[2][:7]}, 14.54 MiB" in capsys.readouterr().out
 
@@ -257,3 +262,66 @@ def test_models_that_an_engine_would_fetch_when_it_starts(fields: dict[str, obje
 def test_random_weights_need_the_configuration_only() -> None:
     (recipe,) = weights.of_hub(EngineSpec("vllm", model="o/n", load_format="dummy")).values()
     assert "*.json" in recipe.include and "*.safetensors" not in recipe.include
+
+
+# ---- engines and images ----
+
+
+@pytest.fixture
+def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine without engines and container tools; its PATH."""
+    monkeypatch.setenv("DYNO_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setattr(install, "variant_of_this_machine", lambda: "cpu")
+    return tmp_path / "bin"
+
+
+def test_an_engine_that_is_not_here_is_installed_in_the_version_of_the_study(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, str | None]] = []
+
+    def installing(kind: str, version: str | None, **_: object) -> None:
+        calls.append((kind, version))
+        raise EngineError("no index")
+
+    monkeypatch.setattr(install, "install", installing)
+    specs = [
+        EngineSpec("vllm", model="m", version="0.9.0"), EngineSpec("vllm", model="other", version="0.9.0"),
+        EngineSpec("llamacpp"), EngineSpec("fake"), EngineSpec("vllm", model="m", python=sys.executable),
+        EngineSpec("tgi", model="m"),  # there is none for a CPU
+    ]  # fmt: skip
+    missing = provide.needs(specs)
+    assert [(need.what, need.name, need.how) for need in missing] == [("engine", "vllm 0.9.0", "install")]
+    with pytest.raises(EngineError, match=r"1 thing can't be provided.*\n.*engine vllm 0\.9\.0, install: no index"):
+        provide.run(missing, lambda _: None, lambda _: None)
+    assert calls == [("vllm", "0.9.0")]
+    assert provide.needs(specs, installs=False) == [], "refused when it is planned"
+
+
+def test_an_image_is_pulled_before_the_engine_starts(bare: Path) -> None:
+    (bare / "docker").write_text(
+        "#!/bin/sh\ncase $1 in\n"
+        f"pull) echo done > {bare}/image;;\n"
+        f'image) [ -e {bare}/image ] && echo \'[{{"Id": "sha256:1", "RepoDigests": []}}]\' || exit 1;;\n'
+        "esac\n"
+    )
+    (bare / "docker").chmod(0o755)
+    spec = EngineSpec("vllm", model="m", container=ContainerSpec("some/image:1"))
+    (need,) = provide.needs([spec, spec], dry=True)
+    assert (need.what, need.name, need.how) == ("image", "some/image:1", "pull")
+    assert provide.run([need], lambda _: None, lambda _: None) == ["image some/image:1: sha256:1"]
+    assert provide.needs([spec]) == []
+
+
+def test_a_step_is_listed_once_however_many_models_need_it(bare: Path) -> None:
+    base = ModelRecipe(source="hub:o/n")
+    names = {"base": base, "a": msgspec.structs.replace(base, quantize="quark:fp8"),
+             "b": msgspec.structs.replace(base, quantize="quark:int8")}  # fmt: skip
+    specs = [EngineSpec("vllm", model=name, weights={name: recipe}) for name, recipe in names.items()]
+    found = [(need.what, need.name, need.how) for need in provide.needs(specs) if need.what != "engine"]
+    assert found == [
+        ("tool", "quark", "install"), ("model", "base", "pull hub:o/n"), ("model", "a", "quantize quark:fp8"),
+        ("model", "b", "quantize quark:int8"),
+    ]  # fmt: skip

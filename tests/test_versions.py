@@ -144,7 +144,7 @@ CMAKE = """
 cmake_minimum_required(VERSION 3.16)
 project(engine C)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
-foreach(name llama-server llama-bench)
+foreach(name llama-server llama-bench llama-quantize)
   add_executable(${name} main.c)
   target_compile_definitions(${name} PRIVATE NUMBER="${LLAMA_BUILD_NUMBER}" COMMIT="${LLAMA_BUILD_COMMIT}")
 endforeach()
@@ -187,7 +187,7 @@ def test_llama_cpp_is_built_at_its_tag_and_found_by_its_number(repository: Path,
     assert re.fullmatch(r"llamacpp-6327-cpu-[0-9a-f]{8}", env.name)
     assert env.source and re.fullmatch(r"file://\S+ b6327 [0-9a-f]{8}", env.source)
     assert [p.name for p in sorted((home / "engines" / env.name).rglob("*")) if p.is_file()] == [
-        "llama-bench", "llama-server", "dyno.json", "install.log",
+        "llama-bench", "llama-quantize", "llama-server", "dyno.json", "install.log",
     ]  # fmt: skip
     assert any("configuring b6327 for cpu" in line for line in lines)
     found = locate(KINDS["llamacpp"], EngineSpec("llamacpp", version="6327"))

@@ -97,18 +97,11 @@ def _add_convert(verbs: Any) -> None:
 
 
 def convert(options: argparse.Namespace) -> int:
-    from dyno.cli.progress import ProgressLine
-    from dyno.models import gguf, hub, steps
+    from dyno.models import gguf, hub
 
-    source = hub.source_text(options.source)
-    recipe = ModelRecipe(source, options.include, options.exclude, options.target)
+    recipe = ModelRecipe(hub.source_text(options.source), convert=options.target, **flags.values(options, ModelRecipe))
     gguf.check(recipe)
-    with ProgressLine() as line:
-        entry = steps.run(recipe, line.say, line.below)
-    print(f"{entry.name}  {entry.path}")
-    for what, result in entry.verified.items():
-        print(f"{what:<12} {result}")
-    return 0
+    return _make(recipe)
 
 
 def _add_quantize(verbs: Any) -> None:
@@ -120,11 +113,17 @@ def _add_quantize(verbs: Any) -> None:
 
 
 def quantize(options: argparse.Namespace) -> int:
-    from dyno.cli.progress import ProgressLine
-    from dyno.models import gguf, hub, schemes, steps
+    from dyno.models import gguf, hub, schemes
 
     recipe = ModelRecipe(hub.source_text(options.source), quantize=options.scheme, **flags.values(options, ModelRecipe))
     (gguf if options.scheme.startswith("llama.cpp:") else schemes).check(recipe)
+    return _make(recipe)
+
+
+def _make(recipe: ModelRecipe) -> int:
+    from dyno.cli.progress import ProgressLine
+    from dyno.models import steps
+
     with ProgressLine() as line:
         entry = steps.run(recipe, line.say, line.below)
     before = next(step.entry for step in steps.steps(recipe) if step.entry)

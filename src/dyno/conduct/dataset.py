@@ -1,24 +1,25 @@
-"""The file of a data set that is on the Hub: found on this machine, or fetched before anything is measured."""
+"""The file of a data set that is on the Hub: found on this machine, or fetched."""
 
 import msgspec
 
-from dyno.conduct.session import Watcher
 from dyno.errors import ModelError, WorkloadError
 from dyno.facts.workload import DataFile, WorkloadSpec
 from dyno.models import hub
+from dyno.models.shelf import Say
 
 
-def provide(spec: WorkloadSpec, watcher: Watcher) -> tuple[WorkloadSpec, DataFile | None]:
-    """Return the workload as it is read here, and its file; None: it needs none of the Hub."""
+def located(spec: WorkloadSpec, say: Say, below: Say) -> tuple[WorkloadSpec, DataFile | None]:
+    """Return the workload with the path of its file here, and that file; None: it needs none of the Hub."""
     source = spec.path or spec.dataset
-    if hub.dataset_recipe(source) is None:
+    recipe = hub.dataset_recipe(source)
+    if recipe is None:
         return spec, None
     try:
-        file = hub.dataset(source, watcher.phase, watcher.below)
+        file = hub.dataset(source, say, below)
     except ModelError as e:
         raise WorkloadError(
-            f"The dataset {spec.dataset} needs its file, which isn't on this machine. {e} With the file in another "
-            "place, give it with --dataset-path. --dataset-name sharegpt-shaped has about the same lengths as sharegpt "
-            "and needs no file."
+            f"The dataset {spec.dataset} needs {recipe.include[0]}, which isn't on this machine. {e} A file from "
+            "elsewhere is given with --dataset-path. --dataset-name sharegpt-shaped has about the same lengths as "
+            "sharegpt and needs no file."
         ) from None
     return msgspec.structs.replace(spec, path=file.path), file

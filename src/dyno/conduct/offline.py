@@ -118,7 +118,6 @@ def conduct(
     for trial, plan in waiting:
         if wrong := plan.problems([longest(trial)]):
             raise UsageError(" ".join(wrong))
-        dataset.provide(trial.workload, watcher)  # before an engine waits for it
     while waiting and not stop.requested:
         plan = waiting[0][1]
         mine = [trial for trial, other in waiting if same_engine(plan, other)]
@@ -163,7 +162,7 @@ class Batches:
         self.file: DataFile | None = None
         if w.dataset != "random":
             named = weights.tokenizer(trial) or worker.plan.tokenizer or worker.plan.spec.model
-            w, self.file = dataset.provide(w, watcher)
+            w, self.file = dataset.located(w, watcher.phase, watcher.below)
             watcher.phase(f"Generating {w.num_prompts} prompts ({w.dataset})")
             self._fixed = workload.make(w, choose(named, None, "")).requests
         elif worker.ready.vocab is None:

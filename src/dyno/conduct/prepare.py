@@ -69,7 +69,7 @@ def prepare(
 def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = None, model: str = "") -> Prompts:
     """Make them by the tokenizer that the trial names, else by the server's own."""
     tokenizer = choose(weights.tokenizer(trial), client, model)
-    spec, file = dataset.provide(trial.workload, watcher)
+    spec, file = dataset.located(trial.workload, watcher.phase, watcher.below)
     source = f", {file.origin}" if file else ""
     watcher.phase(f"Generating {spec.num_prompts} prompts ({spec.dataset}{source})")
     work = workload.make(spec, tokenizer)

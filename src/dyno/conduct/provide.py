@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from dyno.conduct import weights
+import msgspec
+
+from dyno.conduct import dataset, weights
 from dyno.engines import container, environment, image, install, versions
 from dyno.engines.kinds import kind_of
 from dyno.engines.launch import contained, locate
@@ -24,6 +26,7 @@ from dyno.probe import model as model_files
 from dyno.probe.model import hub_cache
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 class Need(NamedTuple):
@@ -44,14 +47,15 @@ class Need(NamedTuple):
 
 
 def needs(
-    specs: Sequence[EngineSpec], works: Iterable[WorkloadSpec] = (), dry: bool = False, installs: bool = True
+    specs: Iterable[EngineSpec], works: Iterable[WorkloadSpec] = (), dry: bool = False, installs: bool = True
 ) -> list[Need]:
     """Return what is missing, in the order in which it is provided.
 
     `dry`: no program is asked for its version. `installs`: a missing engine is installed, and else an error."""
+    specs = _unique(specs)
     started = [spec for spec in specs if kind_of(spec.kind).starts]
     out = [
-        *(need for work in works for need in _dataset(work) if dry or not offline()),
+        *(need for work in _unique(works) for need in _dataset(work) if dry or not offline()),
         *(need for spec in specs for need in _models(spec, dry)),
         *(need for spec in started for need in _engine(spec, dry) if installs),
         *(need for spec in started for need in _image(spec, dry)),
@@ -60,7 +64,15 @@ def needs(
         locate(kind_of(spec.kind), contained(kind_of(spec.kind), spec))
     # A tool before the step that uses it, the rest as it is; each once, however many trials need it.
     out.sort(key=lambda need: need.what not in ("data set", "tool"))
-    return list({need.key: need for need in reversed(out)}.values())[::-1]
+    first: dict[tuple[str, str], Need] = {}
+    for need in out:
+        first.setdefault(need.key, need)
+    return list(first.values())
+
+
+def _unique(values: Iterable[T]) -> list[T]:
+    """A study's thousand trials have a few settings."""
+    return list({msgspec.json.encode(value): value for value in values}.values())
 
 
 def with_sizes(missing: Sequence[Need]) -> list[Need]:
@@ -81,15 +93,17 @@ def offline() -> bool:
 
 def lines(missing: Sequence[Need]) -> Iterator[str]:
     """Yield what is missing, with its size where that is known, and the room for it."""
-    rows = [(n.what, n.name, n.how, human_bytes(n.size_bytes) if n.size_bytes else "size unknown") for n in missing]
+    rows = [
+        (n.what, n.name, n.how, human_bytes(n.size_bytes) if n.size_bytes is not None else "size unknown")
+        for n in missing
+    ]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     for row in rows:
         yield "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]])
-    known = [need.size_bytes for need in missing if need.size_bytes]
+    known = [need.size_bytes for need in missing if need.size_bytes is not None]
     unknown = many(len(missing) - len(known), "thing") + " of unknown size"
     total = " and ".join([human_bytes(sum(known))] * bool(known) + [unknown] * (len(known) < len(missing)))
-    room = [f"{human_bytes(_free(mine[0][0]))} free at {mine[0][0]}" for mine in _by_disk(missing)]
-    yield "; ".join([f"Total: {total}", *room])
+    yield "; ".join([f"Total: {total}", *(f"{human_bytes(free)} free at {folder}" for folder, free in room(missing))])
 
 
 def check_space(missing: Sequence[Need]) -> None:
@@ -122,6 +136,11 @@ def run(missing: Sequence[Need], say: Say, below: Say) -> list[str]:
     return list(dict.fromkeys(done))
 
 
+def room(missing: Sequence[Need]) -> list[tuple[Path, int]]:
+    """Return a folder of each disk that things will be on, and the bytes that are free there."""
+    return [(mine[0][0], _free(mine[0][0])) for mine in _by_disk(missing)]
+
+
 def _by_disk(missing: Sequence[Need]) -> list[list[tuple[Path, Need]]]:
     disks: dict[int, list[tuple[Path, Need]]] = {}
     for need in missing:
@@ -144,7 +163,7 @@ def _free(folder: Path) -> int:
 def _dataset(work: WorkloadSpec) -> Iterator[Need]:
     source = work.path or work.dataset
     if (recipe := hub.dataset_recipe(source)) and hub.dataset_file(source) is None:
-        yield Need("data set", work.dataset, f"pull {recipe.source}", hub_cache(), partial(_pulled, recipe), recipe)
+        yield Need("data set", work.dataset, f"pull {recipe.source}", hub_cache(), partial(_data_file, work), recipe)
 
 
 def _models(spec: EngineSpec, dry: bool) -> Iterator[Need]:
@@ -152,16 +171,16 @@ def _models(spec: EngineSpec, dry: bool) -> Iterator[Need]:
         for step in steps.missing(recipe):
             yield from _tool(step)
             folder = hub_cache() if step.verb == "pull" else shelf.models_folder()
-            yield Need("model", name, step.describe(), folder, partial(_model_made, recipe), step.recipe)
+            yield Need("model", name, step.describe(), folder, partial(_model_made, step.recipe), step.recipe)
     for name, recipe in ({} if offline() and not dry else weights.of_hub(spec)).items():
-        if not (shelf.find(recipe) or _fetched(name)):
+        if not (shelf.find(recipe) or _fetched(name, recipe)):
             yield Need("model", name, "pull", hub_cache(), partial(_model_made, recipe), recipe)
 
 
-def _fetched(name: str) -> bool:
+def _fetched(name: str, recipe: ModelRecipe) -> bool:
     """Return whether another tool has fetched all of it into the Hub's cache."""
-    shape = model_files.of_hub(name)
-    return shape is not None and check.problem(Path(shape.path)) is None
+    shape = model_files.of_hub(name) if "@" not in recipe.source else None
+    return shape is not None and check.problem(Path(shape.path), weights=not recipe.include) is None
 
 
 def _model_made(recipe: ModelRecipe, say: Say, below: Say) -> str:
@@ -169,8 +188,8 @@ def _model_made(recipe: ModelRecipe, say: Say, below: Say) -> str:
     return f"{entry.path}, {human_bytes(entry.size_bytes)}"
 
 
-def _pulled(recipe: ModelRecipe, say: Say, below: Say) -> str:
-    return str(hub.dataset_path(hub.pull(recipe, say, below)))
+def _data_file(work: WorkloadSpec, say: Say, below: Say) -> str:
+    return str(dataset.located(work, say, below)[0].path)
 
 
 def _tool(step: Step) -> Iterator[Need]:

@@ -1,7 +1,6 @@
 """A machine before a study: whether it has what the study needs, and the commands that prepare it."""
 
 import contextlib
-import shutil
 import signal
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -10,16 +9,15 @@ from typing import NamedTuple
 
 from dyno import secrets
 from dyno.checks.host import HostSetting, settings
+from dyno.conduct import provide
 from dyno.conduct.lifecycle import Say, run_command
 from dyno.conduct.signals import interrupt, lent
 from dyno.conduct.study_plan import SettingPlan, fits
-from dyno.engines import container, image
+from dyno.engines import image
 from dyno.errors import EngineError
 from dyno.facts.rig import Rig
 from dyno.facts.study import RigWanted
 from dyno.numbers import human_bytes
-from dyno.probe import model as model_files
-from dyno.probe.model import looks_local
 
 
 @contextlib.contextmanager
@@ -60,27 +58,26 @@ def compared(wanted: RigWanted, machine: Rig) -> list[HostSetting]:
 
 
 class Requirement(NamedTuple):
-    what: str  # engine, image, model, disk
+    what: str  # data set, tool, model, engine, image, disk
     name: str
     state: str
 
 
 def requirements(plans: Sequence[SettingPlan]) -> list[Requirement]:
-    """Return what the engines need and where it is. What is missing for good is a problem of its plan."""
+    """Return what the trials need and where it is. What dyno can't provide is a problem of its plan."""
+    trials = [planned.trial for setting in plans for planned in setting.trials]
+    missing = provide.needs([t.engine for t in trials if t.engine], [t.workload for t in trials], dry=True)
+    names = {need.name for need in missing}
     rows: list[Requirement] = []
     for setting in plans:
         if (plan := setting.engine) is None:
             continue
-        version, spec = plan.program.version or "of unknown version", plan.spec
+        version, spec = plan.program.version or "of unknown version", plan.stored
         rows.append(Requirement("engine", f"{plan.kind.title} {version}", plan.program.where))
-        if spec.container and plan.tool and spec.container.image:
-            known = image.digest(plan.tool, spec.container.image)
-            rows.append(Requirement("image", spec.container.image, known or "not here; pulled at the start"))
-        for name in filter(None, (spec.model, spec.draft_model)):
-            fetched = looks_local(name) or model_files.of_hub(name) is not None
-            rows.append(Requirement("model", name, "here" if fetched else "not here; the engine downloads it"))
-    if any(row.what == "model" and row.state != "here" for row in rows):
-        cache = container.hugging_face_cache()
-        folder = next(p for p in (cache, *cache.parents) if p.exists())
-        rows.append(Requirement("disk", str(cache), f"{human_bytes(shutil.disk_usage(folder).free)} free"))
+        if spec.container and plan.tool and spec.container.image not in names:
+            rows.append(Requirement("image", spec.container.image, image.digest(plan.tool, spec.container.image) or ""))
+        models = [name for name in (spec.model, spec.draft_model) if name and name not in names]
+        rows += [Requirement("model", name, "here") for name in models]
+    rows += [Requirement(need.what, need.name, f"not here; `dyno run` will {need.how}") for need in missing]
+    rows += [Requirement("disk", str(folder), f"{human_bytes(free)} free") for folder, free in provide.room(missing)]
     return list(dict.fromkeys(rows))

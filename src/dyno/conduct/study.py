@@ -33,6 +33,7 @@ from dyno.conduct.worker import Worker, working
 from dyno.engines.kinds import kind_of
 from dyno.engines.log import excerpt
 from dyno.errors import DynoError, EngineError, NotSummedUp, StudyStopped, TargetError, UsageError, WorkloadError
+from dyno.facts.recipe import ModelOrigin
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, StopRule, Study
 from dyno.facts.summary import Result
@@ -129,6 +130,7 @@ class Conductor:
             ) as fleet:
                 self._pin(first, fleet.facts.image)
                 self._check_version(first, fleet.facts.version)
+                self._check_models(first, fleet.facts.models)
                 self._go_through(queue, partial(self._on_fleet, fleet, start, _sizes(start)), fleet.death)
         except (EngineError, TargetError, UsageError) as e:
             if not queue or self.stop.requested:
@@ -154,6 +156,7 @@ class Conductor:
         with working(plan, start, self.watcher.phase, Run(start).write_engine, self.watcher.below) as worker:
             self._pin(first, worker.facts.image)
             self._check_version(first, worker.facts.version)
+            self._check_models(first, worker.facts.models)
             self._go_through(queue, partial(self._on_worker, worker), worker.death, lambda p: p in sharing)
 
     def _pin(self, planned: PlannedTrial, digest: str | None = None) -> str | None:
@@ -181,6 +184,18 @@ class Conductor:
                     "Use that version again, or start anew with --new or --runs DIR."
                 )
             return
+
+    def _check_models(self, planned: PlannedTrial, models: dict[str, ModelOrigin]) -> None:
+        """Raise where the study has results of another model by the same name, such as a later revision."""
+        for other in self._same_program[_program(planned)]:
+            run = self.folder.run(other.place)
+            engine = run.engine() if run.whole else None
+            before = engine.models if engine else {}
+            for name in [n for n in models if n in before and before[n].origin != models[n].origin]:
+                raise StudyStopped(
+                    f"The model {name} is {models[name].origin} now, but was {before[name].origin} in {run.path}. Pin "
+                    "its revision with @COMMIT, or start anew with --new or --runs DIR."
+                )
 
     def _go_through(
         self,

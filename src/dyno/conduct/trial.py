@@ -16,7 +16,6 @@ import dyno
 from dyno import secrets
 from dyno.checks import examine
 from dyno.checks.evidence import Evidence
-from dyno.conduct import dataset
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
 from dyno.conduct.prepare import Prepared, hidden, longest, make_prompts, prepare, public, traffic, warmup
@@ -76,7 +75,6 @@ def serve(
     """Measure one trial, on an engine started for it or on a server that runs already."""
     watcher, stop = watcher or Watcher(), stop or Stop()
     secrets.learn(hidden(trial, headers))
-    dataset.provide(trial.workload, watcher)  # before an engine waits for it
     if trial.engine is not None and kind_of(trial.engine.kind).starts:
         plan = EnginePlan(trial.engine, rig.look())
         _refuse(plan.problems([longest(trial)]))

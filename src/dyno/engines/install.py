@@ -76,7 +76,7 @@ quantize, converter = (f"{sys.prefix}/{name}" for name in ("bin/llama-quantize",
 done = subprocess.run([quantize, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 if "Q4_K_M" not in done.stdout:
     sys.exit(f"error: {done.stdout}")
-sys.exit(subprocess.run([sys.executable, "-I", converter, "--help"], stdout=subprocess.DEVNULL).returncode)
+sys.exit(subprocess.run([sys.executable, "-Es", converter, "--help"], stdout=subprocess.DEVNULL).returncode)
 """
 _TORCH_ROCM = "ROCm builds of torch have a package index of their own: add it to pip's configuration."
 _LLMCOMPRESSOR = "import llmcompressor.modifiers.gptq, llmcompressor.modifiers.transform.awq, transformers"
@@ -473,11 +473,11 @@ class SourceInstallation(Installation):
 
     def fill(self, folder: Path) -> Environment:
         checkout, recipe = self._checkout, RECIPES[self.asked.kind][self.asked.variant]
-        (folder / "bin").mkdir(parents=True)
         if recipe.sources:  # its converter is a Python program
             self.make(folder)
             self.phase(f"installing {', '.join(recipe.first)}")
             self.call(_pip(folder, "install", "--progress-bar=off", *recipe.first))
+        (folder / "bin").mkdir(parents=True, exist_ok=True)
         self.compile(folder, checkout, recipe.programs)
         self.phase("testing it")
         binary = folder / "bin" / recipe.programs[0]

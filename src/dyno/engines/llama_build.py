@@ -29,12 +29,12 @@ class Checkout(msgspec.Struct, frozen=True):
     """Sources of one build."""
 
     location: str  # a Git repository, or a plain folder
-    number: int
+    number: int  # 0: sources without one
     commit: str | None = None  # None: a plain folder
 
     @property
     def tag(self) -> str:
-        return f"b{self.number}"
+        return f"b{self.number}" if self.number else "llama.cpp"
 
 
 def choose(location: str, version: str | None) -> Checkout:

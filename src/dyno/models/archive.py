@@ -35,7 +35,7 @@ class PackedModel(msgspec.Struct, frozen=True):
     blobs: dict[str, str] = {}  # of a fetched model: the files' names in the Hub's cache
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class PackedModels(msgspec.Struct, frozen=True):
     models: list[PackedModel]
     format: int = 1
 
@@ -58,7 +58,7 @@ def export(entries: Sequence[ModelEntry], file: Path, say: Say, below: Say) -> i
     try:
         packed = [_packed(entry, below) for entry in entries]
         with tarfile.open(partial, "w", format=tarfile.PAX_FORMAT) as tar:
-            data = msgspec.json.encode(Manifest([p for p, _ in packed]))
+            data = msgspec.json.encode(PackedModels([p for p, _ in packed]))
             tar.addfile(_member(_MANIFEST, len(data)), BytesIO(data))
             for model, root in packed:
                 say(f"Writing {model.entry.name}, {human_bytes(model.entry.size_bytes)}")
@@ -140,7 +140,7 @@ def _read(
     parts, size, source = next(members, ((), 0, BytesIO()))
     if parts != (_MANIFEST,) or size > _MANIFEST_MAX:
         raise ValueError("no manifest")
-    manifest = msgspec.json.decode(source.read(), type=Manifest)
+    manifest = msgspec.json.decode(source.read(), type=PackedModels)
     missing: dict[str, tuple[Path, ModelFile]] = {}
     staged = []
     for model in manifest.models:

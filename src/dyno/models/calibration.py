@@ -33,6 +33,12 @@ def texts(recipe: ModelRecipe, scheme: Scheme, source: Path) -> CalibrationTexts
     return CalibrationTexts(lines, f"{many(len(rows), 'text')} of up to {length:,} tokens, {origin}, sha256 {digest}")
 
 
+def plain(path: Path) -> str:
+    """Return a file's texts as one, without a chat template."""
+    rows = _read(path.expanduser())
+    return "\n\n".join(row.get("text") or "\n".join(m["content"] for m in row["messages"]) for row in rows)
+
+
 def _generated(source: Path, count: int, length: int) -> list[str]:
     try:
         counts: tokenizer.Tokenizer = tokenizer.local(str(source))

@@ -1,7 +1,5 @@
 """GGUF models for llama.cpp, by its own tools: safetensors converted, GGUF quantized. Each is a step on the shelf."""
 
-import hashlib
-import json
 import os
 import re
 import time
@@ -13,7 +11,7 @@ import msgspec
 from dyno.engines import environment, install
 from dyno.errors import UsageError
 from dyno.facts.recipe import ModelRecipe
-from dyno.models import gguf_check, shelf, tool
+from dyno.models import calibration, checksum, gguf_check, shelf, tool
 from dyno.models.shelf import ModelEntry, ModelFile, Say
 from dyno.numbers import duration, human_bytes
 from dyno.probe import model
@@ -90,7 +88,7 @@ def convert(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> Mo
         say(f"{recipe.name}: converting {source.path} to GGUF {expected}")
         command = [env.python, "-I", str(_WORKER), str(env.folder / "converter"), source.path]
         # Without a network: a converter that finds a name in a config would ask the Hub about it.
-        offline = {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+        offline = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
         making.run([*command, "--outfile", str(making.file), "--outtype", expected.lower()], _converting, offline)
         return making.finish("convert", expected, Path(source.path), f"llama.cpp {env.version}")
 
@@ -133,15 +131,9 @@ def _program(name: str, say: Say, below: Say) -> tuple[str, str]:
 def _matrix(recipe: ModelRecipe, source: ModelEntry, making: "_Making", version: str) -> list[str]:
     """Return the quantizer's flags for an importance matrix, which this computes."""
     program, _ = _program("llama-imatrix", making.say, making.below)
-    given, text, out = Path(recipe.calibration or ""), making.part / "calibration.txt", making.part / "imatrix.gguf"
-    try:
-        words = given.read_text(encoding="utf-8")
-        if given.suffix in (".jsonl", ".json"):
-            words = "\n".join(str(json.loads(line)["text"]) for line in words.splitlines() if line.strip())
-    except (OSError, ValueError, LookupError, TypeError) as e:
-        raise UsageError(f"{given} can't be read as text, or as JSON lines with a text each: {e}.") from None
-    text.write_text(words, encoding="utf-8")
-    making.say(f"{recipe.name}: computing the importance of weights with {given}")
+    text, out = making.part / "calibration.txt", making.part / "imatrix.gguf"
+    text.write_text(calibration.plain(Path(recipe.calibration or "")), encoding="utf-8")
+    making.say(f"{recipe.name}: computing the importance of weights with {recipe.calibration}")
     command = [program, "-m", source.path, "-f", str(text), "-o", str(out), "-c", str(recipe.length or 512)]
     command += ["--chunks", str(recipe.samples)] if recipe.samples else []
     making.run(command, _measuring)
@@ -173,8 +165,7 @@ class _Making:
             verified["text"] = text
         for leftover in self.part.glob("imatrix*"):
             leftover.unlink()
-        with self.file.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = checksum.read(self.file).sha256
         size = self.file.stat().st_size
         self._log.replace(self.part / "make.log")
         took = time.monotonic() - self._began

@@ -1,5 +1,6 @@
 """Models and data sets of the Hugging Face Hub, a mirror or a local folder: found, or fetched, checked and recorded."""
 
+import datetime
 import glob
 import os
 import re
@@ -204,11 +205,11 @@ def _watch(
 
 def _progress(seen: "deque[tuple[float, int]]", total: int, text: str) -> str:
     (t0, first), (t1, here) = seen[0], seen[-1]
-    rate = (here - first) / (t1 - t0) if t1 > t0 else 0.0
     if here >= total:
         return f"{text}, checking"
-    left_s = int((total - here) / rate) if rate else 0
-    pace = f", {human_bytes(rate)}/s, {left_s // 60}:{left_s % 60:02d} left" if rate else ""
+    rate = (here - first) / (t1 - t0) if t1 - t0 > 2.0 else 0.0
+    left = datetime.timedelta(seconds=int((total - here) / rate)) if rate else None
+    pace = f", {human_bytes(rate)}/s, {left} left" if rate else ""
     return f"{text}, {human_bytes(here)} of {human_bytes(total)}{pace}"
 
 
@@ -335,11 +336,6 @@ def dataset_recipe(source: str) -> ModelRecipe | None:
     return ModelRecipe(source=f"hub:datasets/{owner}/{repo}{suffix}", include=[glob.escape(file)])
 
 
-def dataset_path(entry: ModelEntry) -> Path:
-    """Return the file of an entry that was pulled by `dataset_recipe`."""
-    return entry.folder / next(iter(entry.files))
-
-
 def dataset(source: str, say: Say, below: Say) -> DataFile:
     """Return a data set's file with its commit and checksum, fetched where it isn't here."""
     recipe = dataset_recipe(source)
@@ -361,7 +357,7 @@ def dataset_file(source: str) -> Path | None:
     if recipe is None:
         return None
     if entry := shelf.find(recipe):
-        return dataset_path(entry)
+        return entry.folder / next(iter(entry.files))
     place = parse(recipe.source)
     assert isinstance(place, HubSource)
     storage = storage_folder(place.kind, place.repo)

@@ -1,18 +1,15 @@
 """The steps of a model: pulled, converted, quantized, each once. A step that is there and whole is not run again."""
 
-import re
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from dyno.errors import UsageError
 from dyno.facts.recipe import ModelOrigin, ModelRecipe
-from dyno.models import gguf, hub, schemes, shelf
+from dyno.models import gguf, hub, quantize, schemes, shelf
 from dyno.models.shelf import ModelEntry, Say
 
 Verb = Literal["pull", "convert", "quantize"]
-_GGUF = "gguf:auto"  # what llama.cpp's quantizer reads, where the recipe doesn't say
-_SOURCE = re.compile(r"hub:[\w.-]+/[\w.-]+(@[\w./-]+)?|file:.+")
 
 
 class Step(NamedTuple):
@@ -27,18 +24,11 @@ class Step(NamedTuple):
 
 def steps(recipe: ModelRecipe) -> list[Step]:
     """Return the steps in order, with what is there."""
-    base = recipe.base
-    pulled = shelf.find(base)
-    convert = recipe.convert
-    if convert is None and tool(recipe) == "llama.cpp" and not _is_gguf(base, pulled):
-        convert = _GGUF
-    out = [Step("pull", base, pulled)]
-    if convert:
-        converted = msgspec.structs.replace(base, convert=convert)
-        out.append(Step("convert", converted, shelf.find(converted)))
-    if recipe.quantize:
-        out.append(Step("quantize", recipe, shelf.find(recipe)))
-    return out
+    converted = msgspec.structs.replace(recipe.base, convert=recipe.convert)
+    chain: list[tuple[Verb, ModelRecipe]] = [("pull", recipe.base)]
+    chain += [("convert", converted)] if recipe.convert else []
+    chain += [("quantize", recipe)] if recipe.quantize else []
+    return [Step(verb, part, shelf.find(part)) for verb, part in chain]
 
 
 def missing(recipe: ModelRecipe) -> list[Step]:
@@ -52,14 +42,10 @@ def run(recipe: ModelRecipe, say: Say, below: Say) -> ModelEntry:
     """Return the model; run the steps that are missing."""
     if not any(step.entry for step in steps(recipe)):
         hub.pull(recipe.base, say, below)
-    entry = [step.entry for step in steps(recipe) if step.entry][-1]
+    entry = next(step.entry for step in reversed(steps(recipe)) if step.entry)
     for step in missing(recipe):
-        if step.verb == "convert":
-            entry = gguf.convert(step.recipe, entry, say, below)
-        else:
-            from dyno.models import quantize
-
-            entry = quantize.quantize(step.recipe, entry, say, below)
+        make = gguf.convert if step.verb == "convert" else quantize.quantize
+        entry = make(step.recipe, entry, say, below)
     return entry
 
 
@@ -72,12 +58,6 @@ def environment_kind(step: Step) -> str | None:
 
 def tool(recipe: ModelRecipe) -> str | None:
     return recipe.quantize.partition(":")[0] if recipe.quantize else None
-
-
-def _is_gguf(base: ModelRecipe, pulled: ModelEntry | None) -> bool:
-    """Return whether the source is a GGUF file: a name says so before it is there."""
-    names = [base.source, *base.include]
-    return pulled.path.endswith(".gguf") if pulled else any("gguf" in name.lower() for name in names)
 
 
 def location(recipe: ModelRecipe) -> str:
@@ -99,10 +79,10 @@ def origin(recipe: ModelRecipe) -> ModelOrigin | None:
 
 def problem(recipe: ModelRecipe) -> tuple[str, str] | None:
     """Return the key that is wrong, and why."""
-    if not _SOURCE.fullmatch(recipe.source):
-        return "from", f"{recipe.source!r} is not a source. Give hub:OWNER/NAME@REVISION or file:PATH."
-    key = "convert"
+    key = "from"
     try:
+        hub.parse(recipe.source)
+        key = "convert"
         gguf.check(msgspec.structs.replace(recipe, quantize=None))
         key = "quantize"
         gguf.check(recipe)
