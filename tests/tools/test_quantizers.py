@@ -47,7 +47,7 @@ def test_the_tool_makes_what_its_scheme_says(home, source, capsys, key, kv_cache
     assert entry.verified["types"].startswith("21 linear layers ")
     # Random weights have no clear favourite among tokens, so tokens differ; logits stay near, as the type allows.
     generation = re.search(r"^8 tokens on \w+, .*; logits differ by ([\d.]+) %$", entry.verified["generation"])
-    assert 0 < float(generation[1]) < {"F8_E4M3": 25, "I8": 20, "I32": 50}[schemes.find(key).weights]
+    assert 0 < float(generation[1]) < {"F8_E4M3": 25, "I8": 20, "I32": 60}[schemes.find(key).weights]
     assert ("6 of the KV cache" in entry.verified["scales"]) is bool(kv_cache)
     assert (Path(entry.path) / "model.safetensors").stat().st_size < before
     with capsys.disabled():
