@@ -199,6 +199,32 @@ def test_a_model_is_quantized_once_and_described(home, source, capsys):
     assert main(words) == 0
 
 
+def test_a_model_is_made_again_after_its_source_or_its_calibration_text_has_changed(home, source, tmp_path, capsys):
+    text = tmp_path / "calibration.txt"
+    text.write_text("One text.")
+    words = [*COMMAND, str(source), "llm-compressor:fp8", "--calibration", str(text)]
+
+    def changed(path: Path) -> None:
+        for manifest in shelf.models_folder().glob("*/dyno.json"):  # as if everything was made long ago
+            manifest.write_bytes(
+                re.sub(rb'"created": "[^"]*"', b'"created": "2026-01-01T00:00:00Z"', manifest.read_bytes())
+            )
+        os.utime(path)
+
+    assert main(words) == 0
+    old = time.time() - 1e9
+    os.utime(text, (old, old))
+    for path in (text, source / "config.json"):
+        changed(path)
+        assert main(words) == 0
+        [entry] = [e for e in shelf.entries() if e.step == "quantize"]
+        assert entry.created > "2026-01-01T00:00:00Z", path
+        os.utime(text, (old, old))
+    capsys.readouterr()
+    assert main(words) == 0
+    assert "quantizing" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("behaviour", "message"),
     [

@@ -84,6 +84,8 @@ def convert(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> Mo
     tool.check_space((shape.parameters or 0) * size // block, f"{recipe.name} as {expected}")
     env = environment.find(KIND) or install.install(KIND, say=say, below=below)
     with shelf.making(recipe, say) as part:
+        if entry := shelf.find(recipe):  # another dyno made it
+            return entry
         making = _Making(recipe, source, part, say, below)
         say(f"{recipe.name}: converting {source.path} to GGUF {expected}")
         command = [env.python, "-I", str(_WORKER), str(env.folder / "converter"), source.path]
@@ -112,6 +114,8 @@ def quantize(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> M
     tool.check_space(count * size // block * 5 // 4, recipe.name)  # some tensors get a larger type
     program, version = _program("llama-quantize", say, below)
     with shelf.making(recipe, say) as part:
+        if entry := shelf.find(recipe):  # another dyno made it
+            return entry
         making = _Making(recipe, source, part, say, below)
         matrix = _matrix(recipe, source, making, version) if recipe.calibration else []
         say(f"{recipe.name}: quantizing {source.path} to {kind}")

@@ -56,6 +56,8 @@ def quantize(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> M
         say(f"{scheme.tool} is not installed: installing it into its own environment")
         env = install.install(scheme.tool, say=say, below=below)
     with shelf.making(recipe, say) as part:
+        if entry := shelf.find(recipe):  # another dyno made it
+            return entry
         began, log = time.monotonic(), tool.log_path(recipe.name)
         say(f"{recipe.name}: quantizing {folder} with {scheme.tool} {env.version}: {scheme.about}")
         result = _run(env, scheme, recipe, folder, part, text, log, below)

@@ -123,7 +123,11 @@ def put(part: Path, entry: ModelEntry) -> ModelEntry:
 
 
 def now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return stamp(time.time())
+
+
+def stamp(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def named(text: str) -> ModelEntry:

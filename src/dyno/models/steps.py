@@ -1,5 +1,6 @@
 """The steps of a model: pulled, converted, quantized, each once. A step that is there and whole is not run again."""
 
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -28,7 +29,21 @@ def steps(recipe: ModelRecipe) -> list[Step]:
     chain: list[tuple[Verb, ModelRecipe]] = [("pull", recipe.base)]
     chain += [("convert", converted)] if recipe.convert else []
     chain += [("quantize", recipe)] if recipe.quantize else []
-    return [Step(verb, part, shelf.find(part)) for verb, part in chain]
+    out: list[Step] = []
+    for verb, part in chain:
+        entry = shelf.find(part)
+        out.append(Step(verb, part, entry if entry and not _outdated(entry, out[0].entry if out else None) else None))
+    return out
+
+
+def _outdated(entry: ModelEntry, first: ModelEntry | None) -> bool:
+    """Return whether the local files that it was made of have changed since. Those of the Hub have a commit."""
+    source = hub.parse(entry.recipe.source)
+    local = entry.step != "pull" and isinstance(source, Path) and source.exists()
+    if local and (first is None or first.created > entry.created):
+        return True
+    text = Path(entry.recipe.calibration or "").expanduser()
+    return text.is_file() and shelf.stamp(text.stat().st_mtime) > entry.created
 
 
 def missing(recipe: ModelRecipe) -> list[Step]:
@@ -44,6 +59,8 @@ def run(recipe: ModelRecipe, say: Say, below: Say) -> ModelEntry:
         hub.pull(recipe.base, say, below)
     entry = next(step.entry for step in reversed(steps(recipe)) if step.entry)
     for step in missing(recipe):
+        if step.entry is None and shelf.read(step.recipe.name):  # an outdated one
+            shelf.remove(step.recipe.name)
         make = gguf.convert if step.verb == "convert" else quantize.quantize
         entry = make(step.recipe, entry, say, below)
     return entry

@@ -142,6 +142,10 @@ def _checkpoint_quantization(config: dict[str, Any] | None) -> str | None:
     if not config:
         return None
     method = str(config.get("quant_method", "")).lower()
+    if method == "quark":
+        weight = (config.get("global_quant_config") or {}).get("weight") or {}
+        kind = re.match(r"fp8|int8|u?int4|mx\w+", str(weight.get("dtype")))
+        return kind[0].lstrip("u") if kind else method
     if method != "compressed-tensors":
         return method or None
     groups = config.get("config_groups") or {}

@@ -67,6 +67,7 @@ def settle(out: Path, dtype: Any) -> None:
                 tensors[name] = tensor.to(dtype)
         save_file(tensors, path, metadata={"format": "pt"})
     config = json.loads((out / "config.json").read_text())
+    config.pop("torch_dtype", None)  # its older name
     config["dtype"] = str(dtype).replace("torch.", "")
     (out / "config.json").write_text(json.dumps(config, indent=2))
 
