@@ -27,7 +27,7 @@ from dyno.models.cache import FetchedFile, etag, snapshot, storage_folder
 from dyno.models.messages import Event, Go, Job, Listing
 from dyno.models.shelf import ModelEntry, ModelFile, Say
 from dyno.numbers import duration, human_bytes
-from dyno.probe.model import hub_cache, looks_local
+from dyno.probe.model import looks_local
 
 # Data sets that are a known file on the Hub.
 DATASETS = {
@@ -279,8 +279,8 @@ def remove(entry: ModelEntry) -> str:
         return f"{entry.name}: removed. Its files were gone"
     from huggingface_hub import scan_cache_dir
 
-    # Blobs that another revision or repository shares stay.
-    plan = scan_cache_dir(hub_cache()).delete_revisions(root.name)
+    # Of the cache that it was fetched to. Blobs that another revision or repository shares stay.
+    plan = scan_cache_dir(root.parents[2]).delete_revisions(root.name)
     plan.execute()
     return f"{entry.name}: removed, {human_bytes(plan.expected_freed_size)} freed"
 
