@@ -37,7 +37,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "set up": {
         "engines": ("engines.add", "list, install, start and remove engines"),
-        "models": ("models.add", "fetch, list, describe, verify and remove models and data sets"),
+        "models": ("models.add", "fetch, convert, quantize and verify models; fetch data sets"),
         "doctor": ("doctor.add", "describe this machine; find the load up to which dyno's timings hold"),
         "completion": ("completion.add", "print a completion script for bash, zsh or fish"),
     },

@@ -3,6 +3,7 @@
 import os
 import re
 import time
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
@@ -47,7 +48,11 @@ def parse_type(text: str) -> str:
     """Return the type of "llama.cpp:Q4_K_M"."""
     kind = text.partition(":")[2].upper()
     if kind not in TYPES:
-        raise UsageError(f"{text!r}: llama.cpp has no type {kind or '(none)'}. It has {', '.join(sorted(TYPES))}.")
+        near = get_close_matches(kind, TYPES, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise UsageError(
+            f"{text!r}: llama.cpp has no type {kind or '(none)'}.{hint} It has {', '.join(sorted(TYPES))}."
+        )
     return kind
 
 
