@@ -58,7 +58,7 @@ def quantized(path: Path, kind: str, say: Callable[[str], None] = print, **more:
     [
         ({"convert": "gguf:Q4_K_M"}, "'gguf:Q4_K_M' is not a conversion. Use gguf:F32, gguf:F16"),
         ({"convert": "onnx:F16"}, "'onnx:F16' is not a conversion"),
-        ({"quantize": "llama.cpp:Q4_K_XL"}, "llama.cpp has no type Q4_K_XL. It has IQ1_M, "),
+        ({"quantize": "llama.cpp:Q4_K_XL"}, "llama.cpp has no type Q4_K_XL. Did you mean Q4_K"),
         ({"quantize": "llama.cpp:"}, "has no type (none)"),
         ({"quantize": "llama.cpp:IQ2_XS"}, "llama.cpp:IQ2_XS needs text .* --calibration FILE"),
         ({"quantize": "llama.cpp:Q8_0", "kv_cache": "fp8"}, "takes no kv_cache"),
