@@ -10,6 +10,7 @@ import pytest
 from dyno import secrets
 from dyno.checks import examine
 from dyno.conduct.trial import log_remarks
+from dyno.engines.log import last_lines
 from dyno.engines.remarks import remarks
 from dyno.facts.engine import EngineFacts, EngineSpec, Remark
 from dyno.facts.rig import Accelerator, Rig
@@ -147,3 +148,15 @@ def test_the_logs_of_all_copies_are_read(tmp_path: Path) -> None:
     (tmp_path / "engine.log").write_text(f"{HEAD}Enforce eager set, disabling torch.compile\n")
     (tmp_path / "engine-2.log").write_text(f"{HEAD}Possibly too large swap space. 32 GiB\n")
     assert {r.about for r in log_remarks(run)} == {"eager", "swap_space"}
+
+
+def test_the_reason_of_a_refused_setting_is_in_the_error(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text(
+        "Traceback (most recent call last):\n"
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for VllmConfig\n"
+        "  Value error, torch.float32 is not supported for quantization method quark. [type=value_error, input_value=x]\n"
+        "    For further information visit a page\n"
+    )
+    [line] = last_lines(log, 0, 5)
+    assert line.endswith("for VllmConfig: Value error, torch.float32 is not supported for quantization method quark.")

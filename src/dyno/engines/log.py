@@ -61,6 +61,10 @@ _ADVICE = {
 }  # fmt: skip
 
 
+# pydantic's reason is in the line below.
+_VALIDATION = re.compile(r"(validation errors? for \w+)\n\s+(.+?)(?: \[type=.*)?$", re.M)
+
+
 def advice(lines: Iterable[str]) -> str | None:
     text = "\n".join(lines)
     return next((advice for pattern, advice in _ADVICE.items() if re.search(pattern, text, re.I)), None)
@@ -68,7 +72,8 @@ def advice(lines: Iterable[str]) -> str | None:
 
 def last_lines(log: Path, start: int, count: int) -> list[str]:
     """Return the lines after `start` that name a failure, or else the last ones."""
-    lines = [line.strip() for line in tail(log, start, 65_536).splitlines()]
+    text = _VALIDATION.sub(r"\1: \2", tail(log, start, 65_536))
+    lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if re.search(r"\w", line)]  # not a row of progress dots
     trouble = [line for line in lines if _TROUBLE.search(line) and not _MERE_WARNING.search(line)]
     named = [line for line in trouble if _NAMED.search(line)]
