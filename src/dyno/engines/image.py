@@ -207,7 +207,10 @@ def digest(tool: str, image: str) -> str | None:
 
 def _facts(tool: str, image: str) -> dict[str, Any] | None:
     answer = ask([tool, "image", "inspect", image])
-    facts: list[dict[str, Any]] = json.loads(answer.stdout) if answer.returncode == 0 else []
+    try:
+        facts: list[dict[str, Any]] = json.loads(answer.stdout) if answer.returncode == 0 else []
+    except ValueError:
+        return None
     return facts[0] if facts else None
 
 
