@@ -31,6 +31,7 @@ class Shape(NamedTuple):
     dtype: str = "F32"  # F32, F16 or BF16
     files: int = 1
     kind: str = "llama"  # or qwen2, whose attention has biases
+    echoes: bool = False  # greedy text repeats the last token, which drafts from n-grams need
 
     @property
     def vocab(self) -> int:
@@ -89,7 +90,7 @@ def weights(shape: Shape) -> dict[str, np.ndarray]:
         if shape.kind == "qwen2":
             for name, rows in (("q", wide), ("k", narrow), ("v", narrow)):
                 tensors[f"{layer}self_attn.{name}_proj.bias"] = noise(rows, 1, 0.1)[:, 0]
-    head = noise(shape.vocab, wide, 4)
+    head = tensors["model.embed_tokens.weight"].copy() if shape.echoes else noise(shape.vocab, wide, 4)
     head[:260] = head[VOCAB:] = 0  # specials and single bytes: a logit of 0 is never chosen
     return tensors | {"model.norm.weight": np.ones(wide, np.float32), "lm_head.weight": head}
 
