@@ -3,6 +3,7 @@ socket) raises an OSError with a message for the reader."""
 
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,3 +68,13 @@ def lines(path: Path) -> Iterator[bytes]:
             if len(line) > LINE:
                 raise OSError(errno.EFBIG, f"a line is longer than {human_bytes(LINE)}", str(path))
             yield line
+
+
+def present(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that exists."""
+    return next(p for p in (folder, *folder.parents) if p.exists())
+
+
+def free_bytes(folder: Path) -> int:
+    """Return what is free on a folder's disk, whether or not the folder exists yet."""
+    return shutil.disk_usage(present(folder)).free

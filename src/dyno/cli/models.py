@@ -1,4 +1,4 @@
-"""`dyno models`: pull, convert, list, describe, verify, export, import and remove models and data sets."""
+"""`dyno models`: pull, convert, quantize, list, describe, verify, export, import and remove models."""
 
 import argparse
 import json

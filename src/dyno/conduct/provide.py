@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -11,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from dyno import files
 from dyno.conduct import dataset, weights
 from dyno.engines import container, environment, image, install, versions
 from dyno.engines.kinds import kind_of
@@ -110,7 +110,7 @@ def check_space(missing: Sequence[Need]) -> None:
     """Raise where the known sizes alone are more than the disks have."""
     for mine in _by_disk(missing):
         size, folder = sum(need.size_bytes or 0 for _, need in mine), mine[0][0]
-        if size > (free := _free(folder)):
+        if size > (free := files.free_bytes(folder)):
             raise EngineError(
                 f"{human_bytes(size)} are to be fetched to {folder}, but {human_bytes(free)} are free there. Free some "
                 "space, or set HF_HOME and DYNO_HOME to a larger disk."
@@ -138,23 +138,15 @@ def run(missing: Sequence[Need], say: Say, below: Say) -> list[str]:
 
 def room(missing: Sequence[Need]) -> list[tuple[Path, int]]:
     """Return a folder of each disk that things will be on, and the bytes that are free there."""
-    return [(mine[0][0], _free(mine[0][0])) for mine in _by_disk(missing)]
+    return [(mine[0][0], files.free_bytes(mine[0][0])) for mine in _by_disk(missing)]
 
 
 def _by_disk(missing: Sequence[Need]) -> list[list[tuple[Path, Need]]]:
     disks: dict[int, list[tuple[Path, Need]]] = {}
     for need in missing:
         if need.folder:
-            disks.setdefault(_present(need.folder).stat().st_dev, []).append((need.folder, need))
+            disks.setdefault(files.present(need.folder).stat().st_dev, []).append((need.folder, need))
     return list(disks.values())
-
-
-def _present(folder: Path) -> Path:
-    return next(p for p in (folder, *folder.parents) if p.exists())
-
-
-def _free(folder: Path) -> int:
-    return shutil.disk_usage(_present(folder)).free
 
 
 # ---- by kind ----

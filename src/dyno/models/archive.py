@@ -5,7 +5,6 @@ It is a plain tar, as weights don't shrink: dyno-models.json, then NAME/PATH of 
 
 import os
 import re
-import shutil
 import tarfile
 import tempfile
 from collections.abc import Sequence
@@ -51,8 +50,7 @@ def export(entries: Sequence[ModelEntry], file: Path, say: Say, below: Say) -> i
         if not entry.whole:
             raise ModelError(f"{entry.name} is incomplete. Pull or make it again before the export.")
     size = sum(entry.size_bytes for entry in entries)
-    free = shutil.disk_usage(file.absolute().parent).free if file.absolute().parent.is_dir() else size
-    if size > free:
+    if size > (free := files.free_bytes(file.absolute().parent)):
         raise ModelError(f"{file} needs {human_bytes(size)}, but its disk has {human_bytes(free)} free.")
     partial = file.with_name(f"{file.name}.partial")
     try:
@@ -148,7 +146,7 @@ def _read(
         folder = folders[0 if model.blobs else 1] / model.entry.name
         staged.append((model, folder))
         missing |= {f"{model.entry.name}/{name}": (folder / name, f) for name, f in model.files.items()}
-    needed, free = sum(f.size_bytes for _, f in missing.values()), shutil.disk_usage(folders[0]).free
+    needed, free = sum(f.size_bytes for _, f in missing.values()), files.free_bytes(folders[0])
     if needed > free:
         raise ModelError(f"{file} needs {human_bytes(needed)}, but the disk has {human_bytes(free)} free.")
     say(f"Reading {len(staged)} models, {human_bytes(needed)}")

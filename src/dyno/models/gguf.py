@@ -161,7 +161,7 @@ class _Making:
 
     def run(self, command: list[str], progress: tool.Progress, env: dict[str, str] | None = None) -> None:
         name = "llama.cpp's converter" if env else Path(command[0]).name
-        tool.run(name, command, self._log, self.below, progress, {**os.environ, **(env or {})})
+        tool.run(name, command, self._log, self.below, progress, env)
 
     def finish(self, step: Literal["convert", "quantize"], kind: str, source: Path, version: str) -> ModelEntry:
         """Verify the file, and put it on the shelf."""

@@ -4,7 +4,6 @@ import datetime
 import glob
 import os
 import re
-import shutil
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from dyno.engines.process import EngineProcess
 from dyno.errors import ModelError, UsageError
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.workload import DataFile
+from dyno.files import free_bytes
 from dyno.models import check, checksum, shelf
 from dyno.models.cache import FetchedFile, etag, snapshot, storage_folder
 from dyno.models.messages import Event, Go, Job, Listing
@@ -226,9 +226,7 @@ def _present(storage: Path, files: Mapping[str, FetchedFile]) -> int:
 
 
 def _check_space(repo: str, needed: int, cache: Path) -> None:
-    folder = next(p for p in (cache, *cache.parents) if p.exists())
-    free = shutil.disk_usage(folder).free
-    if needed > free:
+    if needed > (free := free_bytes(cache)):
         raise ModelError(
             f"{repo} needs {human_bytes(needed)} more, but the disk of {cache} has {human_bytes(free)} free. Free some "
             "space, leave files out with --exclude, or set HF_HOME to a larger disk."
@@ -289,7 +287,7 @@ def remove(entry: ModelEntry) -> str:
 
 
 def _local(recipe: ModelRecipe, path: Path) -> ModelEntry:
-    """An entry that refers to them. Sizes and times tell whether they have changed since."""
+    """An entry that refers to them. Sizes and times show whether they have changed since."""
     if not path.exists():
         raise UsageError(f"There is no file or folder {path}. Check the path.")
     if path.is_file() and path.suffix != ".gguf":

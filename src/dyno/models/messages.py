@@ -1,4 +1,4 @@
-"""What dyno and its fetching process tell one another, a line of JSON each."""
+"""Messages between dyno and its fetching process, a line of JSON each."""
 
 import msgspec
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from dyno.engines.environment import home
 from dyno.engines.process import EngineProcess
 from dyno.errors import EngineError, StoreError
+from dyno.files import free_bytes
 from dyno.models.shelf import Say, models_folder
 from dyno.numbers import human_bytes
 
@@ -81,9 +81,7 @@ def log_path(name: str) -> Path:
 def check_space(needed: int, what: str) -> None:
     """Raise where the disk of dyno's models is too small."""
     folder = models_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder).free
-    if needed > free:
+    if needed > (free := free_bytes(folder)):
         raise StoreError(
             f"{what} needs about {human_bytes(needed)}, but the disk of {folder} has {human_bytes(free)} free. "
             "Free some space, or set DYNO_HOME to a folder on another disk."
