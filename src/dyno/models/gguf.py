@@ -5,16 +5,14 @@ import re
 import time
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 
 from dyno.engines import environment, install
 from dyno.errors import UsageError
 from dyno.facts.recipe import ModelRecipe
-from dyno.models import calibration, checksum, gguf_check, shelf, tool
-from dyno.models.shelf import ModelEntry, ModelFile, Say
-from dyno.numbers import duration, human_bytes
+from dyno.models import calibration, gguf_check, shelf, tool
+from dyno.models.shelf import ModelEntry, Say
 from dyno.probe import model
 from dyno.probe.tensors import BLOCKS
 
@@ -97,7 +95,7 @@ def convert(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> Mo
         # Without a network: a converter that finds a name in a config would ask the Hub about it.
         offline = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
         making.run([*command, "--outfile", str(making.file), "--outtype", expected.lower()], _converting, offline)
-        return making.finish("convert", expected, Path(source.path), f"llama.cpp {env.version}")
+        return making.finish(expected, Path(source.path), f"llama.cpp {env.version}")
 
 
 def quantize(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> ModelEntry:
@@ -125,7 +123,7 @@ def quantize(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> M
         matrix = _matrix(recipe, source, making, version) if recipe.calibration else []
         say(f"{recipe.name}: quantizing {source.path} to {kind}")
         making.run([program, *matrix, source.path, str(making.file), kind], _quantizing)
-        return making.finish("quantize", TYPES[kind], Path(source.path), f"llama.cpp {version}")
+        return making.finish(TYPES[kind], Path(source.path), f"llama.cpp {version}")
 
 
 def _program(name: str, say: Say, below: Say) -> tuple[str, str]:
@@ -163,9 +161,9 @@ class _Making:
         name = "llama.cpp's converter" if env else Path(command[0]).name
         tool.run(name, command, self._log, self.below, progress, env)
 
-    def finish(self, step: Literal["convert", "quantize"], kind: str, source: Path, version: str) -> ModelEntry:
+    def finish(self, kind: str, source: Path, version: str) -> ModelEntry:
         """Verify the file, and put it on the shelf."""
-        name, origin = self._recipe.name, self._source
+        origin = self._source
         self.below("verifying it")
         verified = gguf_check.check(self.file, kind, source)
         text = gguf_check.generate(self.file, self._log, self.say, self.below)
@@ -174,26 +172,8 @@ class _Making:
             verified["text"] = text
         for leftover in self.part.glob("imatrix*"):
             leftover.unlink()
-        digest = checksum.read(self.file).sha256
-        size = self.file.stat().st_size
-        self._log.replace(self.part / "make.log")
-        took = time.monotonic() - self._began
-        entry = ModelEntry(
-            name=name,
-            recipe=self._recipe,
-            step=step,
-            path=str(shelf.models_folder() / name / self.file.name),
-            origin=origin.origin,
-            files={self.file.name: ModelFile(size, digest)},
-            created=shelf.now(),
-            took_s=round(took, 3),
-            parent=origin.name,
-            tool=KIND,
-            tool_version=version,
-            verified=verified,
-        )
-        self.say(f"{name}: done, {human_bytes(size)} in {duration(took)}")
-        return shelf.put(self.part, entry)
+        by = (KIND, version)
+        return shelf.put_made(self.part, self._recipe, origin, self._log, self._began, by, verified, self.say)
 
 
 def _compared(text: str, original: str | None) -> str:

@@ -14,10 +14,10 @@ from dyno.engines import environment, install
 from dyno.errors import ModelError, UsageError
 from dyno.facts.model import ModelShape
 from dyno.facts.recipe import ModelRecipe
-from dyno.models import calibration, checksum, schemes, shelf, tool, verify
+from dyno.models import calibration, schemes, shelf, tool, verify
 from dyno.models.schemes import GROUP, Scheme
-from dyno.models.shelf import ModelEntry, ModelFile, Say
-from dyno.numbers import duration, human_bytes, percent
+from dyno.models.shelf import ModelEntry, Say
+from dyno.numbers import human_bytes, percent
 from dyno.probe import model
 
 _WORKERS = Path(__file__).with_name("workers")
@@ -67,29 +67,8 @@ def quantize(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> M
         if text:
             verified["calibration"] = text.about
         _copy_others(folder, part)
-        files = {
-            path.name: ModelFile(path.stat().st_size, checksum.read(path).sha256)
-            for path in sorted(part.iterdir())
-            if path.is_file()
-        }
-        log.replace(part / "make.log")
-        took = time.monotonic() - began
-        entry = ModelEntry(
-            name=recipe.name,
-            recipe=recipe,
-            step="quantize",
-            path=str(shelf.models_folder() / recipe.name),
-            origin=source.origin,
-            files=files,
-            created=shelf.now(),
-            took_s=round(took, 3),
-            parent=source.name,
-            tool=scheme.tool,
-            tool_version=env.version,
-            verified=verified,
-        )
-        say(f"{recipe.name}: done, {human_bytes(entry.size_bytes)} in {duration(took)}")
-        return shelf.put(part, entry)
+        by = (scheme.tool, env.version)
+        return shelf.put_made(part, recipe, source, log, began, by, verified, say)
 
 
 def _check_source(folder: Path, scheme: Scheme, recipe: ModelRecipe) -> ModelShape:

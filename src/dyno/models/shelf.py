@@ -21,6 +21,7 @@ from dyno.engines.environment import home
 from dyno.errors import NotFound, StoreError, UsageError
 from dyno.facts.recipe import ModelRecipe
 from dyno.models import checksum
+from dyno.numbers import duration, human_bytes
 
 Say = Callable[[str], None]
 _MANIFEST = "dyno.json"
@@ -120,6 +121,41 @@ def put(part: Path, entry: ModelEntry) -> ModelEntry:
     (part / _MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(entry), indent=2))
     part.replace(folder)
     return entry
+
+
+def put_made(
+    part: Path,
+    recipe: ModelRecipe,
+    source: ModelEntry,
+    log: Path,
+    began: float,
+    by: tuple[str, str],
+    verified: dict[str, str],
+    say: Say,
+) -> ModelEntry:
+    """Put what a tool made of `source` on the shelf. `began`: by the monotonic clock; `by`: the tool and its version."""
+    files = {
+        p.name: ModelFile(p.stat().st_size, checksum.read(p).sha256) for p in sorted(part.iterdir()) if p.is_file()
+    }
+    log.replace(part / "make.log")
+    file = next((name for name in files if name.endswith(".gguf")), "")
+    took = time.monotonic() - began
+    entry = ModelEntry(
+        name=recipe.name,
+        recipe=recipe,
+        step="quantize" if recipe.quantize else "convert",
+        path=str(models_folder() / recipe.name / file),
+        origin=source.origin,
+        files=files,
+        created=now(),
+        took_s=round(took, 3),
+        parent=source.name,
+        tool=by[0],
+        tool_version=by[1],
+        verified=verified,
+    )
+    say(f"{recipe.name}: done, {human_bytes(entry.size_bytes)} in {duration(took)}")
+    return put(part, entry)
 
 
 def now() -> str:
