@@ -133,7 +133,7 @@ def put_made(
     verified: dict[str, str],
     say: Say,
 ) -> ModelEntry:
-    """Put what a tool made of `source` on the shelf. `began`: by the monotonic clock; `by`: the tool and its version."""
+    """Put what a tool made of `source` on the shelf. `began`: by the monotonic clock; `by`: tool and version."""
     files = {
         p.name: ModelFile(p.stat().st_size, checksum.read(p).sha256) for p in sorted(part.iterdir()) if p.is_file()
     }
