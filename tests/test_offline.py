@@ -196,8 +196,7 @@ def test_replicas_share_the_prompts_and_one_iteration_spans_all_of_them(tmp_path
         assert [part.requests for part in it.parts] == [4, 3] and len(it.answers) == 7
         assert it.start_ns == min(part.start_ns for part in it.parts)
         assert it.end_ns == max(part.end_ns for part in it.parts)
-        # Each began before the other ended, and a request's times are those of its own copy.
-        assert max(part.start_ns for part in it.parts) < min(part.end_ns for part in it.parts)
+        # A request's times are those of its own copy.
         for i, a in enumerate(it.answers):
             part = it.parts[i >= 4]
             assert a.start_ns is not None and a.end_ns is not None
