@@ -29,7 +29,7 @@ ROWS: list[set[str]] = [
     {"checks"},
     {"compare"},
     {"study", "workload", "load", "engines", "probe", "results", "store"},
-    {"report", "models"},
+    {"report", "models", "quality"},
     {"audit"},
     {"conduct"},
     {"cli"},

@@ -6,6 +6,7 @@ import msgspec
 
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.offline import OfflineSummary
+from dyno.facts.quality import QualitySummary
 from dyno.facts.rig import Roofline
 from dyno.facts.spread import Distribution, Latency
 from dyno.facts.telemetry import TelemetrySummary
@@ -158,14 +159,19 @@ class Result(msgspec.Struct, frozen=True):
     telemetry: TelemetrySummary | None = None  # None: nothing was sampled
     offline: OfflineSummary | None = None  # of the others
     roofline: Roofline | None = None  # None: the model's shape or the machine's peaks aren't known
+    quality: QualitySummary | None = None  # of the kind quality: then it is all there is
 
     @property
     def completed(self) -> int:
-        """Requests."""
+        """Requests, or items of a quality test."""
+        if self.quality is not None:
+            return sum(score.items for score in self.quality.scores)
         return (self.offline or self.served).completed
 
     @property
     def duration_s(self) -> float:
+        if self.quality is not None:
+            return sum(each.duration_s for each in self.quality.passes)
         return (self.offline or self.served).duration_s
 
     @property

@@ -7,6 +7,7 @@ import msgspec
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
+from dyno.facts.quality import QualitySpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.option import Option
@@ -46,6 +47,7 @@ class TrialSpec(msgspec.Struct, frozen=True):
     reset_cache: Annotated[
         bool, Option("--reset-prefix-cache", help="empty a running server's prefix cache before the load")
     ] = False
+    quality: QualitySpec | None = None  # of the kind quality; then workload and load say nothing
     engine: EngineSpec | None = None  # dyno starts it, or, of the kind openai, knows what the server should be
 
 

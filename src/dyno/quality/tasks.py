@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 LETTERS = "ABCD"
 SIZES = (1, 2, 3)  # small to large: digits, words, entries
-NOUNS = """
+_NOUNS = """
 anchor angle autumn basin bell bird blade book bridge brook camp card cave chain chair circle clock coin copper corner
 cotton crane crown desk door drum engine farm ferry field film fire flower fork forest garden gate glove grain harbor
 hill hook house island kettle kitchen ladder lake lamp lantern leaf letter lion list maple market marsh meadow metal
@@ -18,7 +18,8 @@ mill mirror moon moss motor needle nest oak ocean olive organ paint park pearl p
 radio rain river road roof room rope rose salt sand seed shadow sheet shield ship shore signal snow song spoon spring
 star stone story stream table tailor tent thread tide timber tower town trail train tree tunnel valley violin wagon
 watch wheel wind window winter wood yard
-""".split()
+"""
+NOUNS = _NOUNS.split()
 
 
 class Item(NamedTuple):
@@ -76,7 +77,11 @@ def _sort(rng: Random, size: int) -> Draft:
 
 
 def _sorting(rng: Random, what: str, texts: list[str], right: list[str]) -> Draft:
-    return f"Sort these {what}: {', '.join(texts)}", ", ".join(right), (", ".join(_swapped(rng, right)) for _ in iter(int, 1))
+    return (
+        f"Sort these {what}: {', '.join(texts)}",
+        ", ".join(right),
+        (", ".join(_swapped(rng, right)) for _ in iter(int, 1)),
+    )
 
 
 def _count(rng: Random, size: int) -> Draft:

@@ -55,7 +55,9 @@ CELLS: dict[str, Hints] = {
         ],
     },
     "trial": {
-        **hints(TrialSpec, "target", "workload", "load", "engine", "offline", "kind", "label", "reset_cache"),
+        **hints(
+            TrialSpec, "target", "workload", "load", "engine", "offline", "quality", "kind", "label", "reset_cache"
+        ),
         "cache": Annotated[Literal["empty", "keep"], Option(help="prefix cache before each trial (default: empty)")],
     },
 }
