@@ -14,6 +14,7 @@ from dyno.facts.metric import THROUGHPUTS, better, metric
 from dyno.facts.report import Best, Contender, Standing, Words
 from dyno.measure.points import named
 from dyno.numbers import count, many, money, number, percent
+from dyno.report.front import front_sentences
 from dyno.report.target import (
     FEW,
     SMALL,
@@ -75,6 +76,8 @@ def conclude(
     """`detail`: the single requests of a result, which show how sure a difference is. `unfinished`: trials of a study
     that were not begun or not ended."""
     all_contests = [*contests(entries, limits), *small_contests(entries)]
+    if quality := list(front_sentences(entries)):  # has the scores in words of its own
+        all_contests = [c for c in all_contests if c.metric != "score"]
     judge = _Judge(entries, detail)
     judged = [judge(contest, contest.ranked[1]) for contest in all_contests]
     unanswered = list(_unanswered(entries, all_contests, limits))
@@ -88,7 +91,7 @@ def conclude(
     return Words(
         compared=_compared(entries, unfinished),
         on=_on(entries),
-        answer=answer,
+        answer=[*answer, *quality],
         confidence=[_confidence(j) for j in judged[:_MOST]]
         or ["Nothing is compared here. The tables show the 95 % interval of each figure where it is known."],
         caveats=_caveats(entries, findings, unfinished),

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dyno.facts.entry import Entry, Number
+from dyno.facts.entry import Entry, Number, Quality
 from dyno.facts.finding import Finding
 from dyno.facts.imported import RowKind, Scalar
 from dyno.facts.load import KEYS, LOAD, Key
@@ -54,6 +54,7 @@ def answer(report: Report) -> Table | None:
                          lambda e: e.figures.get(m.name), per=m.kind == "rate")  # fmt: skip
     if any(c.word for c, _ in rows):
         drawn.append(_Drawn(Column("leader ahead", kind="figure"), [_lead(c) for c, _ in rows]))
+    drawn += _quality(entries)
     if m.kind != "latency":
         stem = next((s for s in ("ttft", "latency") if any(_latencies([e], s) for e in entries)), "")
         drawn += _latencies(entries, stem) if stem else []
@@ -78,7 +79,7 @@ def results(report: Report) -> list[Table]:
     tables = []
     for kind, title in KINDS.items():
         if entries := [e for e in report.entries if e.kind == kind]:
-            drawn = [*_who(entries), *_counts(entries), _verdicts(entries), *_figures(entries)]
+            drawn = [*_who(entries), *_counts(entries), _verdicts(entries), *_figures(entries), *_quality(entries)]
             tables.append(_table(f"results-{kind}", title, entries, drawn, _in_common(entries)))
     return tables
 
@@ -153,6 +154,26 @@ def _figures(entries: Sequence[Entry]) -> list[_Drawn]:
             drawn += _by_meaning(m.column, "" if rate else m.unit, entries, lambda e, n=m.name: e.figures.get(n), rate)  # type: ignore[misc]
     drawn += _by_meaning("score", "", entries, lambda e: e.figures.get("score"))
     return drawn + [column for stem in SAMPLED for column in _latencies(entries, stem)]
+
+
+def _quality(entries: Sequence[Entry]) -> list[_Drawn]:
+    """The score of each series over all tasks, beside its speed, and its difference from the reference."""
+    known = [e.quality for e in entries]
+    drawn = []
+    if any(e.quality and e.kind != "quality" for e in entries):
+        cells = [_UNKNOWN if q is None else Cell(figure_text(q.score), q.score.value, figure_interval(q.score))
+                 for q in known]  # fmt: skip
+        drawn.append(_Drawn(Column("score", kind="figure"), cells))
+    for reference in dict.fromkeys(q.reference for q in known if q and q.reference):
+        cells = [_UNKNOWN if q is None or not q.reference else _loss(q) for q in known]
+        drawn.append(_Drawn(Column(f"against {reference}", kind="figure"), cells))
+    return drawn
+
+
+def _loss(q: Quality) -> Cell:
+    if q.change is None:
+        return Cell(q.word)
+    return Cell(points(q.change.value, signed=True), q.change.value, f"{q.word}, detectable {points(q.detectable)}")
 
 
 def statistics(report: Report) -> list[str]:
