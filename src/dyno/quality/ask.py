@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from hashlib import sha256
 from math import sqrt
 from statistics import mean
@@ -11,12 +12,13 @@ import msgspec
 
 from dyno.facts.quality import Form, ItemAnswer, QualitySpec, TaskScore
 from dyno.facts.record import Record
-from dyno.facts.workload import ChatRequest, Request
+from dyno.facts.workload import ChatRequest, Request, WorkloadSpec
 from dyno.quality.tasks import LETTERS, SIZES, TASKS, Item, item, items
 
 BUILTIN = "builtin"  # all of them
 VERSION = "1"  # of the items: a change of quality/tasks.py that changes a question needs another
 ITEMS = 100  # of each task, unless the spec says otherwise
+OTHER_ITEMS = 1000  # guessed, of a task of lm-eval
 MAX_TOKENS = 64
 METRIC = "exact_match"
 END = "\n\n"  # of an answer in the completions form
@@ -53,6 +55,42 @@ def form_of(spec: QualitySpec) -> Form:
 
 def shots(spec: QualitySpec) -> int:
     return _SHOTS[form_of(spec)] if spec.num_fewshot is None else spec.num_fewshot
+
+
+def problem(spec: QualitySpec) -> tuple[str, str] | None:
+    """Return the key of a spec that is wrong, and why; None where none is."""
+    for task in other_tasks(spec):
+        known = [BUILTIN, *TASKS]
+        if not task.startswith(tuple(f"{name}_" for name in TASKS)) and (
+            near := get_close_matches(task, known, 1, 0.8)
+        ):
+            return "tasks", f"there is no task {task!r}. Did you mean {near[0]}?"
+    if not spec.tasks or not spec.concurrency:
+        return ("concurrency" if spec.tasks else "tasks"), "is an empty list."
+    if wrong := [c for c in spec.concurrency if c < 1]:
+        return "concurrency", f"must be at least 1, but is {wrong[0]}."
+    if len({*spec.concurrency}) < len(spec.concurrency):
+        return "concurrency", "names a value twice."
+    return None
+
+
+def describe(spec: QualitySpec) -> str:
+    """Say what is asked, in a line."""
+    parts = [f"{count} items of {', '.join(own)}" for own in [own_tasks(spec)] if own for count in [_count(spec)]]
+    others = ", ".join(other_tasks(spec))
+    limit = f"{spec.limit:,} items" if spec.limit else "all items"
+    parts += [f"{limit} of each of lm-eval's {others}"] if others else []
+    return f"{' and '.join(parts)}, at concurrency {', '.join(map(str, spec.concurrency))}"
+
+
+def _count(spec: QualitySpec) -> int:
+    return len(own_tasks(spec)) * (spec.limit or ITEMS)
+
+
+def workload(spec: QualitySpec) -> WorkloadSpec:
+    """Return what a trial's workload says of it: how many are asked in each pass, as far as known."""
+    others = len(other_tasks(spec)) * (spec.limit or OTHER_ITEMS)
+    return WorkloadSpec("quality", num_prompts=_count(spec) + others, output_len=spec.max_tokens or MAX_TOKENS)
 
 
 def questions(spec: QualitySpec, count: Callable[[str], int] | None = None) -> list[Question]:
