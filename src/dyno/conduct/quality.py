@@ -63,6 +63,8 @@ def evaluate(
     one that was interrupted."""
     watcher, stop = watcher or Watcher(), stop or Stop()
     secrets.learn(hidden(trial, headers))
+    if ask.other_tasks(_spec(trial)):
+        lm_eval.interpreter()  # where it is missing, before an engine starts
     if trial.engine is not None and kind_of(trial.engine.kind).starts:
         plan = EnginePlan(trial.engine, rig.look())
         if problems := plan.problems([]):
@@ -255,12 +257,12 @@ def _pass(
 
     return QualityPass(
         concurrency=concurrency,
-        scores=[*ask.scores(spec, own), *lm_eval.scores(run, spec, concurrency)],
+        scores=[*ask.scores(spec, own), *lm_eval.scores(run, concurrency)],
         duration_s=sum(s.duration_s or 0.0 for s in run.sittings() if s.concurrency == concurrency),
         failed=sum(a.error is not None for a in _items(answers)),
         cut=sum(a.finish_reason == "length" for a in _items(answers)),
         not_extracted=sum(a.error is None and a.extracted is None for a in answers),
-        truncated=ask.dropped(own, asked, manifest.target.max_model_len) + lm_eval.truncated(run, spec, concurrency),
+        truncated=ask.dropped(own, asked, manifest.target.max_model_len) + lm_eval.truncated(run, concurrency),
     )
 
 

@@ -50,7 +50,13 @@ def other_tasks(spec: QualitySpec) -> list[str]:
 
 
 def form_of(spec: QualitySpec) -> Form:
-    return spec.form or "chat"
+    """Return the form of built-in tasks, or where there are none, that of the others."""
+    return (spec.form or "chat") if own_tasks(spec) else lm_form(spec)
+
+
+def lm_form(spec: QualitySpec) -> Form:
+    """Return the form of lm-eval's tasks: without a template, as its own command has it."""
+    return spec.form or ("chat" if spec.chat_template else "completions")
 
 
 def shots(spec: QualitySpec) -> int:

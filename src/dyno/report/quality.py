@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from dyno.facts.quality import PairedDifference, QualitySummary, TaskScore
 from dyno.facts.summary import Result
-from dyno.measure.statistics import quantile
+from dyno.measure.paired import score_interval
 from dyno.numbers import UNKNOWN, count, duration, number, percent
 from dyno.report.block import verdict_lines
 from dyno.report.table import terminal, text_table
@@ -17,12 +17,12 @@ def lines(result: Result) -> Iterator[str]:
     q = result.quality
     assert q is not None
     where = [f" at {each.concurrency}" if len(q.passes) > 1 else "" for each in q.passes]
-    titles = ["task", "metric", *(f"score{words}" for words in where), "± 95 %", "items", "shots"]
+    titles = ["task", "metric", *(f"score{words}" for words in where), "95 % interval", "items", "shots"]
     rows = []
     for i, score in enumerate(q.scores):
         each = [shown(p.scores[i]) if i < len(p.scores) else UNKNOWN for p in q.passes]
         metric = f"{score.metric} ({score.filter})" if score.filter else score.metric
-        rows.append([score.task, metric, *each, half(score), count(score.items), str(score.n_shot)])
+        rows.append([score.task, metric, *each, interval(score), count(score.items), str(score.n_shot)])
     right = range(2, len(titles))
     yield from terminal(text_table(titles, rows, right=right, keep=range(2, 3 + len(where))))
     yield from wrapped(_about(q))
@@ -42,12 +42,12 @@ def shown(score: TaskScore) -> str:
     return percent(score.score) if is_rate(score) else number(score.score)
 
 
-def half(score: TaskScore) -> str:
-    """Half of the 95 % interval, by the standard error."""
-    if score.stderr is None:
+def interval(score: TaskScore) -> str:
+    ends = score_interval(score.score, score.items, score.stderr)
+    if ends is None:
         return UNKNOWN
-    width = quantile(0.975, float("inf")) * score.stderr
-    return percent(width) if is_rate(score) else number(width)
+    show = percent if is_rate(score) else number
+    return f"{show(ends[0])} to {show(ends[1])}"
 
 
 def _about(q: QualitySummary) -> str:
