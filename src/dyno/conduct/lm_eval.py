@@ -86,7 +86,8 @@ def _work(run: Run, session: Session, trial: TrialSpec, concurrency: int, tasks:
     if not out.exists():
         raise EngineError(f'lm-eval failed with code {code}: "{" | ".join(last)}". Read {log}.')
     result = read(out, _Result)
-    out.unlink()
+    for path in (out, log):
+        path.unlink()
     return result
 
 

@@ -36,7 +36,7 @@ from dyno.facts.workload import Workload
 from dyno.load import decode
 from dyno.load.progress import Stop
 from dyno.load.protocols import PROTOCOLS
-from dyno.load.spool import Spool
+from dyno.load.spool import END, NO_STAMP, Spool
 from dyno.load.wire import Wire
 from dyno.measure.paired import paired
 from dyno.numbers import many
@@ -177,7 +177,7 @@ def _ask(
     run.write_sittings([*sittings, Sitting(concurrency, process, pending=[q.key for q in missing])])
     load = LoadSpec(max_concurrency=concurrency, request_timeout_s=trial.load.request_timeout_s)
     keys = [word.encode() for word in secrets.of_headers(session.headers)]
-    with contextlib.closing(Spool(run.spool_path, keys)) as spool:
+    with contextlib.closing(_PromptSpool(run.spool_path, keys)) as spool:
         load_now = traffic(msgspec.structs.replace(trial, load=load), session, [q.request for q in missing])
         client = Wire(load_now, spool, watch=session.watcher.progress, stop=session.stop, core=session.core).drive()
     session.watcher.over()
@@ -185,6 +185,15 @@ def _ask(
     if client.outcome in ("server gone", "all failed"):
         why = f"{failed[0].error}: {failed[0].error_detail}" if failed else "no answer"
         raise TargetError(f"The server stopped answering ({why}). Answers so far are kept in {run.path}.")
+
+
+class _PromptSpool(Spool):
+    """Writes each answer as it ends: a kill costs only the requests that are under way."""
+
+    def note(self, kind: int, exchange: int, at_ns: int, stamp: bytes = NO_STAMP, payload: bytes = b"") -> None:
+        super().note(kind, exchange, at_ns, stamp, payload)
+        if kind == END:
+            self.flush()
 
 
 def _recover(run: Run, trial: TrialSpec, questions: Sequence[Question], keep_failed: bool = False) -> list[Record]:
