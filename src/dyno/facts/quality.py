@@ -62,6 +62,15 @@ class ItemAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str | None = None
 
 
+class Sitting(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A part of a pass without an interruption: an interrupted trial has several."""
+
+    concurrency: int
+    process: str | None = None  # which start of the engine answered; None: not dyno's
+    duration_s: float | None = None  # None: it was cut off
+    pending: list[tuple[str, str]] = []  # task and item of each request in exchanges.spool, until it is decoded
+
+
 class TaskScore(msgspec.Struct, frozen=True, omit_defaults=True):
     task: str
     metric: str
