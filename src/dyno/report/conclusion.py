@@ -33,7 +33,7 @@ from dyno.report.timeline import Detail
 
 _KINDS = {
     "serve": "served", "throughput": "offline throughput", "latency": "offline latency", "micro": "micro tests",
-    "quality": "accuracy",
+    "quality": "quality",
 }  # fmt: skip
 _MOST = 4  # sentences of the same kind
 _CONTENDERS = 6  # rows of the answer's table: it fits one screen
@@ -107,14 +107,17 @@ def conclude(
 def _compared(entries: Sequence[Entry], unfinished: int) -> str:
     levels = (span(axis, [e.axes[axis] for e in entries if axis in e.axes]) for axis in LOADS)
     loads = list(dict.fromkeys(filter(None, levels)))
-    workloads = _unique(e.load.workload.words for e in entries)
+    timed = [e for e in entries if e.kind != "quality"] or entries
+    workloads = _unique(e.load.workload.words for e in timed)
     parts = [_listed(_unique(e.series for e in entries)), f"({', '.join(_unique(_KINDS[e.kind] for e in entries))})"]
     if loads:
         parts.append(f"at {' and '.join(loads)}")
     if workloads:
         parts.append(f"with {'; '.join(workloads) if len(workloads) <= _MOST else f'{len(workloads)} workloads'}")
-    done = [e for e in entries if not e.failure]
+    done = [e for e in timed if not e.failure]
     counted = many(len(done), "result")
+    if scores := sum(not e.failure for e in entries) - len(done):
+        counted += f" and {many(scores, 'score')}"
     repeats = sorted({e.repeats for e in done})
     if repeats and repeats[-1] > 1:
         counted += f", {repeats[0] if len(repeats) == 1 else f'{repeats[0]} to {repeats[-1]}'} repeats each"

@@ -59,10 +59,10 @@ def _reference(some: Sequence[Entry]) -> tuple[Entry, str]:
 
     best = max(some, key=precision)
     if precision(best)[0] > LEAST and any(precision(e) != precision(best) for e in some):
-        return best, "the highest precision"
+        return best, "it has the highest precision"
     if precision(best)[0] > LEAST:
-        return some[0], "the first of those with one precision"
-    return max(some, key=lambda e: e.value("score") or 0.0), "the highest score, since no precision is known"
+        return some[0], "it is the first of those with the same precision"
+    return max(some, key=lambda e: e.value("score") or 0.0), "it has the highest score, and no precision is known"
 
 
 def _against(reference: str, tests: Sequence[Sequence[Entry]]) -> dict[str, Quality]:
@@ -119,20 +119,23 @@ def front_sentences(entries: Sequence[Entry]) -> Iterator[str]:
         return
     able = [e for e in ranked if _quality(e).word not in (*_LOSS, "not comparable")]
     if able:
-        yield f"The fastest setting with no detectable loss of quality is {_described(able[0], reference.series)}."
+        yield f"The fastest setting with no detectable loss of quality is {_described(able[0])}."
     else:
         yield "Every setting with a known speed has a detectable loss of quality."
-    detectable = [q.detectable for e in ranked if (q := _quality(e)).detectable is not None]
-    tests = f"{count(_quality(ranked[0]).items)} items of {_quality(ranked[0]).test}"
-    if detectable:
+    about = able[:1] if able and _quality(able[0]).detectable is not None else ranked
+    if detectable := [q.detectable for e in about if (q := _quality(e)).detectable is not None]:
+        tests = f"{count(_quality(ranked[0]).items)} items of {_quality(ranked[0]).test}"
         yield f"The smallest detectable loss is {points(max(detectable))} ({tests})."
     lossy = [e for e in ranked if _quality(e).word in _LOSS and (not able or _speed(e) > _speed(able[0]))]
     if lossy:
-        each = [f"{e.series} ({_pace(e)}, {_loss(e)})" for e in lossy[:_MOST]]
+        each = [f"{e.series} ({_pace(e)}, {_points(e)})" for e in lossy[:_MOST]]
         more = f" and {len(lossy) - _MOST} more" if len(lossy) > _MOST else ""
-        yield f"Faster, but with a loss of quality: {', '.join(each)}{more}."
+        yield f"Faster, but with a loss of quality: {'; '.join(each)}{more}."
     scored = [e for e in entries if e.kind == "quality" and e.quality and e.load == reference.load]
-    yield f"{reference.series} is the reference of quality: {_reference(scored)[1]}."
+    yield f"The reference for quality is {reference.series}: {_reference(scored)[1]}."
+    unscored = dict.fromkeys(e.series for e in entries if e.kind == ranked[0].kind and e.quality is None)
+    if unscored:
+        yield f"Without a score: {', '.join(list(unscored)[:_MOST])}{' …' if len(unscored) > _MOST else ''}."
 
 
 def _quality(e: Entry) -> Quality:
@@ -151,16 +154,19 @@ def _pace(e: Entry) -> str:
     return f"{number(figure.value)} {metric(name).unit}{where}"
 
 
-def _described(e: Entry, reference: str) -> str:
+def _described(e: Entry) -> str:
     q = _quality(e)
-    score = f"score {number(q.score.value)}"
-    if not q.reference:
-        return f"{e.series}, the reference itself ({_pace(e)}, {score})"
-    return f"{e.series} ({_pace(e)}, {score}, {_loss(e)} against {reference})"
+    score = f"{_pace(e)}; score {number(q.score.value)}"
+    return f"{e.series} ({score}, {_loss(e)})" if q.reference else f"{e.series}, the reference itself ({score})"
 
 
 def _loss(e: Entry) -> str:
+    q = _quality(e)
+    assert q.change is not None
+    interval = f", 95 %: {points_interval(q.change.low, q.change.high)}" if q.change.low is not None else ""
+    return f"{_points(e)} against {q.reference}{interval}"
+
+
+def _points(e: Entry) -> str:
     change = _quality(e).change
-    assert change is not None
-    interval = f", 95 %: {points_interval(change.low, change.high)}" if change.low is not None else ""
-    return f"{points(change.value, signed=True)}{interval}"
+    return points(change.value if change is not None else None, signed=True)

@@ -11,7 +11,7 @@ from dyno.facts.imported import RowKind, Scalar
 from dyno.facts.load import KEYS, LOAD, Key
 from dyno.facts.metric import METRICS, SAMPLED, TOKEN_THROUGHPUTS, meanings, metric
 from dyno.facts.report import PER, AuthorsTable, Contender, Report
-from dyno.numbers import UNKNOWN, change, count, currency, money, number, points, setting
+from dyno.numbers import UNKNOWN, change, count, currency, money, number, points, points_interval, setting
 from dyno.report import per
 from dyno.report.table import Cell, Column, Line, Table, figure_interval, figure_text
 from dyno.report.target import limit_words
@@ -21,7 +21,7 @@ STATISTICS = ("p50", "mean", "p99")  # that a page lets choose from
 
 KINDS: dict[RowKind, str] = {
     "serve": "Serving", "throughput": "Offline throughput", "latency": "Offline latency", "micro": "Micro tests",
-    "quality": "Accuracy",
+    "quality": "Quality",
 }  # fmt: skip
 _UNKNOWN = Cell(UNKNOWN)
 
@@ -79,7 +79,9 @@ def results(report: Report) -> list[Table]:
     tables = []
     for kind, title in KINDS.items():
         if entries := [e for e in report.entries if e.kind == kind]:
-            drawn = [*_who(entries), *_counts(entries), _verdicts(entries), *_figures(entries), *_quality(entries)]
+            figures = [_figures(entries), _quality(entries)]
+            first, then = figures if kind == "quality" else reversed(figures)  # latencies are many
+            drawn = [*_who(entries), *_counts(entries), _verdicts(entries), *first, *then]
             tables.append(_table(f"results-{kind}", title, entries, drawn, _in_common(entries)))
     return tables
 
@@ -130,9 +132,10 @@ def _in_common(entries: Sequence[Entry]) -> str:
 
 
 def _counts(entries: Sequence[Entry]) -> list[_Drawn]:
+    unit = "items" if all(e.kind == "quality" for e in entries) else "requests"
     drawn = [
-        _count("completed", "requests", entries, lambda e: e.completed),
-        _count("failed", "requests", entries, lambda e: e.failed),
+        _count("completed", unit, entries, lambda e: e.completed),
+        _count("failed", unit, entries, lambda e: e.failed),
     ]
     return drawn if any(d.known for d in drawn) else []
 
@@ -167,13 +170,19 @@ def _quality(entries: Sequence[Entry]) -> list[_Drawn]:
     for reference in dict.fromkeys(q.reference for q in known if q and q.reference):
         cells = [_UNKNOWN if q is None or not q.reference else _loss(q) for q in known]
         drawn.append(_Drawn(Column(f"against {reference}", kind="figure"), cells))
+    if any(q and q.detectable is not None for q in known):
+        least = [
+            _UNKNOWN if q is None or q.detectable is None else Cell(points(q.detectable), q.detectable) for q in known
+        ]
+        drawn.append(_Drawn(Column("detectable", kind="figure"), least))
     return drawn
 
 
 def _loss(q: Quality) -> Cell:
     if q.change is None:
         return Cell(q.word)
-    return Cell(points(q.change.value, signed=True), q.change.value, f"{q.word}, detectable {points(q.detectable)}")
+    interval = f"({points_interval(q.change.low, q.change.high)}), " if q.change.low is not None else ""
+    return Cell(points(q.change.value, signed=True), q.change.value, f"{interval}{q.word}")
 
 
 def statistics(report: Report) -> list[str]:

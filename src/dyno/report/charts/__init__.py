@@ -8,8 +8,8 @@ from altair.utils.schemapi import debug_mode
 from dyno.facts.entry import Entry
 from dyno.facts.report import Chart, Report
 from dyno.report.charts.bars import micro, quality, side_by_side
+from dyno.report.charts.front import quality_front
 from dyno.report.charts.latency import distribution, latency
-from dyno.report.charts.quality import quality_front
 from dyno.report.charts.requests import requests, timeline
 from dyno.report.charts.resources import cost, energy, memory
 from dyno.report.charts.roofline import roofline

@@ -50,7 +50,7 @@ def _mark_front(rows: Sequence[Row], key: str, better: int) -> None:
 
 
 def _chart(rows: list[Row], names: dict[str, str], look: Look) -> Chart:
-    drawing = Drawing(look, rows, "quality-front", "Quality and speed", "Quality against speed and cost")
+    drawing = Drawing(look, rows, "quality-front", "Quality", "Quality against speed and cost")
     drawing.about = (
         "Up is better; right is faster, or, for cost, left is cheaper. Bars are 95 % intervals of each score. On the "
         "grey line no other series has both a higher score and a higher speed or lower cost. Differences between "
