@@ -56,7 +56,10 @@ def add(p: Parser) -> None:
     settings.add_runs(g)
     g.add_argument("--new", action="store_true", help="start anew instead of continuing an interrupted test")
     g.add_argument(
-        "--write-tasks", type=Path, metavar="DIR", help="write the built-in tasks as task files of lm-eval, and stop"
+        "--write-tasks",
+        type=Path,
+        metavar="DIR",
+        help="write the built-in tasks as task files of lm-eval into DIR, and stop (default: don't)",
     )
     g.add_argument("--json", action="store_true", help="print the result as JSON")
     exit_codes.add(g)

@@ -18,13 +18,13 @@ from dyno.quality import ask as builtin
 from dyno.store.run import Run, pretty, read, read_optional, write
 
 KIND = "lm-eval"
-_WORKER = Path(builtin.__file__).parent / "workers" / "harness.py"
+_WORKER = Path(builtin.__file__).with_name("harness.py")
 _BACKENDS = {"chat": "openai-chat", "completions": "openai"}
 _SEED = 1234  # lm-eval's own default
 _GONE = "The server stopped answering"
 
 
-class _Result(msgspec.Struct):
+class _WorkerResult(msgspec.Struct):
     """What the worker writes."""
 
     problem: str = ""
@@ -66,7 +66,7 @@ def interpreter() -> str:
     return env.python
 
 
-def _work(run: Run, session: Session, trial: TrialSpec, concurrency: int, tasks: list[str]) -> _Result | None:
+def _work(run: Run, session: Session, trial: TrialSpec, concurrency: int, tasks: list[str]) -> _WorkerResult | None:
     """Run the worker; None where the user stops it. Its log stays where it fails."""
     job, out = run.path / "lm-eval-job.json", run.path / "lm-eval-result.json"
     out.unlink(missing_ok=True)
@@ -85,7 +85,7 @@ def _work(run: Run, session: Session, trial: TrialSpec, concurrency: int, tasks:
         return None
     if not out.exists():
         raise EngineError(f'lm-eval failed with code {code}: "{" | ".join(last)}". Read {log}.')
-    result = read(out, _Result)
+    result = read(out, _WorkerResult)
     for path in (out, log):
         path.unlink()
     return result
@@ -137,8 +137,8 @@ def _out(run: Run, concurrency: int) -> Path:
     return run.path / f"lm-eval-{concurrency}.json"
 
 
-def _result(run: Run, concurrency: int) -> _Result:
-    return read_optional(_out(run, concurrency), _Result) or _Result()
+def _result(run: Run, concurrency: int) -> _WorkerResult:
+    return read_optional(_out(run, concurrency), _WorkerResult) or _WorkerResult()
 
 
 def tools(run: Run, spec: QualitySpec) -> dict[str, str]:

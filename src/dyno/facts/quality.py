@@ -39,8 +39,10 @@ class QualitySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     chat_template: Annotated[
         bool, Option("--apply-chat-template", help="lm-eval formats prompts with the model's chat template")
     ] = False
-    system: Annotated[str | None, Option("--system-instruction", "TEXT", "system message")] = None
-    include_path: Annotated[str | None, Option("--include-path", "DIR", "more task files for lm-eval")] = None
+    system: Annotated[str | None, Option("--system-instruction", "TEXT", "system message (default: none)")] = None
+    include_path: Annotated[
+        str | None, Option("--include-path", "DIR", "folder with more task files for lm-eval (default: none)")
+    ] = None
     gen_kwargs: Annotated[dict[str, Any], Option(help="sampling parameters for lm-eval")] = {}
 
 

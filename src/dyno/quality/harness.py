@@ -87,7 +87,7 @@ class Server:
         return answer
 
 
-class ServerTokenizer:
+class RemoteTokens:
     """By the server's /tokenize, so that no tokenizer is downloaded."""
 
     eos_token = eos_token_id = None
@@ -270,19 +270,19 @@ def answers(task: str, sample: dict[str, Any], about: dict[str, Any]) -> list[di
 
 def scores(results: dict[str, Any], names: list[str], tasks: dict[str, Any]) -> list[dict[str, Any]]:
     """Return those of the tasks that were asked for: of a group that has a score of its own, that one."""
-    found = results["results"]
-    groups = [name for name in names if name not in tasks and any("," in key for key in found.get(name, {}))]
+    rows = results["results"]
+    groups = [name for name in names if name not in tasks and any("," in key for key in rows.get(name, {}))]
     members = {task for group in groups for task in leaves(group, results["group_subtasks"])}
     out = []
     for name in [*groups, *(task for task in tasks if task not in members)]:
         inside = leaves(name, results["group_subtasks"]) if name in groups else [name]
         choices = [len(s["arguments"]) for s in results["samples"][name]] if name in tasks else []
         is_chosen = name in tasks and tasks[name].OUTPUT_TYPE == "multiple_choice"
-        for key, value in found[name].items():
+        for key, value in rows[name].items():
             metric, comma, by = key.partition(",")
             if not comma or metric.endswith("_stderr") or not isinstance(value, (int, float)):
                 continue
-            stderr = found[name].get(f"{metric}_stderr,{by}")
+            stderr = rows[name].get(f"{metric}_stderr,{by}")
             out.append({
                 "task": name, "metric": metric, "score": float(value), "filter": "" if by == "none" else by,
                 "items": sum(results["n-samples"][task]["effective"] for task in inside),
@@ -321,7 +321,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         max_length=job["max_length"] or 1 << 20,
     )  # fmt: skip
     if likelihoods:
-        model.tokenizer, model.tokenizer_backend = ServerTokenizer(server), "remote"
+        model.tokenizer, model.tokenizer_backend = RemoteTokens(server), "remote"
     more = {"max_gen_toks": job["max_tokens"]} if job["max_tokens"] else {}
     results = simple_evaluate(
         model, tasks=names, task_manager=manager, num_fewshot=job["num_fewshot"], limit=job["limit"],
