@@ -77,7 +77,7 @@ class Quality(msgspec.Struct, frozen=True, omit_defaults=True):
     """How well a series answers, beside how fast it is."""
 
     score: Number
-    items: int
+    items: int | None
     test: str  # which tasks, in words
     entry: str  # the id of the score's entry
     reference: str = ""  # the series that it is compared with; '': it is the reference, or the only one

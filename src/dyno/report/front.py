@@ -40,11 +40,12 @@ def with_quality(entries: Sequence[Entry], limits: Limits) -> list[Entry]:
 
 def _weight(some: Sequence[Entry]) -> tuple[object, ...]:
     """The test that stands for quality: of most series, of all tasks together, of most items."""
-    return len({e.series for e in some}), bool(some[0].settings.get("group")), _items(some[0])
+    return len({e.series for e in some}), bool(some[0].settings.get("group")), _items(some[0]) or 0
 
 
-def _items(e: Entry) -> int:
-    return int(e.rows[0].number("samples") or 0)
+def _items(e: Entry) -> int | None:
+    items = e.rows[0].number("samples")
+    return None if items is None else int(items)
 
 
 def _reference(some: Sequence[Entry]) -> tuple[Entry, str]:
@@ -54,8 +55,8 @@ def _reference(some: Sequence[Entry]) -> tuple[Entry, str]:
     def precision(e: Entry) -> tuple[float, float, bool]:
         get, name = e.settings.get, str(e.settings.get("model") or "")
         cache = get("kv_cache_dtype")
-        kept = bytes_each(cache, None, "") if cache not in (None, "auto", "f16") else 2.0
-        return bytes_each(get("quantization"), get("dtype"), name), kept, not get("speculative")
+        cached = bytes_each(cache, None, "") if cache not in (None, "auto", "f16") else 2.0
+        return bytes_each(get("quantization"), get("dtype"), name), cached, not get("speculative")
 
     best = max(some, key=precision)
     if precision(best)[0] > LEAST and any(precision(e) != precision(best) for e in some):
@@ -124,8 +125,9 @@ def front_sentences(entries: Sequence[Entry]) -> Iterator[str]:
         yield "Every setting with a known speed has a detectable loss of quality."
     about = able[:1] if able and _quality(able[0]).detectable is not None else ranked
     if detectable := [q.detectable for e in about if (q := _quality(e)).detectable is not None]:
-        tests = f"{count(_quality(ranked[0]).items)} items of {_quality(ranked[0]).test}"
-        yield f"The smallest detectable loss is {points(max(detectable))} ({tests})."
+        items, test = _quality(ranked[0]).items, _quality(ranked[0]).test
+        asked = f"{count(items)} items of {test}" if items is not None else test
+        yield f"The smallest detectable loss is {points(max(detectable))} ({asked})."
     lossy = [e for e in ranked if _quality(e).word in _LOSS and (not able or _speed(e) > _speed(able[0]))]
     if lossy:
         each = [f"{e.series} ({_pace(e)}, {_points(e)})" for e in lossy[:_MOST]]

@@ -54,7 +54,7 @@ def answer(report: Report) -> Table | None:
                          lambda e: e.figures.get(m.name), per=m.kind == "rate")  # fmt: skip
     if any(c.word for c, _ in rows):
         drawn.append(_Drawn(Column("leader ahead", kind="figure"), [_lead(c) for c, _ in rows]))
-    drawn += _quality(entries)
+    drawn += _quality(entries) if m.name != "score" else []
     if m.kind != "latency":
         stem = next((s for s in ("ttft", "latency") if any(_latencies([e], s) for e in entries)), "")
         drawn += _latencies(entries, stem) if stem else []
