@@ -128,7 +128,7 @@ def _target_flags(g: argparse._ArgumentGroup) -> None:
     flags.add(g, TrialSpec, "tokenizer", help="tokenizer that counts prompt tokens (default: the server's /tokenize)")
     g.add_argument("--header", nargs="*", metavar="KEY=VALUE", default=[], help="headers to send with each request")
     flags.add(g, Transport)
-    flags.add(g, TrialSpec, "reset_cache", "ready_check_timeout_s")
+    flags.add(g, TrialSpec, "reset_cache", "ready_check_timeout_s", "correctness_check")
 
 
 def _workload_flags(g: argparse._ArgumentGroup) -> None:

@@ -75,7 +75,7 @@ def _is_raw(path: Path) -> bool:
 
 
 def _has_words(path: Path) -> bool:
-    return path.name in ("requests.jsonl", "first_failure.json") or path.suffix in _WORDS
+    return path.name in ("requests.jsonl", "first_failure.json", "correctness.json") or path.suffix in _WORDS
 
 
 def _refuse_undecoded(folder: Path, words: bool) -> None:
