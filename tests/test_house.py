@@ -1,6 +1,7 @@
 """The structure of the source: one name for one class, plain names, no circles, and a true ARCHITECTURE.md."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -26,6 +27,11 @@ def modules(root: Path) -> dict[str, Path]:
     return names
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def names(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and name of every variable, argument, attribute, function and class that is defined."""
     for node in ast.walk(tree):
@@ -43,7 +49,7 @@ def vague(root: Path) -> list[str]:
     return [
         f"{path.relative_to(root)}:{line} {name}"
         for path in modules(root).values()
-        for line, name in names(ast.parse(path.read_text()))
+        for line, name in names(parsed(path))
         if name.strip("_").lower() in VAGUE
     ]
 
@@ -62,7 +68,7 @@ def test_a_vague_name_is_found(tmp_path: Path) -> None:
 def test_one_name_is_one_class() -> None:
     places: dict[str, list[str]] = {}
     for module, path in modules(SOURCE).items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(module)
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
@@ -74,7 +80,7 @@ def circle(root: Path) -> list[str]:
     graph = {}
     for module, path in known.items():
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-        tree = ast.parse(path.read_text())
+        tree = parsed(path)
         needs = set(imported(tree, package))
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").startswith("dyno"):

@@ -123,6 +123,7 @@ def test_patterns_choose_files_as_the_hubs_own_command_does(server: HubServer, p
         pull(include=["*.gguf"])
 
 
+@pytest.mark.hostile
 def test_a_killed_pull_continues_and_no_byte_is_sent_twice(server: HubServer, pull: Pull, tmp_path: Path) -> None:
     shard, data = "extra.bin", bytes(range(256)) * (1 << 14)
     (tmp_path / "hub" / REPO / shard).write_bytes(data)
@@ -148,6 +149,7 @@ def test_a_killed_pull_continues_and_no_byte_is_sent_twice(server: HubServer, pu
     assert server.sent == {shard: size - half}
 
 
+@pytest.mark.hostile
 def test_a_connection_that_is_cut_is_resumed_where_it_was_cut(server: HubServer, pull: Pull, tmp_path: Path) -> None:
     shard = "model-00002-of-00002.safetensors"
     server.faults.cut[shard] = [5000, 300]
@@ -157,6 +159,7 @@ def test_a_connection_that_is_cut_is_resumed_where_it_was_cut(server: HubServer,
     assert sum("storage" in r and shard in r for r in server.requests) == 3
 
 
+@pytest.mark.hostile
 def test_one_cut_too_many_is_an_error_and_the_same_command_continues(server: HubServer, pull: Pull) -> None:
     server.faults.cut["config.json"] = [0] * 50
     said = pull.refused()
@@ -166,6 +169,7 @@ def test_one_cut_too_many_is_an_error_and_the_same_command_continues(server: Hub
     assert pull().whole
 
 
+@pytest.mark.hostile
 def test_a_corrupted_shard_is_named_and_fetched_again_once(server: HubServer, pull: Pull, tmp_path: Path) -> None:
     shard = "model-00001-of-00002.safetensors"
     server.faults.corrupt[shard] = 2
@@ -177,6 +181,7 @@ def test_a_corrupted_shard_is_named_and_fetched_again_once(server: HubServer, pu
     assert f"{shard} is corrupted: its checksum differs from the Hub's. Fetching it again" in pull.lines
 
 
+@pytest.mark.hostile
 def test_verify_finds_a_changed_file_and_the_next_pull_fetches_it_alone(
     server: HubServer, pull: Pull, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,6 +221,7 @@ def test_refusals_are_one_sentence_with_what_to_do(
     assert not [p for p in shelf.models_folder().rglob("*") if p.is_file() and TOKEN in p.read_text()]
 
 
+@pytest.mark.hostile
 def test_a_limited_server_is_asked_again_when_it_says(server: HubServer, pull: Pull) -> None:
     server.faults.limited, server.faults.retry_after_s = 1, 1
     assert pull().whole
@@ -230,6 +236,7 @@ def test_a_model_that_does_not_fit_on_the_disk_is_not_begun(server: HubServer, p
     assert not server.sent
 
 
+@pytest.mark.hostile
 def test_a_disk_that_fills_halfway_keeps_what_was_fetched(
     server: HubServer, pull: Pull, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

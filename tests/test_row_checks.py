@@ -3,12 +3,15 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from dyno.checks import CHECKS, comparability, consistency, load, physics, requests, statistics, tokens
+from dyno.facts.engine import EngineFacts
 from dyno.facts.finding import Finding, merged
 from dyno.facts.imported import Row, Samples
 from dyno.facts.rig import Peaks
+from dyno.facts.study import Place
 from dyno.measure.pairs import copies, without
 from rows import micro, offline, row, score
 
@@ -159,6 +162,20 @@ ALONE = {"concurrency": 1, "model": "meta-llama/Llama-2-7b-chat-hf"}
 PP = micro("pp512", 500.0, "llama 7B F16", parameters=6.74e9)
 KNEE = {"output_throughput": 1005.0, "mean_ttft_ms": 1400.0}
 
+
+def timed(ready_s: float) -> Row:
+    """A trial of a study; its engine was ready after so many seconds."""
+    return msgspec.structs.replace(
+        row(), place=Place("s", "1", "e", "w", "l"), engine=EngineFacts("fake", "1", [], ready_s)
+    )
+
+
+def answered(ready_s: float) -> Row:
+    """The quality of the engine that was ready then."""
+    place = Place("s", "2", "e", "quality", "")
+    return msgspec.structs.replace(score(0.5, 0.1, process=f"{ready_s} s"), place=place)
+
+
 ACROSS: list[tuple[Callable[[Sequence[Row]], Iterator[Finding]], list[Row], tuple[str, str] | None]] = [
     (comparability.work, [row(), row({}, OTHER)], None),
     (comparability.work, [row(), row({"total_output_tokens": 148_000}, OTHER)], WORK),
@@ -230,6 +247,8 @@ ACROSS: list[tuple[Callable[[Sequence[Row]], Iterator[Finding]], list[Row], tupl
     (tokens.warm, [row(FLAT, {**ALONE, "concurrency": 8})], None),
     (tokens.later_faster, [row(), row({"mean_ttft_ms": 80.0, "duration_s": 99.0})], ("cache.later_faster", "doubt")),
     (tokens.later_faster, [row(), row({"mean_ttft_ms": 80.0}, {"concurrency": 64})], None),
+    (comparability.processes, [timed(1.0), answered(7.0)], ("comparability.other_process", "note")),
+    (comparability.processes, [timed(1.0), timed(7.0), answered(7.0)], None),
 ]  # fmt: skip
 
 

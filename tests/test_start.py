@@ -109,6 +109,7 @@ while not os.path.exists({str(seen)!r}):
 # ---- hung ----
 
 
+@pytest.mark.hostile
 def test_a_hang_is_told_by_the_limit_and_what_was_last_seen(tmp_path: Path) -> None:
     text = "print('Loading shard 3 of 9', flush=True)\ntime.sleep(600)\n"
     with pytest.raises(EngineError) as error, up(tmp_path, text, ready_stall_s=1):
@@ -123,6 +124,7 @@ def test_a_hang_is_told_by_the_limit_and_what_was_last_seen(tmp_path: Path) -> N
     assert "Nothing listens" not in told
 
 
+@pytest.mark.hostile
 def test_an_engine_that_only_says_that_it_waits_hangs(tmp_path: Path) -> None:
     """As TGI's launcher and vLLM's workers do when a rank is lost."""
     text = "while True:\n    print('Waiting for shard to be ready... rank=0', flush=True)\n    time.sleep(0.1)\n"
@@ -130,6 +132,7 @@ def test_an_engine_that_only_says_that_it_waits_hangs(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.hostile
 def test_an_engine_that_spins_is_given_up_after_three_times_the_limit(tmp_path: Path) -> None:
     began = time.monotonic()
     text = "print('NCCL init', flush=True)\nwhile True:\n    pass\n"
@@ -140,6 +143,7 @@ def test_an_engine_that_spins_is_given_up_after_three_times_the_limit(tmp_path: 
     assert "1 s without progress, 3 times that while it computes" in str(error.value)
 
 
+@pytest.mark.hostile
 def test_a_server_that_takes_a_first_request_and_never_answers_hangs(tmp_path: Path) -> None:
     text = """
 import socket
@@ -159,6 +163,7 @@ def test_the_longest_time_is_a_limit_also_with_progress(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.hostile
 def test_an_offline_engine_that_hangs_is_told_likewise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     binary = script(tmp_path / "vllm", "")
     hangs = ["-c", "import sys, time; print('Loading', file=sys.stderr, flush=True); time.sleep(600)"]

@@ -75,6 +75,15 @@ def change_interval(low: float | None, high: float | None) -> str:
     return UNKNOWN if low is None or high is None else f"{change(low).removesuffix(' %')} to {change(high)}"
 
 
+def points(share: float | None, signed: bool = False) -> str:
+    """Return a difference of scores from 0 to 1 in hundredths: 0.012 → '1.2 pt'."""
+    return percent(share, signed).replace("%", "pt")
+
+
+def points_interval(low: float | None, high: float | None) -> str:
+    return change_interval(low, high).replace("%", "pt")
+
+
 def duration(seconds: float | None) -> str:
     return f"{number(seconds)} s"
 

@@ -5,13 +5,17 @@ import os
 import stat
 from pathlib import Path
 
+import msgspec
+
 from dyno import files
 from dyno.audit.text import Walk
 from dyno.errors import ImportFailed, NotFound
 from dyno.facts.imported import Document, Unread
+from dyno.measure.scores import with_total
 from dyno.numbers import human_bytes
 from dyno.results import structured
 from dyno.results.lines import decoded, holds_numbers, lines
+from dyno.results.tools import lm_eval
 
 WHOLE = 16 << 20  # a text up to this size is walked line by line; of a larger one, the parts around its results
 WHOLE_LINES = 300_000
@@ -42,13 +46,19 @@ def read(path: Path) -> Document:
             if status.st_size == 0:
                 return Document(file, "empty", unread=[Unread(1, "empty file")])
             with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _read(file, data)
+                document = _read(file, data)
+            return _with_items(path, document) if document.format == "lm-eval json" else document
     except IsADirectoryError:
         raise ImportFailed(f"{path} is a folder. Name the files in it.") from None
     except FileNotFoundError:
         raise NotFound(f"{path}: no such file.") from None
     except OSError as e:
         raise ImportFailed(f"{path} can't be read: {e.strerror or e}.") from None
+
+
+def _with_items(path: Path, document: Document) -> Document:
+    items = [row for beside in lm_eval.samples_beside(path) for row in read(beside).rows]
+    return msgspec.structs.replace(document, rows=with_total(lm_eval.with_samples(document.rows, items)))
 
 
 def read_bytes(file: str, data: bytes) -> Document:

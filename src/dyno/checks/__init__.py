@@ -346,6 +346,22 @@ CHECKS = (
             "Send the same number to both: ramp-up and drain weigh more in the shorter run."),
     }, pair=comparability.requests),
     Check({
+        "comparability.asked": ("doubt", "Scores: task version, chat template, form, system message, token limit, "
+            "sampling, requests in flight or lm-eval's version differ.",
+            "Each changes scores by points, whatever the engine. Ask both in the same way."),
+        "comparability.items": ("doubt", "Scores: the two sides have different items or another limit.",
+            "Ask both the same items: then they are compared one by one."),
+    }, pair=comparability.asked),
+    Check({
+        "comparability.at_chance": ("doubt", "Scores: one side is not above guessing.",
+            "It can't show a loss of quality. Check template and form, or use an easier task."),
+    }, pair=comparability.at_chance),
+    Check({
+        "comparability.other_process": ("note", "In a study, quality was measured on another start of the engine than "
+            "speed: the trial was retried or continued later.",
+            "The settings are the same. To be sure of both, measure them again in one session."),
+    }, rows=comparability.processes),
+    Check({
         "comparability.prompts": ("note; doubt for datasets other than random", "The two sides had different prompts.",
             "Give both the same seed, dataset and tokenizer: lengths and contents affect latencies."),
         "comparability.tokenizers": ("doubt", "Prompts were generated with two tokenizers.",

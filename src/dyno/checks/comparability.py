@@ -13,6 +13,7 @@ from dyno.facts.imported import Row, Scalar
 from dyno.facts.load import LOAD, SELDOM, plain
 from dyno.facts.metric import DEFINITIONS, one_meaning, words
 from dyno.measure.estimate import ALLOWED
+from dyno.measure.paired import score_interval
 from dyno.measure.pairs import Group, passes
 from dyno.measure.points import (
     distinct,
@@ -27,6 +28,7 @@ from dyno.measure.points import (
     subject,
     together,
 )
+from dyno.measure.scores import items_of
 from dyno.numbers import change, count, number, percent, setting
 
 WORK, FAR = 0.1, 0.25  # difference in tokens per request
@@ -46,7 +48,11 @@ _FOLLOWS = {
     "pipeline_parallel": ("accelerators",),
     "replicas": ("accelerators", "--base-url"),
 }
-_NOT_A_CHANGE = {*LOAD, *SELDOM, "tokenizer", "model_bytes", "parameters"}
+# How a task was asked: each changes the score without a change of the engine.
+_ASKED = ("task_version", "chat_template", "chat_template_sha", "form", "system", "max_tokens", "gen_kwargs",
+          "in_flight", "lm_eval_version")  # fmt: skip
+_NOT_A_CHANGE = {*LOAD, *SELDOM, *_ASKED, "tokenizer", "model_bytes", "parameters", "limit", "chance", "process",
+                 "group", "samples_of"}  # fmt: skip
 _QUANTIZATION = re.compile(r"[-_.]?(i?q\d\w*|[bf]+p?\d+|int\d|awq|gptq|w\d+a\d+)", re.I)
 
 
@@ -226,9 +232,61 @@ def load(two: Two) -> Iterator[Objection]:
         yield Objection(void("comparability.load", f"Workload or load differ: {_listed(unlike)}."), None)
 
 
+def asked(two: Two) -> Iterator[Finding]:
+    """Were the same questions asked in the same way?"""
+    if two.rows[0].kind != "quality":
+        return
+    names = [name for name in _ASKED if len({plain(v) for v in two.settings(name)}) > 1]
+    sure = all(row.complete for row in two.rows)
+    if unlike := [(n, *two.settings(n)) for n in names if sure or None not in two.settings(n)]:
+        yield doubt("comparability.asked", f"The questions were asked differently: {_listed(unlike)}.")
+    x, y = map(items_of, two.rows)
+    a, b = (len(x), len(y)) if x and y else (row.number("samples") for row in two.rows)
+    if a is None or b is None or (a == b and x.keys() == y.keys()):
+        return
+    limits = _listed([("limit", *two.settings("limit"))]) if len(set(two.settings("limit"))) > 1 else ""
+    both = len(x.keys() & y.keys())
+    which = f"The {count(both)} that both have are compared" if both else "They have none in common"
+    which = "Which ones is unknown" if not (x and y) else which
+    text = f"A has {count(a)} items, B {count(b)}{f' ({limits})' if limits else ''}. {which}."
+    yield doubt("comparability.items", text)
+
+
+def at_chance(two: Two) -> Iterator[Finding]:
+    """A score that guessing reaches says nothing about a loss."""
+    for name, row in zip("AB", two.rows, strict=True):
+        score, chance = row.get("score"), row.number("chance")
+        ends = score_interval(score, row.number("samples"), row.get("stderr")) if score is not None else None
+        if chance is not None and score is not None and ends is not None and ends[0] <= chance:
+            text = f"Side {name} scores {percent(score)}; guessing scores {percent(chance)}."
+            yield doubt("comparability.at_chance", text)
+
+
+def processes(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Did the process that was timed answer the questions?"""
+    timed: dict[tuple[object, ...], set[str]] = {}
+    for row in rows:
+        if row.kind != "quality" and row.engine is not None and row.place is not None:
+            timed.setdefault(_engine_setting(row), set()).add(row.engine.start)
+    others: dict[tuple[object, ...], Row] = {}
+    for row in rows:
+        starts = timed.get(_engine_setting(row)) if row.kind == "quality" and row.place is not None else None
+        if starts and not {*str(row.setting("process") or "").split("; ")} <= starts:
+            others.setdefault(_engine_setting(row), row)
+    if others:
+        named = ", ".join(row.series or row.label for row in others.values())
+        text = f"Speed and quality were measured on different starts of the engine: {named}."
+        yield note("comparability.other_process", text, locations=[row.location for row in others.values()])
+
+
+def _engine_setting(row: Row) -> tuple[object, ...]:
+    place = row.place
+    return () if place is None else (place.study, place.rig, place.engine, str(sorted(place.varying("engine").items())))
+
+
 def requests(two: Two) -> Iterator[Finding]:
     a, b = two.means(requests_of)
-    if a and b and a != b:
+    if a and b and a != b and two.rows[0].kind != "quality":
         yield doubt("comparability.requests", f"A has {count(a)} requests, B {count(b)}.")
 
 
@@ -236,7 +294,11 @@ def prompts(two: Two) -> Iterator[Finding]:
     one, other = ({m.prompts_sha256 for m in group} - {None} for group in (two.a, two.b))
     a, b = two.rows
     tokenizers, datasets, seeds = two.settings("tokenizer"), two.settings("dataset"), two.settings("seed")
-    if all(tokenizers) and tokenizers[0] != tokenizers[1] and not (one and one == other):
+    if a.kind == "quality":
+        if one and other and one != other and items_of(a).keys() == items_of(b).keys():
+            text = "The items have the same names, but some questions or their prompts differ."
+            yield doubt("comparability.prompts", text, "Use the same version, template, examples and seed.")
+    elif all(tokenizers) and tokenizers[0] != tokenizers[1] and not (one and one == other):
         text = f"Prompts were generated with two tokenizers, {tokenizers[0]} and {tokenizers[1]}: their texts differ."
         yield doubt("comparability.tokenizers", text)
     elif all(datasets) and datasets[0] != datasets[1]:

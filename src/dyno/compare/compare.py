@@ -9,17 +9,18 @@ from msgspec.structs import replace
 from dyno.checks import objections
 from dyno.checks.comparability import Two
 from dyno.compare.gate import Gate, judge
+from dyno.compare.scores import score_difference
 from dyno.facts.comparison import CONFIDENCE, Comparison, Difference, Estimate, LeftOut, Pairing, Side, Summary, Word
 from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.imported import Row, RowKind
 from dyno.facts.metric import THROUGHPUTS, better
 from dyno.measure.estimate import ALLOWED, estimates, value_of
+from dyno.measure.paired import POWER
 from dyno.measure.pairs import Group, groups, pair
 from dyno.measure.points import load_of
 from dyno.measure.statistics import quantile, two_sided, welch_df
 from dyno.numbers import setting
 
-POWER = 0.8
 MARGIN = 0.05  # an interval within ± this says that there is no difference to speak of
 _MOST_REPEATS = 100  # that anybody is advised to make
 _MOST_TIMES = 100  # … as many requests as there were
@@ -57,8 +58,14 @@ def compare(
         unpaired_b=[_words(g, matched.several) for g in left[1]],
         findings=findings,
         anyway=anyway,
-        gates=[judge(gate, p, i) for i, p in enumerate(compared) for gate in gates],
+        gates=[judge(gate, compared[i], i) for gate in gates for i in _gated(gate, compared)],
     )
+
+
+def _gated(gate: Gate, compared: Sequence[Pairing]) -> list[int]:
+    """Return the pairings that a gate is about: of scores all tasks together, where they are."""
+    totals = [i for i, p in enumerate(compared) if p.total] if gate.metric == "score" else []
+    return totals or list(range(len(compared)))
 
 
 def _about_the_whole(a: Sequence[Group], b: Sequence[Group], several: Sequence[Group]) -> Iterable[Finding]:
@@ -79,14 +86,15 @@ def _about_the_whole(a: Sequence[Group], b: Sequence[Group], several: Sequence[G
 
 
 def _unlike(a: Sequence[Group], b: Sequence[Group]) -> str:
-    """Of a single one on each side, in what they differ."""
-    if len(a) != 1 or len(b) != 1:
+    """In what they differ: of single ones, or where the nearest ones all differ in the same."""
+    loads_a, loads_b = ([load_of(group[0]) for group in side] for side in (a, b))
+    nearest = [min((list(one.conflicts(other)) for other in loads_b), key=len, default=[]) for one in loads_a]
+    if not nearest or any(unlike != nearest[0] for unlike in nearest) or (len(nearest) > 1 and len(nearest[0]) > 1):
         return ""
-    one, other = load_of(a[0][0]), load_of(b[0][0])
-    absent = "not set" if one.complete and other.complete else "unknown"
+    absent = "not set" if all(load.complete for load in (*loads_a, *loads_b)) else "unknown"
     unlike = [
         f"{name.strip('-').replace('_', ' ')} " + " / ".join(absent if v is None else setting(v) for v in (x, y))
-        for name, x, y in one.conflicts(other)
+        for name, x, y in nearest[0]
     ]
     return f" They differ in {', '.join(unlike)}." if unlike else ""
 
@@ -147,6 +155,7 @@ def _pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str], a
         refused=refused or not known,
         differences=known,
         left_out=left,
+        total=bool(a[0].setting("group") and b[0].setting("group")),
     )
 
 
@@ -191,7 +200,11 @@ def default_metrics(a: Group, b: Group) -> list[str]:
 def differences(a: Group, b: Group, metrics: Sequence[str]) -> list[Difference]:
     """Not decided yet: `decide` gives them their words."""
     one, other = estimates(a, metrics), estimates(b, metrics)
-    return [difference(m, one[m], other[m]) for m in metrics if m in one and m in other]
+    return [
+        (m == "score" and score_difference(a, b)) or difference(m, one[m], other[m])
+        for m in metrics
+        if m in one and m in other
+    ]
 
 
 def difference(metric: str, a: Estimate, b: Estimate) -> Difference:
@@ -281,10 +294,12 @@ def _word(d: Difference, sure: bool) -> Word:
     if d.p is None or d.low is None or d.high is None or d.change is None:
         return d.word
     if d.p <= 1 - CONFIDENCE:
-        way, rises = better(d.metric), d.change > 0
+        way, rises = "lower" if d.lower else better(d.metric), d.change > 0
         if way is None:
             word: Word = "higher" if rises else "lower"
         else:
             word = "better" if rises == (way == "higher") else "worse"
         return word if sure else _PERHAPS[word]
+    if d.points:  # what it could have detected is beside it
+        return "no difference detected"
     return "no difference detected" if d.low >= -MARGIN and d.high <= MARGIN else "inconclusive"

@@ -12,9 +12,9 @@ from dyno.errors import UsageError
 from dyno.facts.comparison import Estimate, GateResult, GateState, Pairing
 from dyno.facts.metric import COUNTS, SPEEDS, STEMS, better, known, metric
 from dyno.measure.statistics import quantile
-from dyno.numbers import change, change_interval, number
+from dyno.numbers import number
 
-_GATE = re.compile(r"\s*([A-Za-z][\w.]*)\s*(<=|>=|<|>)\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\s*(%?)\s*", re.I)
+_GATE = re.compile(r"\s*([A-Za-z][\w.]*)\s*(<=|>=|<|>)\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\s*(%|pt|)\s*", re.I)
 _HOLDS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
@@ -26,6 +26,7 @@ class Gate(msgspec.Struct, frozen=True):
     sign: str
     limit: float  # a share where it is relative, else in the metric's own unit
     relative: bool  # about B's change against A; else about B's value
+    points: bool = False  # about B's score minus A's
 
 
 def parse(text: str) -> Gate:
@@ -33,18 +34,21 @@ def parse(text: str) -> Gate:
     if not match:
         raise UsageError(
             f"--gate {text!r}: write METRIC<LIMIT, such as 'p99_ttft_ms<5%' (B may be up to 5 % above A), "
-            "'p99_ttft_ms<200' (B's own value), 'output_throughput>-5%' or 'failed<=0'. Quote it for the shell."
+            "'p99_ttft_ms<200' (B's own value), 'output_throughput>-5%', 'score>-1pt' (B may score up to 1 point less) "
+            "or 'failed<=0'. Quote it for the shell."
         )
-    name, sign, limit, percent = match.groups()
+    name, sign, limit, unit = match.groups()
     check_metric(name, "--gate")
     way = better(name)
-    if percent and way is not None and (way == "lower") != (sign[0] == "<"):
-        turned = f"{name}{'<' if way == 'lower' else '>'}{abs(float(limit)) * (1 if way == 'lower' else -1):g}%"
+    if unit == "pt" and name != "score":
+        raise UsageError(f"--gate {text!r}: only a score has points. Write '{text.replace('pt', '%')}'.")
+    if unit and way is not None and (way == "lower") != (sign[0] == "<"):
+        turned = f"{name}{'<' if way == 'lower' else '>'}{abs(float(limit)) * (1 if way == 'lower' else -1):g}{unit}"
         raise UsageError(
             f"--gate {text!r}: {name} is better when it is {way}, so this holds B back from getting better. For 'not "
             f"worse by more than that', write '{turned}'."
         )
-    return Gate(text, name, sign, float(limit) / (100 if percent else 1), bool(percent))
+    return Gate(text, name, sign, float(limit) / (100 if unit else 1), bool(unit), unit == "pt")
 
 
 def check_metric(name: str, flag: str) -> None:
@@ -71,12 +75,16 @@ def _judge(gate: Gate, pairing: Pairing) -> tuple[GateState, str]:
         return "undecided", f"left out ({why})"
     if not gate.relative:
         return _judge_value(gate, d.b)
-    if d.change is None:
+    if gate.points and not d.points:
+        return "undecided", "points need scores from 0 to 1"
+    # A difference of scores as a share of A, where the gate has %.
+    scale = d.a.value if d.points and not gate.points else 1.0
+    if d.change is None or not scale:
         return "undecided", f"A is {d.a.value:g}, so there is no change in %"
-    text = change(d.change)
     if d.low is None or d.high is None:
-        return _state(gate, d.change, None), f"{text}, {d.word}"
-    return _state(gate, d.change, (d.low, d.high)), f"{text} (95 %: {change_interval(d.low, d.high)})"
+        return _state(gate, d.change / scale, None), f"{d.change_words}, {d.word}"
+    ends = d.low / scale, d.high / scale
+    return _state(gate, d.change / scale, ends), f"{d.change_words} (95 %: {d.interval_words})"
 
 
 def _judge_value(gate: Gate, b: Estimate) -> tuple[GateState, str]:

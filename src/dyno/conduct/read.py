@@ -116,7 +116,8 @@ def _without_copies(rows: Sequence[Row], runs: set[tuple[object, ...]]) -> list[
     """Without runs that were read from a copy of their folder: they began at the same moment and took as long."""
     out = []
     for row in rows:
-        mark = (row.setting("date"), row.label, row.setting("repeat"), row.get("duration_s"), row.prompts_sha256)
+        task = tuple(map(row.setting, ("task", "metric", "filter")))
+        mark = (row.setting("date"), row.label, row.setting("repeat"), row.get("duration_s"), row.prompts_sha256, task)
         if mark not in runs:
             out.append(row)
         runs.add(mark)

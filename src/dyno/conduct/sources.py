@@ -14,7 +14,8 @@ from dyno.facts.imported import Document, Row, Unread
 from dyno.facts.record import Record
 from dyno.facts.study import PlannedTrial
 from dyno.report.timeline import Detail, bars_of_records, bars_of_samples, moments
-from dyno.store.rows import read_row, row_without
+from dyno.results.tools.lm_eval import results_beside
+from dyno.store.rows import read_row, read_rows, row_without
 from dyno.store.run import Run
 from dyno.store.shelf import Shelf, find, kind_of, look_around, trial_folders
 from dyno.store.study import StudyFolder, failure_of
@@ -50,7 +51,8 @@ def spread(words: Iterable[str]) -> Iterator[str]:
             continue
         inside = [p for p in sorted(path.iterdir()) if not p.name.startswith(".")]
         if some := [str(p) for p in inside if p.is_file()]:
-            yield from (file for file in some if Path(file).name != "about.toml")
+            # lm-eval's single items are read with the results that they lie beside.
+            yield from (p for p in some if Path(p).name != "about.toml" and results_beside(Path(p)) is None)
         else:  # a folder of such folders
             yield from spread(str(p) for p in inside if p.is_dir())
 
@@ -154,7 +156,7 @@ def _source(word: str, path: Path, folders: list[Path], studies: Sequence[Path],
         run = Run(folder)
         try:
             if run.whole:
-                rows.append(read_row(run, samples))
+                rows += read_rows(run, samples)
                 continue
             failure = failure_of(run)
         except StoreError as e:
@@ -177,6 +179,8 @@ def detail(row: Row) -> Detail | None:
     if row.form != "run":
         samples = row.samples
         return None if samples is None else Detail(row, bars_of_samples(samples), len(samples.starts_s))
+    if row.kind == "quality":  # read with its answers
+        return Detail(row)
     run = Run(Path(row.file))
     full = read_row(run)
     if row.kind != "serve" or not run.records_path.exists():

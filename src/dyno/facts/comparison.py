@@ -6,7 +6,8 @@ import msgspec
 
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.load import Scalar
-from dyno.numbers import percent
+from dyno.facts.quality import PairedDifference
+from dyno.numbers import change, change_interval, percent, points, points_interval
 
 CONFIDENCE = 0.95
 # Deviation from run to run, as a share of a figure, that no machine stays below for long, however well a few repeats
@@ -15,7 +16,7 @@ LEAST = 0.005
 LEAST_VARIATION = f"assuming run-to-run variation of at least {percent(LEAST)}"
 
 # How it is known how far a figure may be off. shared: a single run, assumed to vary as the other side's repeats do.
-Basis = Literal["repeats", "shared", "requests", "iterations", "slices", "deviation", "stderr", ""]
+Basis = Literal["repeats", "shared", "requests", "iterations", "slices", "deviation", "stderr", "items", ""]
 # Of B against A. higher, lower: where neither way is better.
 Word = Literal[
     "better", "worse", "perhaps better", "perhaps worse", "higher", "lower", "perhaps higher", "perhaps lower",
@@ -45,7 +46,7 @@ class Difference(msgspec.Struct, frozen=True):
     a: Estimate
     b: Estimate
     word: Word
-    change: float | None = None  # B ÷ A − 1; None: A is 0
+    change: float | None = None  # B ÷ A − 1, of scores from 0 to 1 B − A; None: A is 0
     low: float | None = None  # of the 95 % interval
     high: float | None = None
     smallest: float | None = None  # difference that would have been found in four of five such comparisons
@@ -53,6 +54,21 @@ class Difference(msgspec.Struct, frozen=True):
     more_requests: int | None = None  # of each side, until a difference of this size would be found
     more_repeats: int | None = None
     why: str = ""  # there is no interval: why, in words
+    paired: PairedDifference | None = None  # of scores of the same items
+    lower: bool = False  # of a score that is better when it is lower
+    points: bool = False  # of scores from 0 to 1: change, low, high and smallest are differences, not shares
+
+    @property
+    def change_words(self) -> str:
+        return points(self.change, signed=True) if self.points else change(self.change)
+
+    @property
+    def interval_words(self) -> str:
+        return points_interval(self.low, self.high) if self.points else change_interval(self.low, self.high)
+
+    @property
+    def smallest_words(self) -> str:
+        return points(self.smallest) if self.points else percent(self.smallest)
 
 
 class LeftOut(msgspec.Struct, frozen=True):
@@ -80,6 +96,7 @@ class Pairing(msgspec.Struct, frozen=True):
     refused: bool = False
     differences: list[Difference] = []
     left_out: list[LeftOut] = []  # figures that mean different things on the two sides
+    total: bool = False  # scores of several tasks together
 
 
 class GateResult(msgspec.Struct, frozen=True):

@@ -273,6 +273,11 @@ class EngineFacts(msgspec.Struct, frozen=True):
     resident_bytes: int | None = None  # its processes in the machine's memory then; None in a container
     models: dict[str, ModelOrigin] = {}  # by their names in the setting, those that dyno fetched or made
 
+    @property
+    def start(self) -> str:
+        """Tell one start of an engine from another: by its ports, and how long it took."""
+        return " ".join([*(str(launch.port) for launch in self.launches), f"{self.ready_s} s"])
+
 
 def valued(args: Sequence[str], *names: str) -> str | None:
     """Return the value of the last of these flags in a command line: `-c 4096`, `--ctx-size=4096`."""

@@ -53,6 +53,7 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     errors: list[str] = []  # '' where there was none
     latencies_ms: list[float] = []  # of iterations
     speeds: list[float] = []  # tokens/s of repetitions
+    scores: dict[str, float] = {}  # of a quality test, by item
 
 
 def place(file: str, line: int) -> str:

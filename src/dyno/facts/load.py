@@ -129,7 +129,8 @@ LOADS = (*LEVELS, "requests")
 AXES = (*LEVELS, "context", "requests")
 COUNTED = "num_prompts"  # the load where nothing paces requests, else only how long it took
 LENGTHS = ("input_len", "output_len")
-LOAD = tuple(name for name in KEYS if name not in ("requests", "context"))  # as a result's settings name them
+# As a result's settings name them. A limit of items is not another load: the items of both sides are compared.
+LOAD = tuple(name for name in KEYS if name not in ("requests", "context", "limit"))
 # A run of dyno's own has these or they were not set. Other tools' files seldom have them: they can conflict, no more.
 SELDOM = ("--random-prefix-len", "--dataset-path", "--duration", "burstiness", "--ramp-up-strategy",
           "--ramp-up-start-rps", "--ramp-up-end-rps")  # fmt: skip

@@ -18,6 +18,7 @@ class Contender(msgspec.Struct, frozen=True):
     low: float | None = None  # of the 95 % interval
     high: float | None = None
     word: str = ""  # how sure the lead is
+    points: bool = False  # the lead is a difference of scores
 
 
 class Standing(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from dyno.facts.comparison import CONFIDENCE, LEAST_VARIATION, Comparison, Diffe
 from dyno.facts.finding import Finding
 from dyno.facts.load import Load
 from dyno.facts.metric import latency, words
-from dyno.numbers import UNKNOWN, change, change_interval, count, many, number, percent
+from dyno.numbers import UNKNOWN, count, many, number, percent, points
 from dyno.report.block import finding_lines
 from dyno.report.table import Table, markdown, terminal, text_table
 from dyno.screen import styled, verdict_style, wrapped
@@ -20,6 +20,7 @@ _BY = {
     "slices": "over slices of time",
     "deviation": "by the printed deviation",
     "stderr": "by the printed standard error",
+    "items": "paired by item",
 }
 # Of each the first that there is: the columns of the overview.
 _MAIN = (
@@ -62,7 +63,7 @@ def _lines(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
             yield from wrapped(f"Only in {name}, not compared: {'; '.join(left)}.")
     if everywhere:
         yield ""
-        yield f"For {_all(c.pairings)} loads:"
+        yield f"For {_all(c.pairings)} {_noun(c)}s:"
         yield from _findings(everywhere, as_markdown)
     if several and not details:
         yield from _gathered(c, everywhere, as_markdown)
@@ -80,21 +81,21 @@ def _lines(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
 def _overview(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
     loads, common = _loads(c)
     if common:
-        yield f"All loads: {common}"
+        yield f"All {_noun(c)}s: {common}"
         yield ""
     shown = [{d.metric: d for d in p.differences} for p in c.pairings]
     metrics = list(dict.fromkeys(name for by_name in shown for name in by_name))
     if len(metrics) > len(_MAIN):
         main = [next((name for name in names if name in metrics), "") for names in _MAIN]
         metrics = list(filter(None, main)) or metrics[: len(_MAIN)]
-    rows = [
-        [load, *(_change(by_name.get(m)) for m in metrics), _in_words(p.word, p)]
-        for load, by_name, p in zip(loads, shown, c.pairings, strict=True)
-    ]
-    table = text_table(
-        ["load", *map(words, metrics), "B is"], rows, range(1, len(metrics) + 1), keep=(len(metrics) + 1,)
-    )
-    yield from _table(table, as_markdown)
+    if _noun(c) == "task" and metrics == ["score"]:
+        titles = ["task", "A", "B", "change", "detectable", "items", "needed"]
+        cells = [_score_cells(by_name.get("score")) for by_name in shown]
+    else:
+        titles = ["load", *map(words, metrics)]
+        cells = [[_change(by_name.get(m)) for m in metrics] for by_name in shown]
+    rows = [[load, *some, _in_words(p.word, p)] for load, some, p in zip(loads, cells, c.pairings, strict=True)]
+    yield from _table(text_table([*titles, "B is"], rows, range(1, len(titles)), keep=(len(titles),)), as_markdown)
     yield ""
     more = "" if details else " --details shows every figure."
     differences = [d for p in c.pairings for d in p.differences]
@@ -107,6 +108,21 @@ def _overview(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
         least = f" ({LEAST_VARIATION})" if repeated else ""
         about = f"Change of B against A, ± its 95 % interval{least}. {corrected}"
     yield from _item(f"{about}{more}", as_markdown)
+
+
+def _score_cells(d: Difference | None) -> list[str]:
+    if d is None:
+        return [UNKNOWN] * 6
+    pairs = d.paired
+    items = [
+        count(pairs.items) if pairs else UNKNOWN,
+        count(_rounded(pairs.items_needed)) if pairs and pairs.items_needed else UNKNOWN,
+    ]
+    return [number(d.a.value), number(d.b.value), _change(d), d.smallest_words, *items]
+
+
+def _noun(c: Comparison) -> str:
+    return "task" if all(p.kind == "quality" for p in c.pairings) else "load"
 
 
 def _loads(c: Comparison) -> tuple[list[str], str]:
@@ -130,9 +146,9 @@ def _change(d: Difference | None) -> str:
     if d is None or d.change is None:
         return UNKNOWN
     if d.low is None or d.high is None:
-        return change(d.change)
+        return d.change_words
     reach = percent(max(d.high - d.change, d.change - d.low)).removesuffix(" %")
-    return f"{change(d.change)} ± {reach}"
+    return f"{d.change_words} ± {reach}"
 
 
 def _all(some: Collection[object]) -> str:
@@ -152,9 +168,9 @@ def _gathered(c: Comparison, elsewhere: Sequence[Finding], as_markdown: bool) ->
                 own.setdefault(f.code, {}).setdefault(load, f)
     for by_load in own.values():
         load, first = next(iter(by_load.items()))
-        rest = f", and at {many(len(by_load) - 1, 'more load')}" if len(by_load) > 1 else ""
+        rest = f", and at {many(len(by_load) - 1, f'more {_noun(c)}')}" if len(by_load) > 1 else ""
         yield ""
-        yield f"For {_all(by_load)} loads:" if 1 < len(by_load) == len(c.pairings) else f"At {load}{rest}:"
+        yield f"For {_all(by_load)} {_noun(c)}s:" if 1 < len(by_load) == len(c.pairings) else f"At {load}{rest}:"
         yield from _findings([first], as_markdown)
 
 
@@ -211,7 +227,7 @@ def _side(side: Side) -> str:
 def _row(d: Difference) -> list[str]:
     unit = " ms" if latency(d.metric) else ""
     values = [number(d.a.value), number(d.b.value)]
-    sizes = [change(d.change), change_interval(d.low, d.high), percent(d.smallest)]
+    sizes = [d.change_words, d.interval_words, d.smallest_words]
     return [words(d.metric) + unit, *values, *sizes, d.word]
 
 
@@ -229,7 +245,8 @@ def sentences(p: Pairing, figures: int) -> Iterator[str]:
         yield f"Perhaps: {some}. Inconclusive after correction for {figures} figures: {by_chance}."
     measured = [d for d in p.differences if d.smallest is not None]
     if same := [d for d in measured if d.word == "no difference detected"]:
-        yield f"No difference detected: {_names(same)}."
+        limits = "; ".join(filter(None, map(_detectable, same)))
+        yield f"No difference detected: {_names(same)}{f' ({limits})' if limits else ''}."
     unclear = [d for d in measured if d.word == "inconclusive"]
     ways = dict.fromkeys(map(_more, unclear))
     if listed := [f"{_names([d for d in unclear if _more(d) == way])} ({way})" for way in ways]:
@@ -265,6 +282,15 @@ def _more(d: Difference) -> str:
     return f"a difference this small takes {' or '.join(ways)} per side"
 
 
+def _detectable(d: Difference) -> str:
+    """Of scores: what these items could have shown, and how many would settle it."""
+    if not d.points or d.smallest is None:
+        return ""
+    more = d.paired.items_needed if d.paired is not None else None
+    settle = f"; about {count(_rounded(more))} items would settle a difference of this size" if more else ""
+    return f"smallest detectable: {points(d.smallest)}{settle}"
+
+
 def _rounded(n: int) -> int:
     """To two digits: more would be pretended."""
     unit = int(10 ** max(len(str(n)) - 2, 0))
@@ -278,7 +304,7 @@ def _gate(c: Comparison, results: Sequence[GateResult], as_markdown: bool) -> It
     """One line where a gate holds at all loads, else one for each load at which it doesn't."""
     failing = [g for g in results if g.state != "held"]
     if not failing and len(results) > 1:
-        yield from _item(f"gate {results[0].gate}: holds at {_all(results)} loads.", as_markdown)
+        yield from _item(f"gate {results[0].gate}: holds at {_all(results)} {_noun(c)}s.", as_markdown)
         return
     for g in failing or results:
         where = f" at {_loads(c)[0][g.pairing]}" if len(c.pairings) > 1 else ""

@@ -13,7 +13,7 @@ from dyno.facts.load import LOADS, span
 from dyno.facts.metric import THROUGHPUTS, better, metric
 from dyno.facts.report import Best, Contender, Standing, Words
 from dyno.measure.points import named
-from dyno.numbers import change, change_interval, count, many, money, number, percent
+from dyno.numbers import count, many, money, number, percent
 from dyno.report.target import (
     FEW,
     SMALL,
@@ -214,11 +214,13 @@ def _about(contest: Contest) -> str:
 def _how_sure(d: Difference, word: str) -> str:
     if d.change is None or d.low is None or d.high is None:
         return f"{word}: {d.why}" if d.why else word
-    return f"{word}, {change(d.change)} (95 %: {change_interval(d.low, d.high)}, {_basis(d)})"
+    return f"{word}, {d.change_words} (95 %: {d.interval_words}, {_basis(d)})"
 
 
 def _basis(d: Difference) -> str:
     sides = (d.a.by, d.b.by)
+    if d.points:
+        return "paired by item" if d.paired is not None else "by the standard errors"
     if sides == ("repeats", "repeats"):
         return "over repeats"
     return "one side was run once" if "repeats" in sides else "within single runs; run-to-run variation is unknown"
@@ -313,7 +315,7 @@ def _sure(judged: Sequence[Judged]) -> str:
     sure = {"real": "The difference is real", "inconclusive": "Inconclusive"}
     if len(judged) > 1:
         return f"{sure.get(j.word, 'No difference detected')}{each}."
-    interval = f"95 % interval {change_interval(d.low, d.high)}, {_basis(d)}"
+    interval = f"95 % interval {d.interval_words}, {_basis(d)}"
     corrected = f" after correction for {j.figures} figures" if d.word.startswith("perhaps") else ""
     return f"{sure.get(j.word, 'Difference')}{corrected}: {interval}."
 
@@ -327,7 +329,7 @@ def _standing(main: Judged, judge: _Judge) -> Standing:
         j = main if other is main.other else judge(contest, other)
         d = j.difference
         rows.append(Contender(other.id, d.change if d else None, d.low if d else None, d.high if d else None,
-                              j.word or "not comparable"))  # fmt: skip
+                              j.word or "not comparable", d is not None and d.points))  # fmt: skip
     return Standing(contest.metric, contest.about, rows, len(others) + 1 - len(rows))
 
 

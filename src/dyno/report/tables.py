@@ -11,7 +11,7 @@ from dyno.facts.imported import RowKind, Scalar
 from dyno.facts.load import KEYS, LOAD, Key
 from dyno.facts.metric import METRICS, SAMPLED, TOKEN_THROUGHPUTS, meanings, metric
 from dyno.facts.report import PER, AuthorsTable, Contender, Report
-from dyno.numbers import UNKNOWN, change, count, currency, money, number, setting
+from dyno.numbers import UNKNOWN, change, count, currency, money, number, points, setting
 from dyno.report import per
 from dyno.report.table import Cell, Column, Line, Table, figure_interval, figure_text
 from dyno.report.target import limit_words
@@ -67,7 +67,7 @@ def answer(report: Report) -> Table | None:
 
 
 def _lead(c: Contender) -> Cell:
-    return _UNKNOWN if not c.word else Cell(change(c.lead), c.lead, c.word)
+    return _UNKNOWN if not c.word else Cell(points(c.lead, signed=True) if c.points else change(c.lead), c.lead, c.word)
 
 
 # ---- results ----

@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, stdev
 from typing import Final, Literal, TypeVar
 
 import msgspec
@@ -145,6 +146,22 @@ class Draft:
             series=shown("", self.series)[:_LONGEST], samples=self.samples, findings=self.findings,
             estimates=self.estimates, prompts_sha256=self.prompts_sha256, rig=self.rig,
         )  # fmt: skip
+
+
+def scored(tool: str, file: str, line: int, test: tuple[str, str, str], scores: Sequence[tuple[str, float]]) -> Draft:
+    """The row of a quality test from its single items. `test`: task, metric and filter. `scores`: by item."""
+    draft = Draft("quality", tool, file, line)
+    values = [score for _, score in scores]
+    figures = {"score": fmean(values), "completed": float(len(values))}
+    if len(values) > 1:
+        figures["stderr"] = stdev(values) / math.sqrt(len(values))
+    draft.figures = {name: Figure(value, line) for name, value in figures.items()}
+    draft.samples = Samples(scores=dict(scores))
+    draft.label = test[0]
+    for name, word in zip(("task", "metric", "filter"), test, strict=True):
+        draft.set(name, word, line)
+    draft.set("samples", len(values), line)
+    return draft
 
 
 def rows_of(drafts: Iterable[Draft]) -> Read:

@@ -18,6 +18,7 @@ from dyno.results.tools import (
     llama_bench,
     llmperf,
     lm_eval,
+    mmlu_pro,
     sglang,
     vllm,
 )
@@ -25,6 +26,7 @@ from dyno.results.tools import (
 _PREAMBLE: Final = 64 << 10
 _JSON_LINE: Final = re.compile(rb'^(?:\[\s*(?=\{)|\{\s*(?="))', re.M)
 _BEHIND: Final = ("llama-bench json", "llama-batched-bench jsonl", "vllm serve json", "sglang jsonl")
+_STRANGE: Final = "JSON from an unknown tool"
 _MOST: Final = 100  # remarks on one file that are kept
 
 
@@ -48,6 +50,8 @@ KINDS: Final = (
     Kind("aiperf records", aiperf.is_record, aiperf.records, whole=True),
     Kind("guidellm json", guidellm.is_report, guidellm.reports),
     Kind("lm-eval json", lm_eval.is_results, lm_eval.results),
+    Kind("lm-eval samples", lm_eval.is_sample, lm_eval.samples, whole=True),
+    Kind("mmlu-pro json", mmlu_pro.is_answer, mmlu_pro.answers, whole=True),
     Kind("inference-benchmarker json", inference_benchmarker.is_report, inference_benchmarker.reports),
     Kind("inferencex json", vllm.is_inferencex, vllm.inferencex),
     Kind("llmperf json", llmperf.is_summary, llmperf.summary),
@@ -111,9 +115,9 @@ def _json(file: str, data: bytes) -> Document | None:
         if content.broken > max(2, len(content.values)):
             return None  # a log that has objects in it
         line = content.values[0].line if content.values else 1
-        unread = [*unread, Unread(line, _strange(strange), "file" if holds_numbers(data) else "")]
+        unread = [*unread, Unread(line, _STRANGE, "file" if holds_numbers(data) else "")]
     else:
-        unread = unread + [Unread(value.line, _strange([value]), "lines") for value in strange if value.size > 2]
+        unread = unread + [Unread(value.line, _STRANGE, "lines") for value in strange if value.size > 2]
     rows.sort(key=lambda row: row.line)
     return Document(file, next(iter(known), "json"), rows, unread=_capped(unread))
 
@@ -128,12 +132,6 @@ def _objects(values: Iterable[Value]) -> Iterable[Value]:
             if not item.is_object:
                 break  # of numbers or of texts: no result
             yield item
-
-
-def _strange(values: list[Value]) -> str:
-    if values and lm_eval.is_samples(values[0]):
-        return "single samples from lm-eval; its results_*.json has the scores"
-    return "JSON from an unknown tool"
 
 
 def _capped(unread: list[Unread]) -> list[Unread]:

@@ -6,6 +6,7 @@ every comparison is false.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
 from statistics import stdev
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.imported import Figure, Row, RowKind, Samples, Scalar, Setting
 from dyno.facts.metric import definition
 from dyno.facts.offline import Iteration, OfflineSummary
+from dyno.facts.quality import ItemAnswer, QualitySpec, QualitySummary, TaskScore
 from dyno.facts.record import Record
 from dyno.facts.rig import Rig
 from dyno.facts.spread import Distribution, Latency, Spread
@@ -27,6 +29,7 @@ from dyno.measure import timing
 from dyno.measure.cost import hour
 from dyno.measure.offline import micro_sample, times_ms
 from dyno.measure.points import ENGINE
+from dyno.measure.scores import with_total
 from dyno.measure.timing import Span
 from dyno.store.run import Manifest, Run
 from dyno.units import NS_PER_MS, NS_PER_S, seconds
@@ -49,8 +52,17 @@ _ABSENT = {
 Settings = dict[str, Scalar | None]
 
 
+def read_rows(run: Run, samples: bool = True) -> list[Row]:
+    """A finished run: one row, or, of a quality test, one of each task and metric."""
+    result = run.result()
+    if result.quality is None:
+        return [read_row(run, samples)]
+    answers = run.answers(result.quality.passes[0].concurrency)
+    return quality_rows(str(run.path), run.manifest(), result, run.engine(), answers)
+
+
 def read_row(run: Run, samples: bool = True) -> Row:
-    """A finished run. `samples`: with its single requests, where they were stored."""
+    """A finished run with one result. `samples`: with its single requests, where they were stored."""
     manifest, result = run.manifest(), run.result()
     if result.summary is None and result.offline is None:
         raise StoreError(f"{run.summary_path} has no figures: it is damaged.")
@@ -66,19 +78,9 @@ def row_of(
 ) -> Row:  # fmt: skip
     """`records`: of a serving benchmark, `iterations`: of the others, warm-ups too; without them, no samples."""
     trial, place = manifest.trial, manifest.place
-    url = trial.target.base_url
-    rig = manifest.rig if not url or Url(url).local else None  # else the server runs elsewhere
+    rig = _rig(manifest)
     measured = [i for i in iterations if not i.warmup]
-    settings = {
-        **_load(trial),
-        **_engine(manifest, engine),
-        **_machine(rig, result, place),
-        "tokenizer": manifest.tokenizer,
-        "tool_version": manifest.dyno or None,
-        "date": manifest.started or None,
-        "verdict": result.verdict,
-        "repeat": place.repeat if place is not None and place.repeats > 1 else None,
-    }
+    settings = {**_load(trial), **_circumstances(manifest, result, engine)}
     if result.offline is not None:
         figures, samples = _of_offline(result.offline, trial, measured), _of_iterations(trial, measured)
     else:
@@ -89,6 +91,61 @@ def row_of(
         trial, place, file, settings, figures=figures, samples=samples, findings=result.findings, rig=rig,
         prompts_sha256=manifest.workload_sha256, result=result, engine=engine,
     )  # fmt: skip
+
+
+def quality_rows(
+    file: str, manifest: Manifest, result: Result, engine: EngineFacts | None, answers: Sequence[ItemAnswer]
+) -> list[Row]:
+    """A row of each score, and one of all tasks. `answers`: of the first pass, which gives the scores."""
+    trial, summary = manifest.trial, result.quality
+    assert trial.quality is not None and summary is not None
+    by_score: dict[tuple[str, str, str], list[ItemAnswer]] = {}
+    for answer in answers:
+        by_score.setdefault((answer.task, answer.metric, answer.filter), []).append(answer)
+    about = {**_circumstances(manifest, result, engine), **_asked(trial.quality, summary)}
+    rows = []
+    for score in summary.scores:
+        items = by_score.get((score.task, score.metric, score.filter), [])
+        failed = sum(answer.error is not None for answer in items)
+        values = {"score": score.score, "stderr": score.stderr, "completed": score.items - failed, "failed": failed}
+        prompts = sha256("".join(sorted(answer.prompt_sha256 for answer in items)).encode()).hexdigest()
+        rows.append(_row(
+            trial, manifest.place, file, about | _task(score, trial.quality),
+            figures={name: Figure(float(value), 0) for name, value in values.items() if value is not None},
+            samples=Samples(scores={answer.item: answer.score for answer in items}),
+            findings=result.findings, rig=_rig(manifest), prompts_sha256=prompts if items else None, result=result,
+            engine=engine,
+        ))  # fmt: skip
+    return with_total(rows)
+
+
+def _asked(spec: QualitySpec, summary: QualitySummary) -> Settings:
+    return {
+        "limit": spec.limit,
+        "form": summary.form,
+        "seed": spec.seed,
+        "max_tokens": spec.max_tokens,
+        "system": spec.system,
+        "gen_kwargs": str(spec.gen_kwargs) if spec.gen_kwargs else None,
+        "chat_template": spec.chat_template or None,
+        "chat_template_sha": summary.template_sha256,
+        "in_flight": summary.passes[0].concurrency,
+        "process": summary.process,
+        "lm_eval_version": summary.tools.get("lm-eval"),
+    }
+
+
+def _task(score: TaskScore, spec: QualitySpec) -> Settings:
+    return {
+        "task": score.task,
+        "metric": score.metric,
+        # Built-in tasks have no filter, and their choices are another test.
+        "filter": score.filter or ("choices" if spec.choices else None),
+        "n_shot": score.n_shot,
+        "task_version": score.version or None,
+        "samples": score.items,
+        "chance": score.chance,
+    }
 
 
 def row_without(planned: PlannedTrial, file: str, failure: str) -> Row:
@@ -191,6 +248,24 @@ def _flags(args: Sequence[str]) -> dict[str, Scalar]:
         else:
             loose.append(arg)
     return out | ({"args": " ".join(loose)} if loose else {})
+
+
+def _circumstances(manifest: Manifest, result: Result, engine: EngineFacts | None) -> Settings:
+    place = manifest.place
+    return {
+        **_engine(manifest, engine),
+        **_machine(_rig(manifest), result, place),
+        "tokenizer": manifest.tokenizer,
+        "tool_version": manifest.dyno or None,
+        "date": manifest.started or None,
+        "verdict": result.verdict,
+        "repeat": place.repeat if place is not None and place.repeats > 1 else None,
+    }
+
+
+def _rig(manifest: Manifest) -> Rig | None:
+    url = manifest.trial.target.base_url
+    return manifest.rig if not url or Url(url).local else None  # else the server runs elsewhere
 
 
 def _machine(rig: Rig | None, result: Result, place: Place | None) -> Settings:

@@ -18,6 +18,7 @@ from dyno.facts.correctness import Correctness
 from dyno.facts.engine import EngineFacts
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Iteration
+from dyno.facts.quality import ItemAnswer
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.rig import Peaks, Rig
 from dyno.facts.study import Place
@@ -159,6 +160,13 @@ class Run:
     def iterations(self) -> Iterator[Iteration]:
         """Those of an offline trial. One that was cut in the middle of a line is left out."""
         return _lines(self.iterations_path, Iteration, cut=True) if self.iterations_path.exists() else iter(())
+
+    def answers_path(self, concurrency: int) -> Path:
+        return self.path / f"answers-{concurrency}.jsonl"
+
+    def answers(self, concurrency: int) -> list[ItemAnswer]:
+        path = self.answers_path(concurrency)
+        return list(_lines(path, ItemAnswer)) if path.exists() else []
 
     def write_result(self, result: Result) -> None:
         write(self.summary_path, pretty(result))

@@ -1,11 +1,15 @@
-"""lm-eval's scores, one row per task and metric: results_*.json, and its Markdown table."""
+"""lm-eval's scores, one row per task and metric: results_*.json, samples_*.jsonl, and its Markdown table."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
 from typing import Final, Literal
 
+from msgspec.structs import replace
+
 from dyno.facts.imported import DocumentCell, DocumentTable, Figure, Row, Setting
-from dyno.results.draft import Draft
+from dyno.results.draft import Draft, scored
 from dyno.results.json_text import Value
 from dyno.results.printed import printed
 from dyno.secrets import shown
@@ -24,6 +28,9 @@ _SETTINGS: Final = {
     "model_name": "model", "config.model_sha": "revision", "lm_eval_version": "tool_version", "date": "date",
     "chat_template_sha": "chat_template_sha",
 }  # fmt: skip
+_SAMPLES: Final = re.compile(r"samples_(.+)_(\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl")
+_SAMPLE: Final = {"doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "doc_hash",
+                  "prompt_hash", "target_hash"}  # fmt: skip
 _PAIR: Final = re.compile(r",(?=\s*\w[\w.-]*=)")
 
 
@@ -37,7 +44,7 @@ def is_results(value: Value) -> bool:
     return first is not None and any("," in key and field.digits for key, field in first.fields.items())
 
 
-def is_samples(value: Value) -> bool:
+def is_sample(value: Value) -> bool:
     return value.has("doc_id", "resps", "target")
 
 
@@ -91,6 +98,55 @@ def _args(draft: Draft, args: Value) -> None:
             if text in ("True", "False"):
                 scalar = text == "True"
             draft.set(_ARGS.get(key, key), scalar, args.line, "namespace")
+
+
+# ---- single items, which --log_samples writes beside the results ----
+
+
+def samples(values: Sequence[Value], file: str) -> Iterator[Draft]:
+    """The scores of a task, calculated from its items: the task is in the file's name."""
+    match = _SAMPLES.fullmatch(file)
+    task = match[1] if match else file.partition(".")[0]
+    scores: dict[tuple[str, str, str], dict[str, float]] = {}
+    prompts: dict[tuple[str, str, str], list[str]] = {}
+    for value in values:
+        named = value.get("metrics")
+        metrics = (named and named.decoded(list[str])) or [n for n in value.fields if n not in _SAMPLE]
+        for metric in metrics:
+            score = value.get(metric)
+            if score is not None and (number := score.number) is not None:
+                test = task, metric, value.text_of("filter") or "none"
+                scores.setdefault(test, {})[str(value.fields["doc_id"].scalar)] = number
+                prompts.setdefault(test, []).append(value.text_of("prompt_hash") or "")
+    for test, items in scores.items():
+        draft = scored("lm-eval", file, values[0].line, test, list(items.items()))
+        draft.prompts_sha256 = sha256("".join(sorted(prompts[test])).encode()).hexdigest()
+        yield draft
+
+
+def results_beside(path: Path) -> Path | None:
+    """Return the results file that a samples file belongs to, by its time; None: there is none."""
+    match = _SAMPLES.fullmatch(path.name)
+    results = path.with_name(f"results_{match[2]}.json") if match else path
+    return results if match and results.is_file() else None
+
+
+def samples_beside(path: Path) -> list[Path]:
+    """Return the samples files of a results file."""
+    return [p for p in sorted(path.parent.glob("samples_*.jsonl")) if results_beside(p) == path]
+
+
+def with_samples(rows: Sequence[Row], items: Sequence[Row]) -> list[Row]:
+    """Add the scores of single items to the rows of the same task, metric and filter."""
+
+    def test(row: Row) -> list[object]:
+        return [row.setting(name) for name in ("task", "metric", "filter")]
+
+    def joined(row: Row) -> Row:
+        one = next((r for r in items if test(r) == test(row)), None)
+        return row if one is None else replace(row, samples=one.samples, prompts_sha256=one.prompts_sha256)
+
+    return [joined(row) for row in rows]
 
 
 # ---- its Markdown table: a task's name is on its first line only ----
