@@ -1,9 +1,8 @@
 """The same small model on three engines on this machine, measured alike: llama.cpp, vLLM's CPU build, transformers.
 
-dyno's own model (a GGUF made from a seed) is written once more with the very same weights as a Hugging Face folder, and
-that it is the same model is shown first: what llama.cpp continues some prompts with, transformers must find likeliest.
-The weights are noise of 16 bits. llama.cpp has them as they lie in the F16 file; the F32 file and the folder hold the
-same values in 32 bits, and in these the other two reckon. Threads are as many as each engine takes by itself.
+dyno's own model is a Hugging Face folder, and llama.cpp's GGUF is made from it. That it is the same model is checked
+first: the tokens that llama.cpp continues some prompts with must be transformers' likeliest. vLLM and transformers
+calculate in 32 bits, llama.cpp in 16 and in 32. Each engine chooses its number of threads.
 
     python bench/engines.py                   the table; engines that aren't installed are left out, and named
     python bench/engines.py --runs runs       keep the run folders
@@ -11,16 +10,12 @@ same values in 32 bits, and in these the other two reckon. Threads are as many a
 
 import argparse
 import json
-import shutil
-import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 
 from dyno.conduct.engine_plan import EnginePlan
@@ -52,13 +47,6 @@ TRIALS: tuple[tuple[Any, int, int, int, int, int], ...] = (
     ("latency", 32, 32, 4, 10, 2),
 )
 COLUMNS = ("engine", "weights", "pp128 tok/s", "tg32 tok/s", "throughput, output tok/s", "latency of a batch, ms")
-_NAMES = {
-    "token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
-    "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
-    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}  # fmt: skip
 _LOGITS = """
 import json, sys, torch
 from transformers import AutoModelForCausalLM
@@ -78,17 +66,12 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        half = model.build("F16")
-        single, files = folder / f"{model.NAME}-F32.gguf", folder / model.NAME
-        tensors = read(half)
-        write_gguf(half, single, tensors)
-        write_folder(half, files, tensors)
-        print(same_model(single, files, folder), flush=True)
+        print(same_model(folder), flush=True)
         settings = [
-            EngineSpec("llamacpp", model=str(half)),
-            EngineSpec("llamacpp", model=str(single)),
-            EngineSpec("vllm", model=str(files), dtype="fp32", max_model_len=CONTEXT, env=CPU),
-            EngineSpec("transformers", model=str(files), dtype="fp32", env=HUB),
+            EngineSpec("llamacpp", quantization="F16"),
+            EngineSpec("llamacpp", quantization="F32"),
+            EngineSpec("vllm", model=model.NAME, dtype="fp32", max_model_len=CONTEXT, env=CPU),
+            EngineSpec("transformers", model=model.NAME, dtype="fp32", env=HUB),
         ]
         rows, left_out, doubts, peaks = [], [], [], None
         for setting in settings:
@@ -112,102 +95,22 @@ def main() -> int:
     return 0
 
 
-# ---- one model, three files ----
-
-
-def read(path: Path) -> dict[str, np.ndarray]:
-    """By the names in the GGUF; 32 bits wide, which changes no value."""
-    found = gguf.GGUFReader(path).tensors
-    return {t.name: t.data.reshape(tuple(reversed(t.shape.tolist()))).astype(np.float32) for t in found}
-
-
-def write_gguf(source: Path, path: Path, tensors: dict[str, np.ndarray]) -> None:
-    """The same file in 32 bits."""
-    out = gguf.GGUFWriter(path, "llama")
-    for field in gguf.GGUFReader(source).fields.values():
-        if field.name.startswith("GGUF.") or field.name in ("general.architecture", "general.file_type"):
-            continue
-        kind, *inner = field.types
-        out.add_key_value(field.name, field.contents(), kind, inner[-1] if inner else None)
-    out.add_file_type(gguf.LlamaFileType.ALL_F32)
-    for name, tensor in tensors.items():
-        out.add_tensor(name, tensor)
-    out.write_header_to_file()
-    out.write_kv_data_to_file()
-    out.write_tensors_to_file()
-    out.close()
-
-
-def write_folder(source: Path, folder: Path, tensors: dict[str, np.ndarray]) -> None:
-    fields = gguf.GGUFReader(source).fields
-    said = {name: fields[f"llama.{name}"].contents() for name in _wanted()}
-    heads, kv_heads = said["attention.head_count"], said["attention.head_count_kv"]
-    config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "rope_theta": 10000.0,
-        "hidden_size": said["embedding_length"], "intermediate_size": said["feed_forward_length"],
-        "num_hidden_layers": said["block_count"], "num_attention_heads": heads, "num_key_value_heads": kv_heads,
-        "head_dim": said["embedding_length"] // heads, "vocab_size": len(tensors["token_embd.weight"]),
-        "max_position_embeddings": said["context_length"], "rms_norm_eps": said["attention.layer_norm_rms_epsilon"],
-        "tie_word_embeddings": False, "torch_dtype": "float32",
-        "bos_token_id": fields["tokenizer.ggml.bos_token_id"].contents(),
-        "eos_token_id": fields["tokenizer.ggml.eos_token_id"].contents(),
-    }  # fmt: skip
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config))
-    shutil.copy(source.with_name("tokenizer.json"), folder)
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-    renamed = {}
-    for name, tensor in tensors.items():
-        *block, part, _ = name.split(".")
-        at = f"model.layers.{block[1]}." if block else ""
-        rows = {"attn_q": heads, "attn_k": kv_heads}.get(part)
-        renamed[f"{at}{_NAMES[part]}.weight"] = halves(tensor, rows) if rows else tensor
-    safetensors(folder / "model.safetensors", renamed)
-
-
-def _wanted() -> Sequence[str]:
-    return (
-        "embedding_length", "feed_forward_length", "block_count", "context_length", "attention.head_count",
-        "attention.head_count_kv", "attention.layer_norm_rms_epsilon",
-    )  # fmt: skip
-
-
-def halves(tensor: np.ndarray, heads: int) -> np.ndarray:
-    """llama.cpp turns neighbouring rows of a head together, Hugging Face's Llama a row with that half a head on."""
-    rows, columns = tensor.shape
-    return tensor.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
-
-
-def safetensors(path: Path, tensors: dict[str, np.ndarray]) -> None:
-    head: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    at = 0
-    for name, tensor in tensors.items():
-        head[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [at, at + tensor.nbytes]}
-        at += tensor.nbytes
-    raw = json.dumps(head).encode()
-    raw += b" " * (-len(raw) % 8)
-    with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(raw)) + raw)
-        for tensor in tensors.values():
-            file.write(np.ascontiguousarray(tensor).tobytes())
-
-
-def same_model(single: Path, files: Path, folder: Path) -> str:
+def same_model(folder: Path) -> str:
     """Each token that llama.cpp chose must be the likeliest by transformers' logits too, or as good as that: the two
     add up in another order. Raises where it isn't."""
     made = environment.find("transformers")
     if made is None:
         return "transformers isn't installed: not shown that the files hold the same model."
     rng = np.random.default_rng(11)
-    prompts = [rng.integers(4, 8192, size=8 + 24 * i).tolist() for i in range(PROMPTS)]
-    spec = EngineSpec("llamacpp", model=str(single), kv_cache_dtype="fp32", max_num_seqs=1, max_model_len=CONTEXT)
+    prompts = [rng.integers(4, 2048, size=8 + 24 * i).tolist() for i in range(PROMPTS)]
+    spec = EngineSpec("llamacpp", quantization="F32", kv_cache_dtype="fp32", max_num_seqs=1, max_model_len=CONTEXT)
     where = folder / "same"
     where.mkdir()
     with running(EnginePlan(spec, rig.look()), where, {}, lambda _: None, lambda _: None) as fleet:
         client = Client(Url(fleet.urls[0]), {})
         chosen = [(prompt, _continued(client, prompt)) for prompt in prompts]
         client.close()
-    command = [made.python, "-c", _LOGITS, str(files)]
+    command = [made.python, "-c", _LOGITS, str(model.FOLDER)]
     told = subprocess.run(command, input=json.dumps(chosen), text=True, capture_output=True, check=False)
     if told.returncode:
         raise SystemExit(told.stderr[-2000:])

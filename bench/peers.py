@@ -203,10 +203,8 @@ def _tokenizer(hub: Path) -> Path:
     for made in (repository / "refs", folder):
         made.mkdir(parents=True)
     (repository / "refs" / "main").write_text("local")
-    shutil.copy(model.build("Q4_0").with_name("tokenizer.json"), folder)
-    special = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.CONTEXT, **special}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(model.FOLDER / name, folder)
     return folder
 
 

@@ -51,7 +51,7 @@ def weights(shape: tiny.Shape = SHAPE) -> dict[str, np.ndarray]:
     return tensors
 
 
-def write(path: Path, kind: str, tensors: dict[str, np.ndarray] | None = None, rule: str | None = "llama-bpe") -> None:
+def write(path: Path, kind: str, tensors: dict[str, np.ndarray] | None = None, rule: str | None = "qwen2") -> None:
     """`rule`: how its tokenizer splits text; None: it has no tokenizer."""
     out = gguf.GGUFWriter(path, "llama")
     out.add_context_length(SHAPE.context)
@@ -73,7 +73,7 @@ def write(path: Path, kind: str, tensors: dict[str, np.ndarray] | None = None, r
 
 
 def _add_tokenizer(out: gguf.GGUFWriter, rule: str) -> None:
-    text = model.build("F16").with_name("tokenizer.json").read_text(encoding="utf-8")
+    text = (model.FOLDER / "tokenizer.json").read_text(encoding="utf-8")
     words = json.loads(text)["model"]
     tokens = sorted(words["vocab"], key=words["vocab"].__getitem__)
     out.add_tokenizer_model("gpt2")
@@ -85,7 +85,7 @@ def _add_tokenizer(out: gguf.GGUFWriter, rule: str) -> None:
     out.add_eos_token_id(1)
 
 
-def run(out: str, kind: str, rule: str = "llama-bpe") -> None:
+def run(out: str, kind: str, rule: str = "qwen2") -> None:
     """Do what a converter or a quantizer does, in the way of FAKE_TOOL: slowly, not at all, or another type."""
     way = os.environ.get("FAKE_TOOL", "")
     print("[   1/  30] token_embd.weight", flush=True)

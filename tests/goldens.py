@@ -72,6 +72,7 @@ def normal(text: str, here: Path) -> str:
     text = re.sub(rf'<time datetime="{moment}">{moment}|{moment}(?= · (?:dyno|\d+ results?) )', "NOW", text)
     text = re.sub(r"\(choose from ([^)]*)\)", lambda m: m[0].replace("'", ""), text)  # Python 3.12 and later
     text = re.sub(r"[\d.,]+ \w+ free at [^\s;]+", "SIZE free at PLACE", text)
+    text = re.sub(r"\bdyno-5m-[0-9a-f]{10}\b", "dyno-5m-REVISION", text)
     # What pip installed here, and what of it a preview tells.
     text = re.sub(r"the wheel xllamacpp [\d.]+", "the wheel xllamacpp BUILD", text)
     return re.sub(r"(llama\.cpp |comes with dyno, version |\"comes_with_dyno\": \")\d{4,}", r"\1BUILD", text)

@@ -329,7 +329,7 @@ def test_each_engine_takes_the_models_and_knobs_that_suit_it(asked: Asked) -> No
         (["-m", "folder", "--engine", "llamacpp"], "-m folder: none of llamacpp supports it"),
         (["-m", "a.gguf", "--engine", "vllm"], "Add --engine llamacpp"),
         (["-m", "a.gguf", "--engine", "llamacpp,vllm"], "--engine vllm: it supports none of the models"),
-        (["--engine", "vllm"], "dyno's small model is a GGUF file"),
+        (["--engine", "vllm"], "--engine vllm needs a model. Give one with -m: dyno-5m"),
         (["-m", "folder", "-b", "64", "-t", "2"], "--batch-size, --threads: only for llama.cpp"),
         (["-m", "a.gguf,folder", "--engine", "llamacpp,vllm", "-t", "2"], "-t does not apply to vLLM"),
         (["-m", "folder", "--by", "timers"], "--by: only for llama.cpp"),

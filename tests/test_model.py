@@ -229,16 +229,16 @@ def test_a_strange_config_gives_no_number_and_no_crash(tmp_path: Path, config: A
 # ---- GGUF ----
 
 
-@pytest.mark.parametrize(("quantization", "bits"), [("F16", 16.0), ("Q8_0", 8.5), ("Q4_0", 4.5)])
+@pytest.mark.parametrize(("quantization", "bits"), [("F16", 16.0), ("Q8_0", 8.5), ("Q4_0", 4.5), ("Q2_K", 2.625)])
 def test_a_gguf_files_bytes_follow_from_its_types(quantization: str, bits: float) -> None:
     path = own_model.build(quantization)
     shape = model.read(path)
     assert shape is not None
-    norms = 13 * 512
-    assert shape.bytes_by_type == {quantization: int((26_089_984 - norms) * bits / 8), "F32": 4 * norms}
-    assert shape.embedding_bytes == shape.head_bytes == int(8192 * 512 * bits / 8)
-    assert sum(shape.bytes_by_type.values()) == pytest.approx(path.stat().st_size, rel=0.03)
-    assert shape.kv_bytes_per_token() == 2 * 6 * 4 * 64 * 2
+    norms = 13 * 256
+    assert shape.bytes_by_type == {quantization: int((5_246_208 - norms) * bits / 8), "F32": 4 * norms}
+    assert (shape.embedding_bytes, shape.head_bytes) == (int(2048 * 256 * bits / 8), 0)  # one tensor is both
+    assert sum(shape.bytes_by_type.values()) == pytest.approx(path.stat().st_size, rel=0.04)
+    assert shape.kv_bytes_per_token() == 2 * 6 * 2 * 64 * 2
 
 
 def gguf_file(path: Path, metadata: dict[str, int | str], tensors: dict[str, tuple[int, list[int]]]) -> Path:

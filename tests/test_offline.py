@@ -634,7 +634,7 @@ def test_a_llama_bench_beside_the_server_runs_the_micro_tests(llama_bench: Path,
     decode = next(s for s in generated.result.roofline.shares if s.what == "decode")
     assert "of 1.000 × 64.00 tokens" in decode.about, "half of what is generated, on average"
     kv = generated.result.roofline.kv_bytes
-    assert kv == pytest.approx(2 * 6 * 4 * 64 * 34 / 32), "keys and values of q8_0"
+    assert kv == pytest.approx(2 * 6 * 2 * 64 * 34 / 32), "keys and values of q8_0"
 
 
 def test_what_llama_bench_reports_is_what_was_asked_for(llama_bench: Path, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_dry_run_lists_what_is_missing_and_fetches_nothing(
 ) -> None:
     assert run("--dry-run") == 0
     out = capsys.readouterr().out
-    assert "#   model  tiny  pull hub:test/tiny  14.54 MiB\n#   Total: 14.54 MiB; " in out
+    assert "#   model  tiny  pull hub:test/tiny  2.931 MiB\n#   Total: 2.931 MiB; " in out
     assert f"--model {shelf.models_folder()}/tiny-" in out and "--alias tiny" in out
     assert not shelf.models_folder().exists() and not hub.sent
     Path("s.toml").write_text(STUDY.replace('from = "${model}"', 'from = "${model}"\nquantize = "quark:fp8"'))
@@ -133,7 +133,7 @@ def test_a_model_is_pulled_measured_and_recorded_by_one_command_even_if_it_was_k
     assert "Model tiny: pull hub:test/tiny" in capsys.readouterr().err
     assert read_row(Run(trial)).setting("origin") == f"hub:test/tiny@{origin['origin'].rpartition('@')[2][:7]}"
     assert main(["runs", "show", str(trial)]) == 0
-    assert f"Model tiny: hub:test/tiny@{origin['origin'].rpartition('@')[2][:7]}, 14.54 MiB" in capsys.readouterr().out
+    assert f"Model tiny: hub:test/tiny@{origin['origin'].rpartition('@')[2][:7]}, 2.931 MiB" in capsys.readouterr().out
 
 
 def test_prepare_only_provides_and_stops(hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:

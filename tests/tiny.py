@@ -13,7 +13,7 @@ import numpy as np
 
 from dyno.engines import model
 
-VOCAB = 8192
+VOCAB = 2048
 _NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -59,7 +59,7 @@ def build(folder: Path, shape: Shape = SMALL) -> Path:
     }  # fmt: skip
     for name, words in {"config": config, "generation_config": generation, "tokenizer_config": tokenizer}.items():
         (folder / f"{name}.json").write_text(json.dumps(words))
-    shutil.copy(model.build("F16").with_name("tokenizer.json"), folder)
+    shutil.copy(model.FOLDER / "tokenizer.json", folder)
     _save_shards(folder, weights(shape), shape)
     return folder
 

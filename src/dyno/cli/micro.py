@@ -13,6 +13,7 @@ import msgspec
 from dyno.cli import exit_codes, flags, preparing, settings
 from dyno.cli.flags import refuse
 from dyno.cli.offline import dry_run, kind_for
+from dyno.engines import model as own_model
 from dyno.errors import Interrupted, UsageError
 from dyno.facts import llama
 from dyno.facts.engine import EngineSpec
@@ -236,10 +237,11 @@ def _engines(o: argparse.Namespace) -> list[tuple[str | None, str]]:
         return [(model, kind_for(model)) for model in models]
     out = []
     for model in models:
-        suits = [kind for kind in named if (kind in _GGUF) == (kind_for(model) in _GGUF)]
+        ours = model in own_model.FOLDERS
+        suits = [kind for kind in named if ours or (kind in _GGUF) == (kind_for(model) in _GGUF)]
         if not suits and model is None:
             raise UsageError(
-                f"--engine {','.join(named)}: dyno's small model is a GGUF file. Give another model with -m."
+                f"--engine {','.join(named)} needs a model. Give one with -m: {own_model.NAME} is dyno's own."
             )
         if not suits:
             wants = "llamacpp" if kind_for(model) in _GGUF else "vllm or transformers"

@@ -1,11 +1,14 @@
-"""The embedded engine's model: a small Llama in GGUF, built here from a seed so that nothing is downloaded.
+"""dyno's own model: a Llama of 5 million parameters that has learnt the tasks of quality/tasks.py.
 
-Its weights are noise, so its text makes no sense. It costs as much as a real model of its shape, and its tokenizer
-is real: it serves to measure speed.
+`dyno-5m/` has it as vLLM and transformers read it. llama.cpp reads GGUF: written here, in several quantizations, from
+the same weights, into a cache. `training/` in the repository has the recipe.
 """
 
+import functools
+import hashlib
 import json
 import os
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,74 +17,54 @@ from typing import Any
 
 from dyno.errors import EngineError, UsageError
 
-# Raise it whenever the bytes of a model would change: the cache finds models by this name.
-NAME = "dyno-26m-r1"
-QUANTIZATIONS = ("F16", "Q8_0", "Q4_0")
-CONTEXT = 4096
+NAME = "dyno-5m"
+DRAFT = f"{NAME}-draft"  # its draft for speculative decoding, with the same tokenizer
+FOLDER = Path(__file__).parent / NAME
+FOLDERS = {name: folder for name, folder in ((NAME, FOLDER), (DRAFT, FOLDER / "draft")) if folder.exists()}
+QUANTIZATIONS = ("F32", "BF16", "F16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "Q2_K", "TQ2_0")
+_DRAFTS = QUANTIZATIONS[:-2]  # its rows are shorter than the blocks of the others
 
-_SEED = 20_240_229
-_VOCAB, _DIM, _LAYERS, _HEADS, _KV_HEADS, _FF = 8192, 512, 6, 8, 4, 1408
-_HEAD_DIM = _DIM // _HEADS
-
-_BOS, _EOS, _TURN, _TURN_END = "<|begin_of_text|>", "<|end_of_text|>", "<|im_start|>", "<|im_end|>"
-_SPECIAL = [_BOS, _EOS, _TURN, _TURN_END]
-# llama.cpp calls it "llama-bpe"; the two must split alike, or the server counts other tokens than we do.
-_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_CHAT = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-_STEMS = """
-able act aim air anchor angle arm art autumn bake bank bar basin battle beat bell bird blade bloom blow body
-bold book boot bow box brand brave breath brick broad brook burn bush calm camp card care carve cast cause
-cave chain chair change channel chase cheer child circle clay clean climb clock coach coal code coin color
-comb cook copper corner cotton course court crane cream crew crop crown current cycle damp dark dawn deer
-delay desk detail direct dish doctor door draft dream drill drink drum dust earth ease edge effort engine
-enter evening even expert eye fair faith farm fast fern ferry figure film fire firm flame flash flight float
-flower fold fork form free fresh fruit fuel garden gate giant gift glove goal grain grand gravel green grow
-guard habit hall harbor hard heat heavy hold hollow hook hope hour house idle image inner island join journey
-keen kettle kitchen knee ladder lake lantern large launch layer learn leather light limit lion list logic
-long loud lumber magnet maple market marsh meadow measure merry metal mill mind model moment moss motor music
-narrow nest north oak ocean olive open order organ pack paint park part pause pearl pepper phrase pine pipe
-plate plenty point polar port post press price proof proud quarter queen radio rain rapid reason region rest
-rich ridge river road roof room rose rough royal rule salt sand science score seed shadow sharp sheet shield
-shine short signal sketch skill smooth snow solid song space spark spoon spring stage star stem step story
-stream strong studio sun surface table tailor target teach thick thread tide timber trade trail treat tree
-turn twin upper urban vapor vast violin visit volume wagon warm watch weather west whisper wide wind window
-wise wonder word work yellow young
-"""
-_SUFFIXES = "s ed ing er ly ness ful less able ment ish ward like y hood"
-_SMALL = "the of and to in a is that for it as was with be by on not he his but at are this have from or"
+_TENSORS = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.layers": "blk",
+    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}  # fmt: skip
 
 
 def default_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dyno" / "models"
 
 
-def build(quantization: str, cache: Path | None = None) -> Path:
-    """Return the GGUF of that quantization, built at the first call, with its `tokenizer.json` beside it."""
-    if quantization not in QUANTIZATIONS:
-        known = ", ".join(QUANTIZATIONS)
-        raise UsageError(f"The embedded model has no quantization {quantization!r}. Use {known}.")
-    folder = (cache or default_cache()) / NAME
-    path = folder / f"{NAME}-{quantization}.gguf"
+@functools.cache
+def revision() -> str:
+    """Return a name for the bytes of the models and of the code that writes them: a cache has only these."""
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for path in sorted(p for p in FOLDER.rglob("*") if p.is_file()):
+        digest.update(path.read_bytes())
+    return f"{NAME}-{digest.hexdigest()[:10]}"
+
+
+def build(quantization: str, cache: Path | None = None, name: str = NAME) -> Path:
+    """Return the GGUF of that quantization, written at the first call, with its `tokenizer.json` beside it."""
+    known = QUANTIZATIONS if name == NAME else _DRAFTS
+    if quantization not in known:
+        raise UsageError(f"The model {name} has no quantization {quantization!r}. Use {', '.join(known)}.")
+    folder = (cache or default_cache()) / revision()
+    path = folder / f"{name}-{quantization}.gguf"
     tokenizer = folder / "tokenizer.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not tokenizer.exists():
             with _whole(tokenizer) as part:
-                part.write_text(_train().to_str(), encoding="utf-8")
+                part.write_bytes((FOLDER / "tokenizer.json").read_bytes())
         if not path.exists():
             with _whole(path) as part:
-                _write(part, quantization, tokenizer)
+                _write(part, quantization, name)
     except OSError as e:
         raise EngineError(
-            f"The embedded engine's model can't be written to {folder}: {e.strerror or e}. "
-            "It needs up to 70 MB; set XDG_CACHE_HOME to a writable folder with enough space."
+            f"The model {name} can't be written to {folder}: {e.strerror or e}. "
+            "Its files need up to 70 MB; set XDG_CACHE_HOME to a writable folder with enough space."
         ) from None
     return path
 
@@ -101,116 +84,113 @@ def _whole(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
-def _text() -> Iterator[str]:
-    """Yield sentences to learn merges from: made-up words with the frequencies of a language, numbers and stops."""
-    import numpy as np
-
-    rng = np.random.Generator(np.random.PCG64(_SEED))
-    words = [stem + suffix for stem in _STEMS.split() for suffix in ("", *_SUFFIXES.split())]
-    small = _SMALL.split()
-    often = rng.permutation(1 / np.arange(10, 10 + len(words)))
-    picks = rng.choice(len(words), size=(15_000, 9), p=often / often.sum())
-    lengths, numbers = rng.integers(2, 9, size=15_000), rng.integers(0, 1000, size=15_000)
-    for row, length, number in zip(picks.tolist(), lengths.tolist(), numbers.tolist(), strict=True):
-        some = " ".join(f"{words[i]} {small[i % len(small)]}" for i in row[:length])
-        yield f"{some.capitalize()} {words[row[-1]]}{',;:'[number % 3]} {number}{'.?!'[number % 3]}\n"
-
-
-def _train() -> Any:
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-
-    tokenizer = Tokenizer(models.BPE(ignore_merges=True))  # as llama.cpp does for "llama-bpe"
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_SPLIT), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=_VOCAB,
-        min_frequency=2,
-        special_tokens=_SPECIAL,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(_text(), trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{_BOS} $A", pair=f"{_BOS} $A $B", special_tokens=[(_BOS, tokenizer.token_to_id(_BOS))]
-    )
-    return tokenizer
-
-
-def _write(path: Path, quantization: str, tokenizer_json: Path) -> None:
+def _write(path: Path, quantization: str, name: str) -> None:
     import gguf
     import numpy as np
-    from gguf.quants import quantize
 
-    tokenizer = json.loads(tokenizer_json.read_text(encoding="utf-8"))
+    config, tokenizer, words = (
+        json.loads(file.read_text(encoding="utf-8"))
+        for file in (FOLDERS[name] / "config.json", FOLDER / "tokenizer.json", FOLDER / "tokenizer_config.json")
+    )
     tokens = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].__getitem__)
-    kinds = [gguf.TokenType.CONTROL if token in _SPECIAL else gguf.TokenType.NORMAL for token in tokens]
+    special = {token["content"] for token in tokenizer["added_tokens"]}
+    heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
 
     out = gguf.GGUFWriter(path, "llama")
-    out.add_name(NAME)
-    out.add_file_type(gguf.LlamaFileType[f"MOSTLY_{quantization}"])
+    out.add_name(name)
+    out.add_file_type(gguf.LlamaFileType["ALL_F32" if quantization == "F32" else f"MOSTLY_{quantization}"])
     out.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    out.add_context_length(CONTEXT)
-    out.add_embedding_length(_DIM)
-    out.add_block_count(_LAYERS)
-    out.add_feed_forward_length(_FF)
-    out.add_head_count(_HEADS)
-    out.add_head_count_kv(_KV_HEADS)
-    out.add_layer_norm_rms_eps(1e-5)
+    out.add_vocab_size(len(tokens))
+    out.add_context_length(config["max_position_embeddings"])
+    out.add_embedding_length(config["hidden_size"])
+    out.add_block_count(config["num_hidden_layers"])
+    out.add_feed_forward_length(config["intermediate_size"])
+    out.add_head_count(heads["attn_q"])
+    out.add_head_count_kv(heads["attn_k"])
+    out.add_key_length(config["head_dim"])
+    out.add_value_length(config["head_dim"])
+    out.add_rope_dimension_count(config["head_dim"])
+    out.add_rope_freq_base(config["rope_theta"])
+    out.add_layer_norm_rms_eps(config["rms_norm_eps"])
     out.add_tokenizer_model("gpt2")
-    out.add_tokenizer_pre("llama-bpe")
+    out.add_tokenizer_pre("qwen2")  # splits text as the pattern in tokenizer.json does
     out.add_token_list(tokens)
-    out.add_token_types(kinds)
+    out.add_token_types([gguf.TokenType.CONTROL if t in special else gguf.TokenType.NORMAL for t in tokens])
     out.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
-    out.add_bos_token_id(tokens.index(_BOS))
-    out.add_eos_token_id(tokens.index(_EOS))
-    out.add_eot_token_id(tokens.index(_TURN_END))
+    out.add_bos_token_id(config["bos_token_id"])
+    out.add_eos_token_id(config["eos_token_id"])
+    out.add_pad_token_id(config["pad_token_id"])
     out.add_add_bos_token(True)
-    out.add_chat_template(_CHAT)
+    out.add_chat_template(words["chat_template"])
 
-    # Every quantization draws the same numbers in the same order: the same weights, stored differently.
-    rng = np.random.Generator(np.random.PCG64(_SEED))
-
-    def noise(rows: int, columns: int, gain: float = 1.0) -> Any:
-        return rng.standard_normal((rows, columns), dtype=np.float32) * np.float32(gain / columns**0.5)
-
-    def add(name: str, weights: Any) -> None:
-        kind = gguf.GGMLQuantizationType[quantization]
-        out.add_tensor(f"{name}.weight", quantize(weights, kind), raw_dtype=kind)
-
-    def norm(name: str) -> None:
-        out.add_tensor(f"{name}.weight", np.ones(_DIM, dtype=np.float32))
-
-    add("token_embd", noise(len(tokens), _DIM, gain=_DIM**0.5))
-    for layer in range(_LAYERS):
-        block = f"blk.{layer}"
-        norm(f"{block}.attn_norm")
-        # Sharp attention: with a mean over all positions the last token alone would choose the next one,
-        # and greedy text would soon run in a circle.
-        add(f"{block}.attn_q", noise(_DIM, _DIM, gain=2))
-        add(f"{block}.attn_k", noise(_KV_HEADS * _HEAD_DIM, _DIM, gain=2))
-        add(f"{block}.attn_v", noise(_KV_HEADS * _HEAD_DIM, _DIM))
-        add(f"{block}.attn_output", noise(_DIM, _DIM))
-        norm(f"{block}.ffn_norm")
-        add(f"{block}.ffn_gate", noise(_FF, _DIM))
-        add(f"{block}.ffn_up", noise(_FF, _DIM))
-        add(f"{block}.ffn_down", noise(_DIM, _FF))
-    norm("output_norm")
-    output = noise(len(tokens), _DIM, gain=4)
-    # A logit of 0 among thousands of spread 4 is never chosen: no early end, and no broken UTF-8.
-    output[[i for i, token in enumerate(tokens) if not _printable(token)]] = 0
-    add("output", output)
-
+    # The embeddings are the output layer too, in llama.cpp as here: there is no tensor for it.
+    for theirs, values in weights(FOLDERS[name] / "model.safetensors"):
+        for a, b in _TENSORS.items():
+            theirs = theirs.replace(a, b)
+        kind = gguf.GGMLQuantizationType[quantization if values.ndim > 1 else "F32"]
+        if count := heads.get(theirs.split(".")[-2]):
+            # llama.cpp rotates neighbours, (0, 1), transformers the halves of a head, (0, 32).
+            values = values.reshape(count, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
+        out.add_tensor(theirs, _quantized(np.ascontiguousarray(values), kind), raw_dtype=kind)
     out.write_header_to_file()
     out.write_kv_data_to_file()
     out.write_tensors_to_file()
     out.close()
 
 
-def _printable(token: str) -> bool:
-    """Return whether a token is text on its own. Byte-level BPE writes a space as Ġ and a line's end as Ċ."""
-    return token not in _SPECIAL and token.replace("Ġ", " ").replace("Ċ", "").isascii()
+def weights(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the tensors of a safetensors file, all bf16: the upper half of a float32."""
+    import numpy as np
+
+    data = path.read_bytes()
+    start = 8 + struct.unpack_from("<Q", data)[0]
+    for name, entry in json.loads(data[8:start]).items():
+        if name != "__metadata__":
+            first, end = entry["data_offsets"]
+            bits = np.frombuffer(data[start + first : start + end], np.uint16).astype(np.uint32) << 16
+            yield name, bits.view(np.float32).reshape(entry["shape"])
+
+
+def _quantized(values: Any, kind: Any) -> Any:
+    from gguf.quants import quantize
+
+    if kind.name == "Q2_K":
+        return _q2_k(values)
+    return quantize(_ternary(values) if kind.name == "TQ2_0" else values, kind)
+
+
+def _ternary(values: Any) -> Any:
+    """Return the nearest values of the form -d, 0, d, with one d for each block. `quantize` alone would take a block's
+    largest value for d, which makes almost all others 0."""
+    import numpy as np
+
+    blocks = values.reshape(-1, 256)
+    size = abs(blocks)
+    d = size.mean(axis=1, keepdims=True)
+    for _ in range(8):  # k-means in one dimension
+        used = size > d / 2
+        d = (size * used).sum(axis=1, keepdims=True) / np.maximum(used.sum(axis=1, keepdims=True), 1)
+    return (np.sign(blocks) * d * (size > d / 2)).reshape(values.shape)
+
+
+def _q2_k(values: Any) -> Any:
+    """Q2_K, which the package gguf reads but doesn't write: in a block of 256, 16 groups have a step and an offset of 4
+    bits each, in units of the block, and 2 bits a value."""
+    import numpy as np
+
+    def units(most: Any) -> tuple[Any, Any, Any]:
+        """Return the block's unit, as it is stored and as a number, and how many of it each group has."""
+        half = (most.max(axis=1, keepdims=True) / 15).astype(np.float16)
+        unit = half.astype(np.float32)
+        return half.view(np.uint8), unit, np.rint(most / np.where(unit, unit, 1)).clip(0, 15).astype(np.uint8)
+
+    groups = values.reshape(-1, 16, 16)
+    below = np.maximum(-groups.min(axis=2), 0)
+    stored_step, step, steps = units((np.maximum(groups.max(axis=2), 0) + below) / 3)
+    stored_offset, offset, offsets = units(below)
+    step, offset = (step * steps)[..., None], (offset * offsets)[..., None]
+    bits = np.rint((groups + offset) / np.where(step, step, 1)).clip(0, 3).astype(np.uint8)
+    shifts = np.array([0, 2, 4, 6], np.uint8)[:, None]
+    packed = np.bitwise_or.reduce(bits.reshape(-1, 2, 4, 32) << shifts, axis=2).reshape(-1, 64)
+    blocks = np.concatenate([steps | offsets << 4, packed, stored_step, stored_offset], axis=1)
+    return blocks.reshape(len(values), -1)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
+from dyno.engines import model as own_model
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits, before, valued
 from dyno.facts.model import ModelShape
@@ -136,8 +137,12 @@ class EngineKind:
     starts: ClassVar[bool] = True  # False: dyno attaches to one that runs
 
     def prepare(self, spec: EngineSpec) -> EngineSpec:
-        """Fill in what a setting leaves to dyno."""
-        return spec
+        """Fill in what a setting leaves to dyno: where the models are that come with it."""
+        named = {key: name for key in ("model", "draft_model") if (name := getattr(spec, key)) in own_model.FOLDERS}
+        paths = {key: str(own_model.FOLDERS[name]) for key, name in named.items()}
+        if "model" in named and "served_name" in self.options:
+            paths["served_name"] = spec.served_name or named["model"]
+        return msgspec.structs.replace(spec, **paths) if paths else spec
 
     def own_program(self) -> Program | None:
         """Return the one that comes with dyno."""

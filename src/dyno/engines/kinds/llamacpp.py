@@ -175,22 +175,21 @@ class LlamaCpp(EngineKind):
     }
 
     def prepare(self, spec: EngineSpec) -> EngineSpec:
-        """Fill in dyno's own small model where none is given."""
-        if spec.model:
+        """Fill in dyno's own small model where none is given, and its files, which are GGUF here."""
+        if spec.draft_model in own_model.FOLDERS:
+            draft = own_model.build("F16", name=spec.draft_model)
+            spec = msgspec.structs.replace(spec, draft_model=str(draft))
+        name = spec.model or own_model.NAME
+        if name not in own_model.FOLDERS:
             return spec
         kinds = {word(q): q for q in own_model.QUANTIZATIONS}
         named = word(spec.quantization or "fp16")
-        if named not in kinds:
-            raise UsageError(
-                f"dyno's small model has no quantization {spec.quantization!r}, only {', '.join(kinds.values())}. "
-                "Choose one of them, or give a GGUF file with --model."
-            )
-        quantization = kinds[named]
+        quantization = kinds.get(named, spec.quantization or "")
         return msgspec.structs.replace(
             spec,
-            model=str(own_model.build(quantization)),
+            model=str(own_model.build(quantization, name=name)),
             quantization=quantization,
-            served_name=spec.served_name or f"dyno-tiny-{quantization}",
+            served_name=spec.served_name or f"{name}-{quantization}",
         )
 
     def own_program(self) -> Program | None:
