@@ -18,23 +18,24 @@ from dyno.checks import (
     load,
     machine,
     physics,
+    quality,
     requests,
     statistics,
     tokens,
 )
 from dyno.checks.comparability import Objection, Two
-from dyno.checks.evidence import Circumstances, Evidence
+from dyno.checks.evidence import Circumstances, Evidence, QualityEvidence
 from dyno.facts.finding import Finding, worst_first
 from dyno.facts.rig import Rig
 from dyno.http import Url
 
-# server, offline: one of dyno's own runs, with all its records. run: either. rig: the machine on which dyno ran.
-# host: a run on it, of a study that wants settings of the machine.
+# server, offline, quality: one of dyno's own runs, with all its records. run: one of the first two.
+# rig: the machine on which dyno ran. host: a run on it, of a study that wants settings of the machine.
 # row: a result of another tool. any_row: one of dyno's own too, which was examined as a run when it was measured.
 # rows: all results that were read. roofline: these, with the peaks of their machines. duplicates: pairs of them.
 # repeats: one trial's speeds. pair: two settings that are compared. documents: reports, with the words around results.
-Need = Literal["server", "offline", "run", "rig", "host", "row", "any_row", "rows", "roofline", "duplicates", "repeats",
-               "pair", "documents"]  # fmt: skip
+Need = Literal["server", "offline", "quality", "run", "rig", "host", "row", "any_row", "rows", "roofline", "duplicates",
+               "repeats", "pair", "documents"]  # fmt: skip
 
 
 class FindingGuide(NamedTuple):
@@ -717,6 +718,38 @@ CHECKS = (
         "cache.later_faster": ("doubt", "The same load again has under 0.6 of the TTFT, and nothing else is faster.",
             "The first run filled the prefix cache, or served as a warm-up."),
     }, rows=tokens.later_faster),
+    Check({
+        "quality.failed": ("doubt; void from a tenth of the items", "Items have no answer because their requests "
+            "failed twice. They count as wrong.",
+            "Fix the cause and run it again: only missing items are asked."),
+    }, quality=quality.failed),
+    Check({
+        "quality.cut": ("note; doubt above 1 %", "The token limit ended answers.",
+            "Raise --max-tokens: an answer that is cut is wrong whatever the model knows."),
+    }, quality=quality.cut),
+    Check({
+        "quality.not_extracted": ("note; doubt above 5 %", "Nothing could be extracted from answers. They count as "
+            "wrong.",
+            "Read them in answers-N.jsonl. Another form, more examples or a system message shows the model how to "
+            "answer."),
+    }, quality=quality.not_extracted),
+    Check({
+        "quality.truncated": ("void", "The server dropped a part of prompts.",
+            "The model answered other questions. Start the server with a longer context, or use fewer examples."),
+    }, quality=quality.truncated),
+    Check({
+        "quality.at_chance": ("doubt", "A score is not above that of guessing. Of built-in tasks without choices: 0.",
+            "It can't show a loss of quality. Check template and form, or use an easier task."),
+    }, quality=quality.at_chance),
+    Check({
+        "quality.changes_under_load": ("doubt", "Answers at the highest concurrency are better or worse than at the "
+            "lowest, beyond chance (p < 0.05, paired by item).",
+            "Batching, chunked prefill or prefix caching changes results. Report the score under load, too."),
+    }, quality=quality.changes_under_load),
+    Check({
+        "quality.processes": ("note", "Several starts of the engine answered: the trial was interrupted.",
+            "Part of the answers come from another process than the timed one."),
+    }, quality=quality.processes),
     # Found where runs are read and reports are made.
     Check({
         "study.failed_trials": ("doubt; void if all failed", "Trials of a study have no result.",
@@ -742,6 +775,8 @@ def run(checks: Iterable[Check] = CHECKS, **evidence: Any) -> Iterator[Any]:
 
 def examine(e: Circumstances) -> list[Finding]:
     """Return the findings about a run of dyno's own."""
+    if isinstance(e, QualityEvidence):
+        return worst_first(run(quality=e))
     evidence: dict[str, Circumstances | Rig] = {"run": e, "server" if isinstance(e, Evidence) else "offline": e}
     url = e.trial.target.base_url
     if e.rig is not None and (not url or Url(url).local):  # an engine in dyno's own process has no address

@@ -7,6 +7,7 @@ import msgspec
 from dyno.facts.correctness import Correctness
 from dyno.facts.engine import EngineFacts, Remark
 from dyno.facts.offline import OfflineSummary
+from dyno.facts.quality import QualitySummary, Sitting
 from dyno.facts.rig import HostWanted, Rig, Roofline
 from dyno.facts.summary import Summary
 from dyno.facts.target import TargetFacts
@@ -52,6 +53,18 @@ class OfflineEvidence(Circumstances, frozen=True, kw_only=True):
     @property
     def completed(self) -> int:
         return self.offline.completed
+
+
+class QualityEvidence(Circumstances, frozen=True, kw_only=True):
+    """A test of an engine's answers."""
+
+    quality: QualitySummary
+    sittings: list[Sitting] = []
+    failure_example: str = ""
+
+    @property
+    def completed(self) -> int:
+        return sum(score.items for score in self.quality.scores)
 
 
 class Evidence(Circumstances, frozen=True, kw_only=True):

@@ -122,7 +122,7 @@ def _refuse(problems: list[str]) -> None:
 def measure(run: Run, session: Session, prepared: Prepared) -> None:
     """Warm up and put the load on. All that was measured is in the run's folder then."""
     trial, work, watcher, stop = prepared.trial, prepared.prompts.workload, session.watcher, session.stop
-    manifest = _manifest(session, prepared)
+    manifest = manifest_of(session, prepared)
     run.write_manifest(manifest, work.requests)
     keys = [word.encode() for word in secrets.of_headers(session.headers)]
     if trial.correctness_check:
@@ -161,7 +161,7 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         correctness.ask_after(run, session, trial)
 
 
-def _manifest(session: Session, prepared: Prepared) -> Manifest:
+def manifest_of(session: Session, prepared: Prepared) -> Manifest:
     trial, work, fleet = prepared.trial, prepared.prompts.workload, session.fleet
     spec = msgspec.structs.replace(trial.target, header_names=sorted(session.headers))
     return Manifest(
@@ -322,14 +322,14 @@ def _records(
             record.text, record.error_detail = "", ""
             record.model = manifest.target.model if record.model == manifest.target.model else None
             record.finish_reason = record.finish_reason if record.finish_reason in ("stop", "length") else None
-        yield _cleaned(record)
+        yield cleaned(record)
 
 
 def _check_warmup(run: Run, trial: TrialSpec, requests: Sequence[Request], stop: Stop) -> None:
     """Raise TargetError if no warm-up request got through: no other will, and now is better than after a thousand
     failures."""
     protocol = PROTOCOLS[trial.target.backend]
-    errors = [(r.error, r.error_detail) for r in map(_cleaned, decode.records(run.warmup_path, requests, protocol))]
+    errors = [(r.error, r.error_detail) for r in map(cleaned, decode.records(run.warmup_path, requests, protocol))]
     run.warmup_path.unlink()
     if all(error for error, _ in errors) and not stop.requested:
         kind, detail = errors[0]
@@ -339,7 +339,7 @@ def _check_warmup(run: Run, trial: TrialSpec, requests: Sequence[Request], stop:
         )
 
 
-def _cleaned(record: Record) -> Record:
+def cleaned(record: Record) -> Record:
     """Remove a key that the server has sent back, by now in one piece whatever the reads, chunks and escapes were."""
     for name in ("text", "model", "finish_reason", "error", "error_detail"):
         setattr(record, name, secrets.clean(getattr(record, name)))
