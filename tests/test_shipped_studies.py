@@ -399,7 +399,8 @@ def test_the_demo_is_a_study() -> None:
         for p in made.trials
         if p.trial.engine
     ]
-    assert got == [(q, *level) for q in ("F16", "Q8_0") for level in ((1, 8), (4, 20), (16, 48))]
+    formats = ("F16", "Q8_0", "Q5_0", "Q4_0", "Q2_K", "TQ2_0")
+    assert got == [(q, *level) for q in formats for level in ((1, 8), (4, 20), (16, 48))]
     for p in made.trials:
         t: Any = p.trial
         assert (t.engine.kind, t.engine.model, t.engine.max_num_seqs, t.engine.max_model_len) == (
