@@ -5,9 +5,9 @@ from dyno.checks import CHECKS, FindingGuide
 
 ALL = (*CHECKS, *REPORT_CHECKS)
 _PLACES = {
-    "server": "runs", "offline": "runs", "run": "runs", "rig": "runs", "host": "runs", "repeats": "studies",
-    "row": "results", "any_row": "results", "rows": "results", "roofline": "results", "duplicates": "results",
-    "pair": "comparisons", "documents": "documents",
+    "server": "runs", "offline": "runs", "quality": "runs", "run": "runs", "rig": "runs", "host": "runs",
+    "repeats": "studies", "row": "results", "any_row": "results", "rows": "results", "roofline": "results",
+    "duplicates": "results", "pair": "comparisons", "documents": "documents",
 }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.metric import DEFINITIONS, METRICS, STEMS
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.price import Price
+from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.rig import HostWanted
 from dyno.facts.setting import ALIASES
@@ -146,6 +147,7 @@ _NAMED_DEFAULT = re.compile(r" \(default: (.+)\)$")
 _TOP = (Study, "trials", "stop", "rigs")
 _OWN = {
     "rig": (RigWanted, "price", "host"), "price": (Price,), "host": (HostWanted,), "stop": (StopRule,),
+    "quality": (QualitySpec,),
     "container": (ContainerSpec,),
 }  # fmt: skip
 

@@ -62,7 +62,7 @@ def run(words: list[str]) -> int:
         ("bench serve --num-promts 3", "`dyno bench serve` has no flag --num-promts. Did you mean --num-prompts?"),
         ("bench serve --wishes", "`dyno bench serve` has no flag --wishes. See `dyno bench serve --help`."),
         ("doctor --engine vllm", "--engine is a flag of `dyno bench serve`, `dyno bench throughput`, `dyno bench "
-                                 "latency` and 1 more, not of `dyno doctor`."),
+                                 "latency` and 2 more, not of `dyno doctor`."),
         ("--max-concurrency 3 bench serve", "--max-concurrency is a flag of `dyno bench serve`, not of `dyno`. Flags "
                                             "follow the command."),
         ("bench --max-concurrency 3 serve", "--max-concurrency is a flag of `dyno bench serve`, not of `dyno bench`. "

@@ -12,28 +12,30 @@ from dyno.checks import (
     client,
     comparability,
     consistency,
+    correctness,
     engine,
     host,
     load,
     machine,
     physics,
+    quality,
     requests,
     statistics,
     tokens,
 )
 from dyno.checks.comparability import Objection, Two
-from dyno.checks.evidence import Circumstances, Evidence
+from dyno.checks.evidence import Circumstances, Evidence, QualityEvidence
 from dyno.facts.finding import Finding, worst_first
 from dyno.facts.rig import Rig
 from dyno.http import Url
 
-# server, offline: one of dyno's own runs, with all its records. run: either. rig: the machine on which dyno ran.
-# host: a run on it, of a study that wants settings of the machine.
+# server, offline, quality: one of dyno's own runs, with all its records. run: one of the first two.
+# rig: the machine on which dyno ran. host: a run on it, of a study that wants settings of the machine.
 # row: a result of another tool. any_row: one of dyno's own too, which was examined as a run when it was measured.
 # rows: all results that were read. roofline: these, with the peaks of their machines. duplicates: pairs of them.
 # repeats: one trial's speeds. pair: two settings that are compared. documents: reports, with the words around results.
-Need = Literal["server", "offline", "run", "rig", "host", "row", "any_row", "rows", "roofline", "duplicates", "repeats",
-               "pair", "documents"]  # fmt: skip
+Need = Literal["server", "offline", "quality", "run", "rig", "host", "row", "any_row", "rows", "roofline", "duplicates",
+               "repeats", "pair", "documents"]  # fmt: skip
 
 
 class FindingGuide(NamedTuple):
@@ -96,6 +98,29 @@ CHECKS = (
         "requests.unaccounted": ("void", "Completed and failed requests don't add up to the requests sent.",
             "Records are missing, so all figures are incomplete. Run it again, and report this as a bug."),
     }, server=requests.unaccounted),
+    Check({
+        "correctness.empty": ("void; doubt for a single answer, or if the server counts tokens in them",
+            "All answers of the correctness check, before or after the load, have no text.",
+            "An engine that answers nothing is fast. Check the chat template, the end token and the engine's log; "
+            "tokens without text may be hidden reasoning."),
+        "correctness.garbage": ("void if several answers repeat one character, or if whole answers are the same for "
+            "every prompt; else doubt", "All answers of the correctness check only repeat a short text (`!!!!`), are "
+            "largely unreadable, or are the same for every prompt. Not with `load_format = \"dummy\"`.",
+            "Nonsense is generated as fast as sense. Check weights, quantization and chat template, and try another "
+            "version. --no-correctness-check is for random weights."),
+    }, server=correctness.nonsense),
+    Check({
+        "correctness.changed": ("doubt", "A greedy answer after the load differs from the one before, also when asked "
+            "again.", "The load changed the engine's answers. Restart it and measure again; if it repeats, check its "
+            "cache settings and version."),
+        "correctness.not_deterministic": ("note", "A greedy answer changes from one request to the next.",
+            "Some engines and GPUs are not deterministic at temperature 0. Don't read small differences between "
+            "single answers as a change."),
+    }, server=correctness.changed),
+    Check({
+        "correctness.failed": ("doubt", "Requests of the correctness check failed.",
+            "The check is incomplete. Check the server's log."),
+    }, server=correctness.failed),
     Check({
         "consistency.command": ("note; doubt if more completed than requested",
             "The concurrency or number of requests in a result differs from its command.",
@@ -693,6 +718,38 @@ CHECKS = (
         "cache.later_faster": ("doubt", "The same load again has under 0.6 of the TTFT, and nothing else is faster.",
             "The first run filled the prefix cache, or served as a warm-up."),
     }, rows=tokens.later_faster),
+    Check({
+        "quality.failed": ("doubt; void from a tenth of the items", "Items have no answer because their requests "
+            "failed twice. They count as wrong.",
+            "Fix the cause and run it again: only missing items are asked."),
+    }, quality=quality.failed),
+    Check({
+        "quality.cut": ("note; doubt above 1 %", "The token limit ended answers.",
+            "Raise --max-tokens: an answer that is cut is wrong whatever the model knows."),
+    }, quality=quality.cut),
+    Check({
+        "quality.not_extracted": ("note; doubt above 5 %", "Nothing could be extracted from answers. They count as "
+            "wrong.",
+            "Read them in answers-N.jsonl. Another form, more examples or a system message shows the model how to "
+            "answer."),
+    }, quality=quality.not_extracted),
+    Check({
+        "quality.truncated": ("void", "The server dropped a part of prompts.",
+            "The model answered other questions. Start the server with a longer context, or use fewer examples."),
+    }, quality=quality.truncated),
+    Check({
+        "quality.at_chance": ("doubt", "A score is not above that of guessing. Of built-in tasks without choices: 0.",
+            "It can't show a loss of quality. Check template and form, or use an easier task."),
+    }, quality=quality.at_chance),
+    Check({
+        "quality.changes_under_load": ("doubt", "Answers at the highest concurrency are better or worse than at the "
+            "lowest, beyond chance (p < 0.05, paired by item).",
+            "Batching, chunked prefill or prefix caching changes results. Report the score under load, too."),
+    }, quality=quality.changes_under_load),
+    Check({
+        "quality.processes": ("note", "Several starts of the engine answered: the trial was interrupted.",
+            "Part of the answers come from another process than the timed one."),
+    }, quality=quality.processes),
     # Found where runs are read and reports are made.
     Check({
         "study.failed_trials": ("doubt; void if all failed", "Trials of a study have no result.",
@@ -718,6 +775,8 @@ def run(checks: Iterable[Check] = CHECKS, **evidence: Any) -> Iterator[Any]:
 
 def examine(e: Circumstances) -> list[Finding]:
     """Return the findings about a run of dyno's own."""
+    if isinstance(e, QualityEvidence):
+        return worst_first(run(quality=e))
     evidence: dict[str, Circumstances | Rig] = {"run": e, "server" if isinstance(e, Evidence) else "offline": e}
     url = e.trial.target.base_url
     if e.rig is not None and (not url or Url(url).local):  # an engine in dyno's own process has no address

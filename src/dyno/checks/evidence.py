@@ -4,8 +4,10 @@ from typing import Any
 
 import msgspec
 
+from dyno.facts.correctness import Correctness
 from dyno.facts.engine import EngineFacts, Remark
 from dyno.facts.offline import OfflineSummary
+from dyno.facts.quality import QualitySummary, Sitting
 from dyno.facts.rig import HostWanted, Rig, Roofline
 from dyno.facts.summary import Summary
 from dyno.facts.target import TargetFacts
@@ -53,6 +55,18 @@ class OfflineEvidence(Circumstances, frozen=True, kw_only=True):
         return self.offline.completed
 
 
+class QualityEvidence(Circumstances, frozen=True, kw_only=True):
+    """A test of an engine's answers."""
+
+    quality: QualitySummary
+    sittings: list[Sitting] = []
+    failure_example: str = ""
+
+    @property
+    def completed(self) -> int:
+        return sum(score.items for score in self.quality.scores)
+
+
 class Evidence(Circumstances, frozen=True, kw_only=True):
     """A run against a server."""
 
@@ -62,6 +76,7 @@ class Evidence(Circumstances, frozen=True, kw_only=True):
     sent_before: str | None
     summary: Summary
     cache_emptied: bool | None = None  # None: not tried
+    correctness: Correctness | None = None  # None: turned off, or by an older version
 
     @property
     def completed(self) -> int:

@@ -162,7 +162,7 @@ def _add_install(verbs: Any) -> None:
     p.add_argument(
         "kind",
         metavar="KIND",
-        help="vllm, sglang, tgi, transformers or llamacpp; or a tool: llama-tools, llm-compressor or quark",
+        help="vllm, sglang, tgi, transformers or llamacpp; or a tool: llama-tools, llm-compressor, quark or lm-eval",
     )
     p.add_argument("--version", metavar="V", help="version to install (default: the newest)")
     p.add_argument(

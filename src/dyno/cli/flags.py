@@ -39,7 +39,7 @@ class _CheckedList(_Checked):
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         each = list(dict.fromkeys(value for part in values for value in part))
-        for value in each:
+        for value in each if self.option.least is not None or self.option.above is not None else []:
             super().__call__(parser, namespace, value, option_string)
         setattr(namespace, self.dest, each)
 
@@ -48,6 +48,7 @@ def add_list(group: argparse._ActionsContainer, struct: Any, name: str, **change
     """Add the flag of a field as one that takes several values."""
     field = fields(struct)[name]
     kind = without_none(field.hint)
+    kind = get_args(kind)[0] if get_origin(kind) is list else kind
 
     def read(text: str) -> list[Any]:
         return [kind(word) for word in text.split(",")]
@@ -241,15 +242,15 @@ def pairs(texts: list[str], flag: str) -> dict[str, str]:
     return pairs
 
 
-def json_object(text: str | None) -> dict[str, Any]:
+def json_object(text: str | None, flag: str = "--extra-body") -> dict[str, Any]:
     if text is None:
         return {}
     try:
         value = json.loads(text)
     except ValueError as e:
-        raise UsageError(f"--extra-body is not valid JSON: {e}. Quote it as '{{\"key\": 1}}'.") from None
+        raise UsageError(f"{flag} is not valid JSON: {e}. Quote it as '{{\"key\": 1}}'.") from None
     if not isinstance(value, dict):
-        raise UsageError("--extra-body must be a JSON object, such as '{\"min_tokens\": 1}'.")
+        raise UsageError(f"{flag} must be a JSON object, such as '{{\"min_tokens\": 1}}'.")
     return value
 
 

@@ -25,6 +25,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "bench throughput": ("offline.add_throughput", "offline: hand all prompts to an engine at once"),
         "bench latency": ("offline.add_latency", "offline: time one batch, many times"),
         "bench micro": ("micro.add", "speed of prompt processing and generation, as llama-bench measures it"),
+        "eval": ("eval.add", "score the answers of a server or engine: built-in tasks, lm-evaluation-harness"),
         "run": ("run.add", "run a study file; repeat the command to resume"),
     },
     "results": {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dyno.cli import flags
 from dyno.errors import Interrupted
 from dyno.facts.engine import EngineSpec
+from dyno.facts.quality import QualitySpec
 from dyno.facts.trial import TrialSpec
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ def listing(trials: Iterable[TrialSpec]) -> Iterator[str]:
     from dyno.conduct import provide
 
     trials = list(trials)
-    if missing := provide.needs(_engines(trials), [trial.workload for trial in trials], dry=True):
+    works = [trial.workload for trial in trials]
+    if missing := provide.needs(_engines(trials), works, dry=True, tests=_tests(trials)):
         yield "Missing on this machine; provided before the first trial:"
         yield from (f"  {line}" for line in provide.lines(provide.with_sizes(missing)))
 
@@ -27,7 +29,8 @@ def for_study(trials: list[TrialSpec], options: argparse.Namespace) -> list[str]
     """Provide models, data sets, tools, engines and images, and return a line for each."""
     from dyno.conduct import provide
 
-    return _provided(provide.needs(_engines(trials), [trial.workload for trial in trials]), options)
+    works = [trial.workload for trial in trials]
+    return _provided(provide.needs(_engines(trials), works, tests=_tests(trials)), options)
 
 
 def for_engines(trials: Iterable[TrialSpec | EngineSpec], options: argparse.Namespace) -> None:
@@ -35,6 +38,10 @@ def for_engines(trials: Iterable[TrialSpec | EngineSpec], options: argparse.Name
     from dyno.conduct import provide
 
     _provided(provide.needs(_engines(trials), installs=False), options)
+
+
+def _tests(trials: Iterable[TrialSpec]) -> list[QualitySpec]:
+    return [trial.quality for trial in trials if trial.quality]
 
 
 def _engines(trials: Iterable[TrialSpec | EngineSpec]) -> list[EngineSpec]:

@@ -335,10 +335,13 @@ def _offline(t: TrialSpec, lengths: str) -> str:
 def _asked(planned: PlannedTrial) -> str:
     """Describe the load in a few words."""
     from dyno.conduct.offline import counts
+    from dyno.quality.ask import describe
 
     t = planned.trial
     w, load = t.workload, t.load
     lengths = f"{w.input_len}/{w.output_len}" if w.dataset == "random" else w.dataset
+    if t.quality:
+        return describe(t.quality)
     if t.offline:
         return f"{t.offline.kind}, {_offline(t, lengths)}, {many(counts(t)[0], 'iteration')}"
     return f"{w.num_prompts} × {lengths}, {load.words}, {w.num_warmups} to warm up"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.cli import audit, micro, offline, serve, settings
+from dyno.cli import audit, eval, micro, offline, serve, settings
 from dyno.cli.flags import METRICS, sized
 from dyno.errors import StoreError, UsageError
 from dyno.numbers import UNKNOWN, count, human_bytes, number
@@ -245,6 +245,8 @@ def _show(word: str, options: argparse.Namespace) -> None:
         print(json.dumps(_file(outcome)))
     elif trial.offline is not None:
         print(offline.printed(outcome))
+    elif trial.quality is not None:
+        print(eval.printed(outcome))
     else:
         print(block(outcome.result, trial, list(METRICS[:4])))
     if trial.kind != "micro" and not options.json and (engine := outcome.run.engine()):
@@ -270,6 +272,9 @@ def _outcome(run: Run) -> "Outcome":
             "holds no measurement: its engine didn't come up, or was not what was asked for. "
             "engine.json there has the command, engine.log what came of it."
         )
+    elif run.manifest().trial.quality is not None:
+        how = "`dyno run`" if study_of(run.path) else "the same `dyno eval`"
+        why = f"is a quality test that was interrupted: {how} continues it."
     elif study_of(run.path) is not None:
         why = "is a study's trial that was cut off: `dyno run` measures it again."
     elif run.manifest().trial.offline is not None and any(not it.warmup for it in run.iterations()):
@@ -292,6 +297,8 @@ def _result_path(word: str, runs: Path) -> Path | None:
 def _file(outcome: Any) -> dict[str, Any]:
     """Return what its result file holds."""
     trial = outcome.manifest.trial
+    if trial.quality is not None:
+        return eval.result_file(outcome)
     if trial.offline is None:
         return serve.result_file(outcome, detailed=False)
     return micro.result_row(outcome) if trial.kind == "micro" else offline.result_file(outcome)

@@ -77,7 +77,9 @@ def add(p: Parser) -> None:
         + settings.PASSED_ON[1:]
         + exit_codes.describe(exit_codes.VOID)
     )
-    _target_flags(p.add_argument_group("server"))
+    g = p.add_argument_group("server")
+    target_flags(g)
+    flags.add(g, TrialSpec, "reset_cache", "correctness_check")
     settings.add_engine(p.add_argument_group("engine settings (with --engine)"))
     _workload_flags(p.add_argument_group("prompts"))
     load = p.add_argument_group("load")
@@ -106,7 +108,7 @@ def add(p: Parser) -> None:
     p.set_defaults(command=run)
 
 
-def _target_flags(g: argparse._ArgumentGroup) -> None:
+def target_flags(g: argparse._ArgumentGroup) -> None:
     g.add_argument(
         "--engine", metavar="KIND",
         help=f"start this engine: {', '.join(settings.KINDS)}; openai: check the running server against the settings "
@@ -128,7 +130,7 @@ def _target_flags(g: argparse._ArgumentGroup) -> None:
     flags.add(g, TrialSpec, "tokenizer", help="tokenizer that counts prompt tokens (default: the server's /tokenize)")
     g.add_argument("--header", nargs="*", metavar="KEY=VALUE", default=[], help="headers to send with each request")
     flags.add(g, Transport)
-    flags.add(g, TrialSpec, "reset_cache", "ready_check_timeout_s")
+    flags.add(g, TrialSpec, "ready_check_timeout_s")
 
 
 def _workload_flags(g: argparse._ArgumentGroup) -> None:
@@ -290,7 +292,7 @@ def _several(each: list[tuple[dict[str, Any], argparse.Namespace]], options: arg
     study = study_plan.repeated(slug(f"serve-{server}-{slugs}"), trials, options.seed, options.repeats)
     if options.dry_run:
         return preview(study, study.trials, rig.look(), options.runs)
-    if not _starting(options):  # a wrong key or model ends it here, before there is a folder
+    if not starting(options):  # a wrong key or model ends it here, before there is a folder
         attach(first, headers, Watcher(), Stop()).test(first)
     for name, value in (("limit", None), ("any_rig", False), ("plain", options.disable_tqdm)):
         setattr(options, name, value)
@@ -375,8 +377,8 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
     _check_flags(o)
     from dyno.load.plan import prompts_needed
 
-    starting = _starting(o)
-    target, headers = _target(o)
+    starts = starting(o)
+    aim, headers = target(o)
     load = LoadSpec(**{
         **flags.values(o, LoadSpec),
         "request_rate_rps": None if math.isinf(o.request_rate) else o.request_rate,
@@ -388,21 +390,21 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
     output_len = o.output_len or own_length.get(o.dataset_name)
     trial = TrialSpec(**{
         **flags.values(o, TrialSpec),
-        "target": target,
+        "target": aim,
         "workload": settings.workload(o, o.dataset_name, count, o.input_len or o.random_input_len, output_len),
         "load": load,
         # As vLLM: random prompts have no natural end, so the asked length is meant.
         "ignore_eos": o.ignore_eos or o.dataset_name == "random",
-        **_body(o, target.backend),
+        **_body(o, aim.backend),
         "percentiles": flags.percentiles(o.metric_percentiles),
         "goodput_ms": flags.goodput(o.goodput or []),
-        "reset_cache": o.reset_prefix_cache or starting,
+        "reset_cache": o.reset_prefix_cache or starts,
         "engine": settings.engine(o.engine, o) if o.engine else None,
     })  # fmt: skip
     return trial, headers
 
 
-def _target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
+def target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
     from dyno.http import check_plain
 
     for name in ("model", "served_model_name"):
@@ -427,7 +429,7 @@ def _target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
     headers |= given
     settings.check_headers(headers)
     check_plain(endpoint, f"--endpoint {endpoint!r}")
-    target, proxy_login = settings.proxied(
+    aim, proxy_login = settings.proxied(
         TargetSpec(
             base_url=base_url,
             more_urls=more_urls,
@@ -439,8 +441,8 @@ def _target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
             **flags.values(o, Transport),
         )
     )
-    settings.check_files([target])
-    return target, headers | proxy_login
+    settings.check_files([aim])
+    return aim, headers | proxy_login
 
 
 def _body(o: argparse.Namespace, backend: str) -> dict[str, Any]:
@@ -457,7 +459,7 @@ def _body(o: argparse.Namespace, backend: str) -> dict[str, Any]:
     return {"sampling": sampling, "extra_body": extra_body}
 
 
-def _starting(o: argparse.Namespace) -> bool:
+def starting(o: argparse.Namespace) -> bool:
     """Whether an engine is to be started; else a server is attached to."""
     if o.engine is None:
         if used := settings.given_engine(o):
@@ -468,15 +470,15 @@ def _starting(o: argparse.Namespace) -> bool:
         return False
     from dyno.engines.kinds import kind_of
 
-    starting = kind_of(o.engine).starts
-    if starting and o.base_url:
+    starts = kind_of(o.engine).starts
+    if starts and o.base_url:
         raise UsageError(
             "--engine starts a server, but --base-url names a running one. Give one of them, or "
             "--engine openai for the running server."
         )
-    if starting:
+    if starts:
         o.backend = o.backend or kind_of(o.engine).backend
-    return starting
+    return starts
 
 
 def _default_prompts(o: argparse.Namespace) -> int:

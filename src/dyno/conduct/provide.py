@@ -11,19 +11,20 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from dyno import files
-from dyno.conduct import dataset, weights
+from dyno.conduct import dataset, lm_eval, weights
 from dyno.engines import container, environment, image, install, versions
 from dyno.engines.kinds import kind_of
 from dyno.engines.launch import contained, locate
 from dyno.errors import DynoError, EngineError, UsageError
 from dyno.facts.engine import EngineSpec
+from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.workload import WorkloadSpec
 from dyno.models import check, hub, shelf, steps
-from dyno.models.steps import Step
 from dyno.numbers import human_bytes, many
 from dyno.probe import model as model_files
 from dyno.probe.model import hub_cache
+from dyno.quality.ask import other_tasks
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -47,7 +48,11 @@ class Need(NamedTuple):
 
 
 def needs(
-    specs: Iterable[EngineSpec], works: Iterable[WorkloadSpec] = (), dry: bool = False, installs: bool = True
+    specs: Iterable[EngineSpec],
+    works: Iterable[WorkloadSpec] = (),
+    dry: bool = False,
+    installs: bool = True,
+    tests: Iterable[QualitySpec] = (),
 ) -> list[Need]:
     """Return what is missing, in the order in which it is provided.
 
@@ -56,6 +61,7 @@ def needs(
     started = [spec for spec in specs if kind_of(spec.kind).starts]
     out = [
         *(need for work in _unique(works) for need in _dataset(work) if dry or not offline()),
+        *(need for test in tests if other_tasks(test) for need in _environment(lm_eval.KIND)),
         *(need for spec in specs for need in _models(spec, dry)),
         *(need for spec in started for need in _engine(spec, dry) if installs),
         *(need for spec in started for need in _image(spec, dry)),
@@ -161,7 +167,7 @@ def _dataset(work: WorkloadSpec) -> Iterator[Need]:
 def _models(spec: EngineSpec, dry: bool) -> Iterator[Need]:
     for name, recipe in spec.weights.items():
         for step in steps.missing(recipe):
-            yield from _tool(step)
+            yield from _environment(steps.environment_kind(step))
             folder = hub_cache() if step.verb == "pull" else shelf.models_folder()
             yield Need("model", name, step.describe(), folder, partial(_model_made, step.recipe), step.recipe)
     for name, recipe in ({} if offline() and not dry else weights.of_hub(spec)).items():
@@ -184,9 +190,8 @@ def _data_file(work: WorkloadSpec, say: Say, below: Say) -> str:
     return str(dataset.located(work, say, below)[0].path)
 
 
-def _tool(step: Step) -> Iterator[Need]:
-    """The environment of the tool that a step runs, which the step would install by itself."""
-    kind = steps.environment_kind(step)
+def _environment(kind: str | None) -> Iterator[Need]:
+    """The environment of a tool. A step that makes a model would install its own by itself."""
     if kind and environment.find(kind) is None:
         yield Need("tool", kind, "install", environment.engines_folder(), partial(_installed, kind, None))
 

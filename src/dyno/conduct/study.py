@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from dyno import secrets
-from dyno.conduct import weights
+from dyno.conduct import quality, weights
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import Fleet, running
 from dyno.conduct.lifecycle import scrub_all
@@ -94,7 +94,7 @@ class Conductor:
         for p in study.trials:
             self._same_program.setdefault(_program(p), []).append(p)
         self._series: dict[tuple[str, ...], list[PlannedTrial]] = {}
-        for p in study.trials if study.stop else []:
+        for p in (p for p in study.trials if study.stop and p.trial.quality is None):
             self._series.setdefault(order.series_key(p), []).append(p)
 
     def conduct(self, wanted: Sequence[PlannedTrial]) -> None:
@@ -265,15 +265,19 @@ class Conductor:
         run = self._fresh(planned)
         run.write_engine(fleet.facts)
         before = _sizes(start)
+        prepared = outcome = None
         try:
-            prepared = prepare(planned.trial, session, place=planned.place)
-            measure(run, session, prepared)
+            if planned.trial.quality:
+                outcome = quality.measure(run, session, planned.trial, planned.place)
+            else:
+                prepared = prepare(planned.trial, session, place=planned.place)
+                measure(run, session, prepared)
         finally:
             _copy_logs(start, run, ready, before, fleet)
         if (died := fleet.death()) is not None:
             run.write_engine(msgspec.structs.replace(fleet.facts, died=died))
             return None
-        return self._finish(run, prepared)
+        return self._finish(run, prepared) if prepared else outcome
 
     def _on_worker(self, worker: Worker, planned: PlannedTrial) -> Outcome:
         run = self._fresh(planned)
@@ -291,6 +295,8 @@ class Conductor:
         session = attach(trial, self.headers(planned), self.watcher, self.stop)
         session.wait_idle(trial.target)
         self._check_version(planned, session.target.version)
+        if planned.trial.quality:
+            return quality.measure(self._fresh(planned), session, trial, planned.place)
         # What an attempt that was cut has sent may still be in the server's cache.
         cut = self.folder.run(planned.place)
         before = str(cut.path) if cut.manifest_path.exists() else None
@@ -300,8 +306,9 @@ class Conductor:
         return self._finish(run, prepared)
 
     def _fresh(self, planned: PlannedTrial) -> Run:
-        """Begin the trial's folder anew; why the first attempt failed goes with the result of the second."""
-        run = self.folder.fresh(planned.place)
+        """Begin the trial's folder anew; why the first attempt failed goes with the result of the second. What was
+        answered in a quality trial stays answered."""
+        run = self.folder.fresh(planned.place, keep=planned.trial.quality is not None)
         if why := self._first_failure.get(planned.place.id):
             run.write_first_failure(why)
         return run
@@ -338,7 +345,7 @@ class Conductor:
             self.watcher.ended(planned, TrialEnd("skipped", why))
 
     def _saturated(self, planned: PlannedTrial) -> str | None:
-        if self.study.stop is None:
+        if self.study.stop is None or planned.trial.quality:
             return None
         mine = order.level(planned)
         lower = [p for p in self._series[order.series_key(planned)] if order.level(p) < mine]

@@ -24,6 +24,7 @@ from dyno.load.plan import prompts_needed
 from dyno.load.protocols import PROTOCOLS
 from dyno.models import steps
 from dyno.probe.model import looks_local
+from dyno.quality import ask
 from dyno.store.study import StudyFolder
 from dyno.study import file
 from dyno.study.trials import Known
@@ -42,6 +43,8 @@ def known() -> Known:
         datasets=list(workload.DATASETS),
         prompts_needed=prompts_needed,
         recipe_problem=steps.problem,
+        quality_problem=ask.problem,
+        quality_workload=ask.workload,
     )
 
 

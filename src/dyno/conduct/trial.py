@@ -16,6 +16,7 @@ import dyno
 from dyno import secrets
 from dyno.checks import examine
 from dyno.checks.evidence import Evidence
+from dyno.conduct import correctness
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
 from dyno.conduct.prepare import Prepared, hidden, longest, make_prompts, prepare, public, traffic, warmup
@@ -121,9 +122,11 @@ def _refuse(problems: list[str]) -> None:
 def measure(run: Run, session: Session, prepared: Prepared) -> None:
     """Warm up and put the load on. All that was measured is in the run's folder then."""
     trial, work, watcher, stop = prepared.trial, prepared.prompts.workload, session.watcher, session.stop
-    manifest = _manifest(session, prepared)
+    manifest = manifest_of(session, prepared)
     run.write_manifest(manifest, work.requests)
     keys = [word.encode() for word in secrets.of_headers(session.headers)]
+    if trial.correctness_check:
+        correctness.ask_before(run, session, trial)
     # While the load runs, Ctrl-C asks it to stop: what was measured is kept.
     with lent((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), stop.request), contextlib.ExitStack() as last:
         # Before the warm-up: it takes a moment to start.
@@ -154,9 +157,11 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
             others = max(after - before, 0.0) / seconds(client.duration_ns)
             client = msgspec.structs.replace(client, others_cpu=others)
         run.write_client(client)
+    if trial.correctness_check and client.outcome == "complete":
+        correctness.ask_after(run, session, trial)
 
 
-def _manifest(session: Session, prepared: Prepared) -> Manifest:
+def manifest_of(session: Session, prepared: Prepared) -> Manifest:
     trial, work, fleet = prepared.trial, prepared.prompts.workload, session.fleet
     spec = msgspec.structs.replace(trial.target, header_names=sorted(session.headers))
     return Manifest(
@@ -256,6 +261,7 @@ def _finish(
             telemetry=sampled,
             roofline=shares,
             remarks=log_remarks(run),
+            correctness=run.correctness(),
         )
     )
     result = Result(summary, findings, verdict(findings), sampled, roofline=shares)
@@ -316,14 +322,14 @@ def _records(
             record.text, record.error_detail = "", ""
             record.model = manifest.target.model if record.model == manifest.target.model else None
             record.finish_reason = record.finish_reason if record.finish_reason in ("stop", "length") else None
-        yield _cleaned(record)
+        yield cleaned(record)
 
 
 def _check_warmup(run: Run, trial: TrialSpec, requests: Sequence[Request], stop: Stop) -> None:
     """Raise TargetError if no warm-up request got through: no other will, and now is better than after a thousand
     failures."""
     protocol = PROTOCOLS[trial.target.backend]
-    errors = [(r.error, r.error_detail) for r in map(_cleaned, decode.records(run.warmup_path, requests, protocol))]
+    errors = [(r.error, r.error_detail) for r in map(cleaned, decode.records(run.warmup_path, requests, protocol))]
     run.warmup_path.unlink()
     if all(error for error, _ in errors) and not stop.requested:
         kind, detail = errors[0]
@@ -333,7 +339,7 @@ def _check_warmup(run: Run, trial: TrialSpec, requests: Sequence[Request], stop:
         )
 
 
-def _cleaned(record: Record) -> Record:
+def cleaned(record: Record) -> Record:
     """Remove a key that the server has sent back, by now in one piece whatever the reads, chunks and escapes were."""
     for name in ("text", "model", "finish_reason", "error", "error_detail"):
         setattr(record, name, secrets.clean(getattr(record, name)))

@@ -79,6 +79,7 @@ if "Q4_K_M" not in done.stdout:
 sys.exit(subprocess.run([sys.executable, "-Es", converter, "--help"], stdout=subprocess.DEVNULL).returncode)
 """
 _TORCH_ROCM = "ROCm builds of torch have a package index of their own: add it to pip's configuration."
+_LM_EVAL = "import lm_eval, lm_eval.models.openai_completions, requests"
 _LLMCOMPRESSOR = "import llmcompressor.modifiers.gptq, llmcompressor.modifiers.transform.awq, transformers"
 _BUILDS_LLAMA = "It is built from source, which needs a C++ compiler and, for an accelerator, its toolkit."
 
@@ -163,6 +164,11 @@ for _variant in ("cpu", "cuda", "rocm"):
         _variant, "amd-quark", "0.13", "quark", "import quark.torch, transformers, accelerate",
         "transformers>5,<5.17", "accelerate>=1.10",
     )  # fmt: skip
+# Asks a server, and so needs neither torch nor an accelerator.
+RECIPES["lm-eval"] = {
+    "cpu": Recipe(package="lm-eval[api]", module="lm_eval", version="0.4.13", check=("python", "-Ic", _LM_EVAL))
+}
+_ON_PROCESSORS = ("llama-tools", "lm-eval")  # whatever else the machine has
 _BUILT = ("llamacpp", "llama-tools")  # from source, where there is no package
 
 
@@ -236,7 +242,7 @@ def install(
     by: str | None = None,
 ) -> Environment:
     """`source` replaces the engine's package, repository or image. `below` gets the log's last line every second."""
-    variant = variant or ("cpu" if kind == "llama-tools" else variant_of_this_machine())
+    variant = variant or ("cpu" if kind in _ON_PROCESSORS else variant_of_this_machine())
     by = choose(kind, variant, by, source)
     if by == "package" and source and version:
         raise UsageError("--version and --from exclude each other: the source has its own version.")

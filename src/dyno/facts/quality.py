@@ -39,8 +39,10 @@ class QualitySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     chat_template: Annotated[
         bool, Option("--apply-chat-template", help="lm-eval formats prompts with the model's chat template")
     ] = False
-    system: Annotated[str | None, Option("--system-instruction", "TEXT", "system message")] = None
-    include_path: Annotated[str | None, Option("--include-path", "DIR", "more task files for lm-eval")] = None
+    system: Annotated[str | None, Option("--system-instruction", "TEXT", "system message (default: none)")] = None
+    include_path: Annotated[
+        str | None, Option("--include-path", "DIR", "folder with more task files for lm-eval (default: none)")
+    ] = None
     gen_kwargs: Annotated[dict[str, Any], Option(help="sampling parameters for lm-eval")] = {}
 
 
@@ -60,6 +62,15 @@ class ItemAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     output_tokens: int | None = None
     finish_reason: str | None = None
     error: str | None = None
+
+
+class Sitting(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A part of a pass without an interruption: an interrupted trial has several."""
+
+    concurrency: int
+    process: str | None = None  # which start of the engine answered; None: not dyno's
+    duration_s: float | None = None  # None: it was cut off
+    pending: list[tuple[str, str]] = []  # task and item of each request in exchanges.spool, until it is decoded
 
 
 class TaskScore(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -13,6 +13,12 @@ class Request(msgspec.Struct, frozen=True):
     output_tokens: int  # asked for as the server's max_tokens
 
 
+class ChatRequest(Request, frozen=True):
+    """A request that ends a conversation."""
+
+    before: list[tuple[str, str]] = []  # role and text of each message before the prompt
+
+
 # How prompt lengths were counted: by the named tokenizer, by the server's own /tokenize, or only guessed.
 CountedBy = Literal["tokenizer", "server", "approximate"]
 

@@ -12,7 +12,8 @@ from dyno.facts.imported import Row
 from dyno.facts.load import LOADS, span
 from dyno.facts.metric import THROUGHPUTS, better, metric
 from dyno.facts.report import Best, Contender, Standing, Words
-from dyno.measure.points import named
+from dyno.measure.greedy import agreement
+from dyno.measure.points import named, same_model
 from dyno.numbers import count, many, money, number, percent
 from dyno.report.target import (
     FEW,
@@ -35,6 +36,7 @@ _KINDS = {
     "quality": "accuracy",
 }  # fmt: skip
 _MOST = 4  # sentences of the same kind
+_SERIES = 12  # that are compared with the first
 _CONTENDERS = 6  # rows of the answer's table: it fits one screen
 # Loads of two series whose requests are read to judge a difference. With more, the number of figures alone corrects it,
 # which is stricter.
@@ -92,6 +94,7 @@ def conclude(
         confidence=[_confidence(j) for j in judged[:_MOST]]
         or ["Nothing is compared here. The tables show the 95 % interval of each figure where it is known."],
         caveats=_caveats(entries, findings, unfinished),
+        agreement=list(_agreement(entries)),
         workloads=[*(" ".join(_workload(j, limits)) for j in judged), *unanswered],
         cost=list(_costs(all_contests, entries, best, limits)),
         standing=standing,
@@ -331,6 +334,25 @@ def _standing(main: Judged, judge: _Judge) -> Standing:
         rows.append(Contender(other.id, d.change if d else None, d.low if d else None, d.high if d else None,
                               j.word or "not comparable", d is not None and d.points))  # fmt: skip
     return Standing(contest.metric, contest.about, rows, len(others) + 1 - len(rows))
+
+
+# ---- greedy answers ----
+
+
+def _agreement(entries: Sequence[Entry]) -> Iterator[str]:
+    """Each series against the first: by the check around loads, and by the items of quality tests."""
+    for kind in ("serve", "quality"):
+        most: dict[str, Row] = {}  # of each series, the row with most answers
+        for series, row in ((e.series, row) for e in entries if e.kind == kind for row in e.rows):
+            if len(row.answers) > (len(most[series].answers) if series in most else 0):
+                most[series] = row
+        first, *others = [*most] or [""]
+        for other in others[:_SERIES]:
+            known = agreement([most[first]], [most[other]]) if same_model(most[first], most[other]) else None
+            if known is not None:
+                yield f"{other} against {first}: {known.words}."
+        if len(others) > _SERIES:
+            yield f"{len(others) - _SERIES:,} more series are left out here. `dyno compare` shows any two."
 
 
 # ---- one paragraph a workload ----

@@ -1,5 +1,6 @@
 """A study's results in one table: no speed without its failures and its verdict. Repeats are one row."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import mean, stdev
 from typing import Any, Literal, NamedTuple
@@ -14,6 +15,7 @@ from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result
 from dyno.measure.estimate import half_interval
 from dyno.numbers import UNKNOWN, count, deviating, many, number, percent
+from dyno.report import quality
 from dyno.report.table import Cell, Column, Line, Table, terminal
 from dyno.screen import styled, verdict_style, wrapped
 
@@ -45,7 +47,8 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
     titles = columns(planned)
     rows = _rows([p for p in planned if p.place.id in results], titles, results)
     groups = [row.results for row in rows]
-    figures, about = _OFFLINE[kind] if kind in _OFFLINE else _serving([r for group in groups for r in group])
+    all_results = [r for group in groups for r in group]
+    figures, about = _quality(all_results) if kind == "quality" else _OFFLINE.get(kind) or _serving(all_results)
     verdicts = [verdict([*row.findings, *(f for r in row.results for f in r.findings)]) for row in rows]
     shown = [_setting(title, [row.cells[i] for row in rows]) for i, title in enumerate(titles)]
     cells = [[Cell(text) for text in row.cells] for row in rows]
@@ -91,7 +94,7 @@ def _rows(done: Sequence[PlannedTrial], titles: Sequence[str], results: Mapping[
             for key, row in rows.items():
                 row.cells[i] = key[i]
     for row in rows.values():
-        speeds = [r.offline.speed if r.offline else r.served.output_throughput for r in row.results]
+        speeds = [r.offline.speed if r.offline else r.served.output_throughput for r in row.results if not r.quality]
         row.findings.extend(checks.run(repeats=(", ".join(row.cells), [s for s in speeds if s is not None])))
     return list(rows.values())
 
@@ -141,6 +144,33 @@ def _serving(results: Sequence[Result]) -> _Columns:
         _DURATION,
     ]
     return figures, "tok/s: output tokens over the whole run. Latencies in ms, from sending."
+
+
+def _quality(results: Sequence[Result]) -> _Columns:
+    """Return a column for each score: a task may have several metrics."""
+    scores = {(s.task, s.metric, s.filter): s for r in results if r.quality for s in r.quality.scores}
+    titles = Counter(task for task, _, _ in scores)
+
+    def score(key: tuple[str, str, str]) -> _Value:
+        def value(results: Sequence[Result]) -> float | None:
+            each = (s for r in results if r.quality for s in r.quality.scores)
+            return _mean(s.score for s in each if (s.task, s.metric, s.filter) == key)
+
+        return value
+
+    figures = [
+        _Figure(
+            "\n".join([key[0], *([" ".join(filter(None, key[1:]))] if titles[key[0]] > 1 else [])]),
+            score(key),
+            percent if quality.is_rate(s) else number,
+            better="higher" if s.higher_is_better else "lower",
+        )
+        for key, s in scores.items()
+    ]
+    return [
+        *figures,
+        _DURATION,
+    ], "Scores by the start of the engine that was timed; of several concurrencies, at the first."
 
 
 def _with_interval(values: Sequence[float]) -> float | tuple[float, float]:

@@ -75,7 +75,8 @@ def _is_raw(path: Path) -> bool:
 
 
 def _has_words(path: Path) -> bool:
-    return path.name in ("requests.jsonl", "first_failure.json") or path.suffix in _WORDS
+    names = ("requests.jsonl", "first_failure.json", "correctness.json")
+    return path.name in names or path.name.startswith("lm-eval") or path.suffix in _WORDS
 
 
 def _refuse_undecoded(folder: Path, words: bool) -> None:
@@ -92,7 +93,7 @@ def _refuse_undecoded(folder: Path, words: bool) -> None:
 def _add(tar: tarfile.TarFile, path: Path, name: str, words: bool) -> None:
     with contextlib.ExitStack() as stack:
         file: IO[bytes] = stack.enter_context(path.open("rb"))
-        if not words and path.name in _WITHOUT_WORDS:
+        if not words and (path.name in _WITHOUT_WORDS or path.name.startswith(_ANSWERS)):
             file = stack.enter_context(_without_words(file, path))
         info = tarfile.TarInfo(name)  # no owner, and no mode of its own
         info.size = file.seek(0, 2)
@@ -109,7 +110,8 @@ def _without_words(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
         try:
             if path.suffix == ".jsonl":
                 for line in file:
-                    out.write(encode({**msgspec.json.decode(line), "text": "", "error_detail": ""}) + b"\n")
+                    blank = _ANSWER_WORDS if path.name.startswith(_ANSWERS) else ("text", "error_detail")
+                    out.write(encode({**msgspec.json.decode(line), **dict.fromkeys(blank, "")}) + b"\n")
             else:
                 value: dict[str, Any] = msgspec.json.decode(file.read())
                 if "summary" in value:
@@ -123,6 +125,7 @@ def _without_words(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
         yield out
 
 
+_ANSWERS, _ANSWER_WORDS = "answers-", ("target", "answer", "extracted", "error")
 _WITHOUT_WORDS = ("records.jsonl", "summary.json", "failed.json", "engine.json")
 
 

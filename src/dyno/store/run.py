@@ -14,10 +14,11 @@ import msgspec
 
 from dyno import files, secrets
 from dyno.errors import StoreError, UsageError
+from dyno.facts.correctness import Correctness
 from dyno.facts.engine import EngineFacts
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Iteration
-from dyno.facts.quality import ItemAnswer
+from dyno.facts.quality import ItemAnswer, Sitting
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.rig import Peaks, Rig
 from dyno.facts.study import Place
@@ -71,6 +72,7 @@ class Run:
         self.telemetry_path = path / "telemetry.jsonl"  # written by the sampler; absent in runs of older versions
         self.records_path = path / "records.jsonl"
         self.iterations_path = path / "iterations.jsonl"  # of an offline trial, instead of spool and records
+        self.sittings_path = path / "sittings.json"  # of a quality trial, beside answers-CONCURRENCY.jsonl
         self.summary_path = path / "summary.json"
 
     @property
@@ -112,6 +114,12 @@ class Run:
 
     def client(self) -> ClientFacts | None:
         return read_optional(self.client_path, ClientFacts)
+
+    def write_correctness(self, answers: Correctness) -> None:
+        write(self.path / "correctness.json", pretty(answers))
+
+    def correctness(self) -> Correctness | None:
+        return read_optional(self.path / "correctness.json", Correctness)
 
     def write_records(self, records: Iterable[Record]) -> Iterator[Record]:
         """Yield the records while writing them, so that one pass serves both."""
@@ -157,9 +165,19 @@ class Run:
     def answers_path(self, concurrency: int) -> Path:
         return self.path / f"answers-{concurrency}.jsonl"
 
+    def write_answers(self, concurrency: int, answers: Iterable[ItemAnswer]) -> None:
+        encode = msgspec.json.Encoder().encode
+        write(self.answers_path(concurrency), b"".join(encode(secrets.clean(a)) + b"\n" for a in answers))
+
     def answers(self, concurrency: int) -> list[ItemAnswer]:
         path = self.answers_path(concurrency)
         return list(_lines(path, ItemAnswer)) if path.exists() else []
+
+    def write_sittings(self, sittings: list[Sitting]) -> None:
+        write(self.sittings_path, pretty(sittings))
+
+    def sittings(self) -> list[Sitting]:
+        return read_optional(self.sittings_path, list[Sitting]) or []
 
     def write_result(self, result: Result) -> None:
         write(self.summary_path, pretty(result))

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from dyno.errors import NotFound, StoreError, UsageError
+from dyno.facts.quality import QualitySummary
 from dyno.facts.study import Place
 from dyno.store import imports
 from dyno.store.run import Run, locked, read, tags_of
@@ -80,10 +81,14 @@ class _Result(msgspec.Struct):
     verdict: str
     summary: _Numbers | None
     offline: _Offline | None = None
+    quality: QualitySummary | None = None
 
     @property
     def numbers(self) -> _Numbers:
-        o = self.offline
+        o, q = self.offline, self.quality
+        if q is not None:
+            items, failed = sum({s.task: s.items for s in q.scores}.values()), q.passes[0].failed
+            return _Numbers(items - failed, failed)
         return _Numbers(o.completed, o.failed, o.speed) if o else self.summary or _Numbers()
 
 
@@ -162,6 +167,8 @@ def _without_result(run: Run, names: set[str], study_runs: bool) -> tuple[State,
         return "running", ""
     if "exchanges.spool" in names:
         return "cut off", "`dyno run` measures it again" if study_of(run.path) else "`dyno runs show` decodes it"
+    if "sittings.json" in names:
+        return "cut off", "`dyno run` continues it" if study_of(run.path) else "the same `dyno eval` continues it"
     if "trial.json" not in names and "engine.json" in names:
         return "no measurement", "see its engine.log"
     return "no measurement", ""

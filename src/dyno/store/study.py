@@ -115,8 +115,11 @@ class StudyFolder:
     def _listed(self) -> list[str]:
         return sorted(path.name for path in self.trials_path.iterdir()) if self.trials_path.is_dir() else []
 
-    def fresh(self, place: Place) -> Run:
-        """A trial's folder, empty: what a cut or failed attempt has left is deleted."""
+    def fresh(self, place: Place, keep: bool = False) -> Run:
+        """A trial's folder, empty: what a cut or failed attempt has left is deleted. `keep`: but for its failure."""
+        if keep and (run := self.run(place)).path.is_dir():
+            (run.path / "failed.json").unlink(missing_ok=True)
+            return run
         shutil.rmtree(self.run(place).path, ignore_errors=True)
         run = Run(self.trials_path / trial_name(place))
         try:

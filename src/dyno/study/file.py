@@ -16,7 +16,9 @@ import msgspec
 from dyno import files, secrets
 from dyno.errors import UsageError
 from dyno.facts.engine import READY_STALL_S
+from dyno.facts.load import LoadSpec
 from dyno.facts.price import Price
+from dyno.facts.quality import QualitySpec
 from dyno.facts.rig import HostWanted
 from dyno.facts.study import PARTS, Place, PlannedTrial, RigWanted, StopRule, Study
 from dyno.facts.trial import TrialSpec
@@ -25,6 +27,7 @@ from dyno.study.cells import CELLS, choices, converted, hints
 from dyno.study.document import Path, TomlDocument
 from dyno.study.grid import GridCell, Room, Section, expand, used
 from dyno.study.models import StudyModels
+from dyno.study.order import setting_key
 from dyno.study.trials import Known, Trials
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -33,7 +36,9 @@ Trio = tuple[str, str, str]  # the names of engine, workload and load
 Rule = dict[str, dict[str, Any]]  # part → key → value; the key 'name': names of its tables
 
 _TOP = hints(Study, "trials", "stop", "rigs")
-_TABLES = ["variables", "rigs", "models", "engines", "workloads", "loads", "trial", "stop", "include", "exclude"]
+_TABLES = [
+    *("variables", "rigs", "models", "engines", "workloads", "loads", "trial", "quality", "stop", "include", "exclude"),
+]
 _LIKE = 20  # engines that one is like, each like the next
 _ENGINE_RULES = ["like", "rigs", "workloads", "loads", "workload", "load", "trial", "zip"]
 _DEEPEST = 20  # variables that name one another
@@ -212,6 +217,11 @@ class _Reader:
             for repeat in range(1, repeats + 1):
                 planned = placed(place, trial, api_key, name, seed, repeat, repeats)
                 trials.setdefault(planned.place.id, planned)
+        if quality := self._quality():
+            settings = {setting_key(p): p for p in reversed(trials.values()) if p.trial.kind == "serve"}
+            for served in reversed(settings.values()):
+                planned = self._quality_trial(served, quality, name, seed)
+                trials.setdefault(planned.place.id, planned)
         if not trials and not self.doc.mistaken:
             missing = [f"[{name}.NAME]" for name in ("engines", "workloads", "loads") if not tree.get(name)]
             why = f"add {', '.join(missing)}" if missing else "rules of engines and workloads, or exclude, leave none"
@@ -228,6 +238,35 @@ class _Reader:
             stop=stop,
             rigs=self.rigs,
         )
+
+    def _quality(self) -> QualitySpec | None:
+        if "quality" not in self.doc.tree:
+            return None
+        spec = self.tables.struct(("quality",), QualitySpec, self.doc.tree["quality"])
+        if spec.include_path and spec.include_path.startswith(("./", "../")):
+            path = str((self.trials.folder / spec.include_path).resolve())
+            spec = msgspec.structs.replace(spec, include_path=path)
+        if problem := self.trials.known.quality_problem(spec):
+            self.doc.mistake(("quality", problem[0]), problem[1])
+        return spec
+
+    def _quality_trial(self, served: PlannedTrial, spec: QualitySpec, study: str, seed: int) -> PlannedTrial:
+        """Plan the quality trial of the setting that a serving trial measures."""
+        place, trial = served.place, served.trial
+        settings = {key: value for key, value in place.settings.items() if key.startswith("engine.")}
+        place = msgspec.structs.replace(place, workload="quality", load="", settings=settings)
+        trial = msgspec.structs.replace(
+            trial,
+            workload=self.trials.known.quality_workload(spec),
+            load=LoadSpec(request_timeout_s=trial.load.request_timeout_s),
+            sampling={},
+            extra_body={},
+            goodput_ms={},
+            ignore_eos=False,
+            kind="quality",
+            quality=spec,
+        )
+        return placed(place, trial, served.api_key_env, study, seed, repeat=1, repeats=1)
 
     def _variables(self, given: Mapping[str, str]) -> dict[str, Any]:
         variables = self.doc.tree.get("variables", {})
@@ -383,8 +422,9 @@ def placed(
     body = secrets.public(trial.extra_body)
     target = msgspec.structs.replace(trial.target, cacert=None, cert=None, cert_key=None)
     same = msgspec.structs.replace(
-        trial, target=target, engine=engine, extra_body=body, metadata={}, ready_check_timeout_s=None
-    )
+        trial, target=target, engine=engine, extra_body=body, metadata={}, ready_check_timeout_s=None,
+        correctness_check=True,
+    )  # fmt: skip
     identity = [place.engine, _canonical(same), place.rig, repeat, _fingerprint(w.path)]
     number = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:10]
     place = msgspec.structs.replace(place, study=study, id=number, repeat=repeat, repeats=repeats)

@@ -80,17 +80,20 @@ def _repeats(study: Study) -> range:
 
 
 def _shuffled(trials: list[PlannedTrial], repeat: int, study: Study, rng: random.Random) -> list[PlannedTrial]:
-    """Shuffle one repeat's trials. With a stop rule the loads of a series rise instead, to know when to stop."""
-    mine = [p for p in trials if p.place.repeat == repeat]
+    """Shuffle one repeat's trials; quality comes last, where it can't affect what is timed.
+
+    With a stop rule the loads of a series rise instead, to know when to stop."""
+    mine = [p for p in trials if p.place.repeat == repeat and p.trial.quality is None]
+    last = [p for p in trials if p.place.repeat == repeat and p.trial.quality is not None]
     if study.stop is None:
         rng.shuffle(mine)
-        return mine
+        return mine + last
     series: dict[tuple[str, ...], list[PlannedTrial]] = {}
     for planned in mine:
         series.setdefault(series_key(planned), []).append(planned)
     groups = list(series.values())
     rng.shuffle(groups)
-    return [p for group in groups for p in sorted(group, key=level)]
+    return [p for group in groups for p in sorted(group, key=level)] + last
 
 
 def series_key(planned: PlannedTrial) -> tuple[str, ...]:
@@ -117,6 +120,8 @@ def trial_s(trial: TrialSpec) -> float:
             return math.ceil(w.num_prompts / TOGETHER) * request_s
         rounds = (offline.iterations or 10) + (offline.warmup_iterations or 1)
         return rounds * max(request_s, 1.0)
+    if trial.quality:
+        return sum(math.ceil(w.num_prompts / min(n, TOGETHER)) for n in trial.quality.concurrency) * request_s
     streams = min(load.max_concurrency or TOGETHER, TOGETHER)
     warmup_s = math.ceil(w.num_warmups / streams) * request_s
     if load.duration_s:

@@ -10,6 +10,7 @@ from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.metric import GOODPUT
 from dyno.facts.offline import OfflineSpec
+from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
@@ -38,6 +39,8 @@ class Known(NamedTuple):
     datasets: list[str]
     prompts_needed: Callable[[LoadSpec], int | None]
     recipe_problem: Callable[[ModelRecipe], tuple[str, str] | None]  # the key of a model that is wrong, and why
+    quality_problem: Callable[[QualitySpec], tuple[str, str] | None]  # likewise
+    quality_workload: Callable[[QualitySpec], WorkloadSpec]
 
 
 class Trials:

@@ -24,7 +24,12 @@ class OpenAi(EngineKind):
 KINDS: dict[str, EngineKind] = {
     kind.name: kind for kind in (Vllm(), Tgi(), LlamaCpp(), SgLang(), Transformers(), OpenAi(), FakeKind())
 }
-TOOLS = ("llama-tools", "llm-compressor", "quark")  # dyno installs them as it does engines; they serve no model
+TOOLS = (
+    "llama-tools",
+    "llm-compressor",
+    "quark",
+    "lm-eval",
+)  # dyno installs them as it does engines; they serve no model
 
 
 def unknown_engine(name: str, known: Collection[str]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dyno.facts.workload import Request
+from dyno.facts.workload import ChatRequest, Request
 from dyno.load.protocols.base import (
     UNREADABLE,
     Asked,
@@ -152,9 +152,10 @@ class Chat:
     fields: frozenset[str] | None = None
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
+        before = request.before if isinstance(request, ChatRequest) else []
         return {
             **_common(request, asked),
-            "messages": [{"role": "user", "content": request.prompt}],
+            "messages": [{"role": role, "content": text} for role, text in [*before, ("user", request.prompt)]],
             "max_completion_tokens": request.output_tokens,
             **asked.extra_body,
         }

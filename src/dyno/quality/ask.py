@@ -1,0 +1,187 @@
+"""Ask built-in tasks: prompts from items, and scores from answers."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from hashlib import sha256
+from math import sqrt
+from statistics import mean
+from typing import NamedTuple
+
+import msgspec
+
+from dyno.facts.quality import Form, ItemAnswer, QualitySpec, TaskScore
+from dyno.facts.record import Record
+from dyno.facts.workload import ChatRequest, Request, WorkloadSpec
+from dyno.quality.tasks import LETTERS, SIZES, TASKS, Item, item, items
+
+BUILTIN = "builtin"  # all of them
+VERSION = "1"  # of the items: a change of quality/tasks.py that changes a question needs another
+ITEMS = 100  # of each task, unless the spec says otherwise
+OTHER_ITEMS = 1000  # guessed, of a task of lm-eval
+MAX_TOKENS = 64
+METRIC = "exact_match"
+END = "\n\n"  # of an answer in the completions form
+_SHOTS: dict[Form, int] = {"chat": 0, "completions": 3}
+_EXAMPLES = 1_000_000  # numbers of examples: no item has such a one
+_LETTER = re.compile(rf"^\W*([{LETTERS}])(?![A-Za-z])|answer is\W*([{LETTERS}])(?![A-Za-z])")
+
+
+class Question(NamedTuple):
+    """An item as it is asked."""
+
+    item: Item
+    target: str
+    request: Request
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.item.task, self.item.id
+
+
+def own_tasks(spec: QualitySpec) -> list[str]:
+    """Return the built-in tasks of a spec; all others are lm-eval's."""
+    named = dict.fromkeys(each for task in spec.tasks for each in (TASKS if task == BUILTIN else [task]))
+    return [task for task in named if task in TASKS]
+
+
+def other_tasks(spec: QualitySpec) -> list[str]:
+    return list(dict.fromkeys(task for task in spec.tasks if task != BUILTIN and task not in TASKS))
+
+
+def form_of(spec: QualitySpec) -> Form:
+    """Return the form of built-in tasks, or where there are none, that of the others."""
+    return (spec.form or "chat") if own_tasks(spec) else lm_form(spec)
+
+
+def lm_form(spec: QualitySpec) -> Form:
+    """Return the form of lm-eval's tasks: without a template, as its own command has it."""
+    return spec.form or ("chat" if spec.chat_template else "completions")
+
+
+def shots(spec: QualitySpec) -> int:
+    return _SHOTS[form_of(spec)] if spec.num_fewshot is None else spec.num_fewshot
+
+
+def problem(spec: QualitySpec) -> tuple[str, str] | None:
+    """Return the key of a spec that is wrong, and why; None where none is."""
+    for task in other_tasks(spec):
+        near = get_close_matches(task, [BUILTIN, *TASKS], 1, 0.8)
+        if near and "_" not in task:  # lm-eval has many with one: arithmetic_2da
+            return "tasks", f"there is no task {task!r}. Did you mean {near[0]}?"
+    if not spec.tasks or not spec.concurrency:
+        return ("concurrency" if spec.tasks else "tasks"), "is an empty list."
+    if wrong := [c for c in spec.concurrency if c < 1]:
+        return "concurrency", f"must be at least 1, but is {wrong[0]}."
+    if len({*spec.concurrency}) < len(spec.concurrency):
+        return "concurrency", "names a value twice."
+    return None
+
+
+def describe(spec: QualitySpec) -> str:
+    """Say what is asked, in a line."""
+    parts = [f"{count} items of {', '.join(own)}" for own in [own_tasks(spec)] if own for count in [_count(spec)]]
+    others = ", ".join(other_tasks(spec))
+    limit = f"{spec.limit:,} items" if spec.limit else "all items"
+    parts += [f"{limit} of each of lm-eval's {others}"] if others else []
+    return f"{' and '.join(parts)}, at concurrency {', '.join(map(str, spec.concurrency))}"
+
+
+def _count(spec: QualitySpec) -> int:
+    return len(own_tasks(spec)) * (spec.limit or ITEMS)
+
+
+def workload(spec: QualitySpec) -> WorkloadSpec:
+    """Return what a trial's workload says of it: how many are asked in each pass, as far as known."""
+    others = len(other_tasks(spec)) * (spec.limit or OTHER_ITEMS)
+    return WorkloadSpec("quality", num_prompts=_count(spec) + others, output_len=spec.max_tokens or MAX_TOKENS)
+
+
+def questions(spec: QualitySpec, count: Callable[[str], int] | None = None) -> list[Question]:
+    """Return the questions of all built-in tasks. `count`: counts the tokens of a prompt, where that is known."""
+    return [_question(spec, one, count) for one in items(own_tasks(spec), spec.limit or ITEMS, spec.seed)]
+
+
+def _question(spec: QualitySpec, one: Item, count: Callable[[str], int] | None) -> Question:
+    # Small examples of the same task: they show the form of an answer and cost few tokens.
+    shown = [item(one.task, SIZES[0], _EXAMPLES + n, spec.seed) for n in range(shots(spec))]
+    *examples, (question, target) = [_words(spec, each) for each in (*shown, one)]
+    limit = spec.max_tokens or MAX_TOKENS
+    if form_of(spec) == "completions":
+        parts = [*([spec.system] if spec.system else []), *(f"Question: {q}\nAnswer: {a}" for q, a in examples)]
+        text = END.join([*parts, f"Question: {question}\nAnswer:"])
+        return Question(one, target, Request(text, count(text) if count else 0, limit))
+    before = [("system", spec.system)] if spec.system else []
+    before += [turn for q, a in examples for turn in (("user", q), ("assistant", a))]
+    tokens = sum(map(count, [*(text for _, text in before), question])) if count else 0
+    return Question(one, target, ChatRequest(question, tokens, limit, before))
+
+
+def _words(spec: QualitySpec, one: Item) -> tuple[str, str]:
+    return one.with_choices() if spec.choices else (one.question, one.answer)
+
+
+def sha(request: Request) -> str:
+    whole = [request.before, request.prompt] if isinstance(request, ChatRequest) else request.prompt
+    return sha256(msgspec.json.encode(whole)).hexdigest()[:16]
+
+
+def answered(spec: QualitySpec, question: Question, record: Record) -> ItemAnswer:
+    """Score an answer: the whole text, or the letter of a choice."""
+    text, complete, _ = record.text.partition(END) if form_of(spec) == "completions" else (record.text, "", "")
+    extracted = _extracted(spec, text) if record.error is None else None
+    return ItemAnswer(
+        task=question.item.task,
+        item=question.item.id,
+        metric=METRIC,
+        score=float(extracted == question.target),
+        target=question.target,
+        answer=record.text,
+        extracted=extracted,
+        prompt_sha256=sha(question.request),
+        prompt_tokens=record.prompt_tokens,
+        output_tokens=record.output_tokens,
+        # The limit has cut nothing where the answer had ended before: not every server takes a stop text.
+        finish_reason="stop" if complete else record.finish_reason,
+        error=record.error and f"{record.error}: {record.error_detail}"[:300],
+    )
+
+
+def _extracted(spec: QualitySpec, text: str) -> str | None:
+    if not spec.choices:
+        return text.strip().removesuffix(".") or None
+    match = _LETTER.search(text.strip())
+    return (match[1] or match[2]) if match else None
+
+
+def scores(spec: QualitySpec, answers: Sequence[ItemAnswer]) -> list[TaskScore]:
+    """Score built-in tasks."""
+    out = []
+    for task in own_tasks(spec):
+        each = [answer.score for answer in answers if answer.task == task]
+        if each:
+            chance = 1 / len(LETTERS) if spec.choices else 0.0
+            out.append(TaskScore(task, METRIC, mean(each), len(each), standard_error(each), version=VERSION,
+                                 n_shot=shots(spec), chance=chance))  # fmt: skip
+    return out
+
+
+def standard_error(values: Sequence[float]) -> float | None:
+    """Of the mean; None: one value has none."""
+    if len(values) < 2:
+        return None
+    centre = mean(values)
+    return sqrt(sum((v - centre) ** 2 for v in values) / (len(values) - 1) / len(values))
+
+
+def dropped(answers: Iterable[ItemAnswer], asked: Callable[[ItemAnswer], tuple[int, int]], limit: int | None) -> int:
+    """Count prompts of which the server dropped a part. `asked`: their tokens, 0 where unknown, and characters.
+
+    Where no tokenizer counts them: prompts of different lengths that fill the context to the same token."""
+    seen = [(answer.prompt_tokens, *asked(answer)) for answer in answers if answer.prompt_tokens]
+    if any(tokens for _, tokens, _ in seen):
+        return sum(got < tokens for got, tokens, _ in seen)
+    most = max((got for got, _, _ in seen), default=0)
+    full = [letters for got, _, letters in seen if got == most]
+    fills = limit is not None and most >= limit - 2 * MAX_TOKENS
+    return len(full) if fills and len(full) > 1 and max(full) > 1.1 * min(full) else 0
