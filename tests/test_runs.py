@@ -236,7 +236,7 @@ def test_deleting_asks_on_a_terminal_and_needs_yes_elsewhere(home: Path, say: Sa
         done = subprocess.run(command, stdin=slave, capture_output=True, text=True)
         os.close(master)
         os.close(slave)
-        assert "6 files" in done.stderr
+        assert "7 files" in done.stderr
         assert (done.returncode, run.exists()) == (1 if there else 0, there)
 
 

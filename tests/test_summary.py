@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from dyno.audit.document import read_bytes as imported
-from dyno.checks import CHECKS, client, engine, examine, load, machine, physics, statistics, tokens
+from dyno.checks import CHECKS, client, correctness, engine, examine, load, machine, physics, statistics, tokens
 from dyno.checks import requests as requests_check
 from dyno.checks.evidence import Evidence
+from dyno.facts.correctness import PROMPTS, Correctness, GreedyAnswer
 from dyno.facts.engine import EngineFacts, EngineSpec, Launch, Misspelt, Remark
 from dyno.facts.finding import Finding, verdict
 from dyno.facts.load import LoadSpec
@@ -680,6 +681,47 @@ def quantized(quantize: str | None, served: str) -> Evidence:
     return evidence(trial={"engine": EngineSpec("vllm", model="m")}, engine=engine, target=target)
 
 
+def said(*texts: str, tokens: int = 16, **fields: Any) -> list[GreedyAnswer]:
+    """The answers to the first prompts; the last one also to all that are left."""
+    each = [*texts, *texts[-1:] * (len(PROMPTS) - len(texts))]
+    how = {"finish_reason": "length", "output_tokens": tokens, **fields}
+    return [GreedyAnswer(prompt, text, **how) for prompt, text in zip(PROMPTS, each, strict=True)]
+
+
+SENSIBLE = said(" 6, 7, 8, 9,", " Paris.", "river stone 42 lamp bridge", " width * height", " 42")
+LOST = GreedyAnswer(PROMPTS[0], error="http_500", error_detail="out of memory")
+OTHER = GreedyAnswer(PROMPTS[0], " 6, 7, 7, 7,")
+# As engines answer that are broken, and good ones that look alike.
+NONSENSE: list[tuple[list[GreedyAnswer], str | None, str | None]] = [
+    (SENSIBLE, None, None),
+    (said("", tokens=1, finish_reason="stop"), "empty", "void"),
+    (said(" \n", tokens=1, finish_reason="stop"), "empty", "void"),
+    (said("", tokens=16), "empty", "doubt"),  # or reasoning that isn't sent
+    (said("", tokens=1)[:1], "empty", "doubt"),
+    (said(" 6, 7, 8, 9,", "", tokens=1), None, None),  # a base model may end a question at once
+    (said("!" * 16), "garbage", "void"),
+    (said("!" * 16)[:1], "garbage", "doubt"),
+    (said("!" * 16, " Paris."), None, None),
+    (said("G" * 16, "=" * 12), "garbage", "doubt"),
+    (said(" Life? Life? Life? Life? Life?", " the the the the the", "0, 0, 0, 0, 0, 0,"), "garbage", "doubt"),
+    (said(" 6, 7, 8, 9,", " the the the the the"), None, None),
+    (said("1111"), "garbage", "doubt"),  # too short for a repetition, but the same for each prompt
+    (said("\ufffd\ufffd a\x00 \ufffd", "\ufffd\x03 bc", "\ufffd\ufffdd"), "garbage", "doubt"),
+    (said(" 6, 7, 8, 9 \ufffd", " Paris is in the north \ufffd"), None, None),  # half a character at the end
+    (said("Hello! How can I help you today?", finish_reason="stop"), "garbage", "void"),
+    (said("The answer to this question depends on"), "garbage", "doubt"),  # they may differ later
+    (said("Thinking Process:\n\n1.  **Analyze the Request:**", reasoning=True), None, None),
+    (said("<think>\nOkay, the user wants"), None, None),
+    (said("The answer to this")[:2], None, None),
+    (
+        said(" port616Effortly180 cleany", " faithness& crew659", "2%\n\tkxq", "ähnlich", "0"),
+        None,
+        None,
+    ),  # random weights
+    (said("", error="http_500"), None, None),
+]
+
+
 CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] = [
     (requests_check.failed, evidence(), None, None),
     (requests_check.failed, evidence({"failed": 1, "failures": {"reset": 1}}), "requests.failed", "doubt"),
@@ -699,6 +741,46 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (client.others, evidence(), None, None),
     (client.others, evidence(client={"others_cpu": 0.2}, rig=RIG_OF_TWO), None, None),
     (client.others, evidence(client={"others_cpu": 1.0}, rig=RIG_OF_TWO), "client.others_cpu", "doubt"),
+    (correctness.failed, evidence(correctness=Correctness([SENSIBLE[0]], SENSIBLE)), None, None),
+    (correctness.failed, evidence(correctness=Correctness(SENSIBLE, [LOST])), "correctness.failed", "doubt"),
+    (correctness.changed, evidence(), None, None),
+    (correctness.changed, evidence(correctness=Correctness(SENSIBLE, SENSIBLE)), None, None),
+    (correctness.changed, evidence(correctness=Correctness(SENSIBLE, [LOST])), None, None),
+    (
+        correctness.changed,
+        evidence(correctness=Correctness(SENSIBLE, [OTHER], [OTHER])),
+        "correctness.changed",
+        "doubt",
+    ),
+    (
+        correctness.changed,
+        evidence(correctness=Correctness(SENSIBLE, [OTHER], [SENSIBLE[0]])),
+        "correctness.not_deterministic",
+        "note",
+    ),
+    (correctness.nonsense, evidence(), None, None),
+    *(
+        (correctness.nonsense, evidence(correctness=Correctness(answers)), code and f"correctness.{code}", level)
+        for answers, code, level in NONSENSE
+    ),
+    (
+        correctness.nonsense,
+        evidence(correctness=Correctness(SENSIBLE, said("", tokens=1))),
+        "correctness.empty",
+        "void",
+    ),
+    (
+        correctness.nonsense,
+        evidence(trial={"engine": EngineSpec("vllm", load_format="dummy")}, correctness=Correctness(said("!" * 16))),
+        None,
+        None,
+    ),
+    (
+        correctness.nonsense,
+        evidence(trial=PAIR, correctness=Correctness([*SENSIBLE, *said("!" * 16, replica=1)])),
+        "correctness.garbage",
+        "void",
+    ),
     (requests_check.resent, evidence(), None, None),
     (requests_check.resent, evidence({"resent": 3}), "requests.resent", "note"),
     (engine.model_name, evidence(), None, None),

@@ -12,6 +12,7 @@ from dyno.checks import (
     client,
     comparability,
     consistency,
+    correctness,
     engine,
     host,
     load,
@@ -97,6 +98,29 @@ CHECKS = (
         "requests.unaccounted": ("void", "Completed and failed requests don't add up to the requests sent.",
             "Records are missing, so all figures are incomplete. Run it again, and report this as a bug."),
     }, server=requests.unaccounted),
+    Check({
+        "correctness.empty": ("void; doubt for a single answer, or if the server counts tokens in them",
+            "All answers of the correctness check, before or after the load, have no text.",
+            "An engine that answers nothing is fast. Check the chat template, the end token and the engine's log; "
+            "tokens without text may be hidden reasoning."),
+        "correctness.garbage": ("void if several answers repeat one character, or if whole answers are the same for "
+            "every prompt; else doubt", "All answers of the correctness check only repeat a short text (`!!!!`), are "
+            "largely unreadable, or are the same for every prompt. Not with `load_format = \"dummy\"`.",
+            "Nonsense is generated as fast as sense. Check weights, quantization and chat template, and try another "
+            "version. --no-correctness-check is for random weights."),
+    }, server=correctness.nonsense),
+    Check({
+        "correctness.changed": ("doubt", "A greedy answer after the load differs from the one before, also when asked "
+            "again.", "The load changed the engine's answers. Restart it and measure again; if it repeats, check its "
+            "cache settings and version."),
+        "correctness.not_deterministic": ("note", "A greedy answer changes from one request to the next.",
+            "Some engines and GPUs are not deterministic at temperature 0. Don't read small differences between "
+            "single answers as a change."),
+    }, server=correctness.changed),
+    Check({
+        "correctness.failed": ("doubt", "Requests of the correctness check failed.",
+            "The check is incomplete. Check the server's log."),
+    }, server=correctness.failed),
     Check({
         "consistency.command": ("note; doubt if more completed than requested",
             "The concurrency or number of requests in a result differs from its command.",

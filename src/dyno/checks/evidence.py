@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from dyno.facts.correctness import Correctness
 from dyno.facts.engine import EngineFacts, Remark
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.quality import QualitySummary, Sitting
@@ -75,6 +76,7 @@ class Evidence(Circumstances, frozen=True, kw_only=True):
     sent_before: str | None
     summary: Summary
     cache_emptied: bool | None = None  # None: not tried
+    correctness: Correctness | None = None  # None: turned off, or by an older version
 
     @property
     def completed(self) -> int:

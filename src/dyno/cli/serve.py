@@ -79,7 +79,7 @@ def add(p: Parser) -> None:
     )
     g = p.add_argument_group("server")
     target_flags(g)
-    flags.add(g, TrialSpec, "reset_cache")
+    flags.add(g, TrialSpec, "reset_cache", "correctness_check")
     settings.add_engine(p.add_argument_group("engine settings (with --engine)"))
     _workload_flags(p.add_argument_group("prompts"))
     load = p.add_argument_group("load")

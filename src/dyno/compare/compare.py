@@ -15,6 +15,7 @@ from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.imported import Row, RowKind
 from dyno.facts.metric import THROUGHPUTS, better
 from dyno.measure.estimate import ALLOWED, estimates, value_of
+from dyno.measure.greedy import agreement
 from dyno.measure.paired import POWER
 from dyno.measure.pairs import Group, groups, pair
 from dyno.measure.points import load_of
@@ -156,6 +157,7 @@ def _pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str], a
         differences=known,
         left_out=left,
         total=bool(a[0].setting("group") and b[0].setting("group")),
+        agreement=agreement(a, b),
     )
 
 

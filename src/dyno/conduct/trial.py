@@ -16,6 +16,7 @@ import dyno
 from dyno import secrets
 from dyno.checks import examine
 from dyno.checks.evidence import Evidence
+from dyno.conduct import correctness
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
 from dyno.conduct.prepare import Prepared, hidden, longest, make_prompts, prepare, public, traffic, warmup
@@ -124,6 +125,8 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
     manifest = manifest_of(session, prepared)
     run.write_manifest(manifest, work.requests)
     keys = [word.encode() for word in secrets.of_headers(session.headers)]
+    if trial.correctness_check:
+        correctness.ask_before(run, session, trial)
     # While the load runs, Ctrl-C asks it to stop: what was measured is kept.
     with lent((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), stop.request), contextlib.ExitStack() as last:
         # Before the warm-up: it takes a moment to start.
@@ -154,6 +157,8 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
             others = max(after - before, 0.0) / seconds(client.duration_ns)
             client = msgspec.structs.replace(client, others_cpu=others)
         run.write_client(client)
+    if trial.correctness_check and client.outcome == "complete":
+        correctness.ask_after(run, session, trial)
 
 
 def manifest_of(session: Session, prepared: Prepared) -> Manifest:
@@ -256,6 +261,7 @@ def _finish(
             telemetry=sampled,
             roofline=shares,
             remarks=log_remarks(run),
+            correctness=run.correctness(),
         )
     )
     result = Result(summary, findings, verdict(findings), sampled, roofline=shares)

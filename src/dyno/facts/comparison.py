@@ -7,7 +7,7 @@ import msgspec
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.load import Scalar
 from dyno.facts.quality import PairedDifference
-from dyno.numbers import change, change_interval, percent, points, points_interval
+from dyno.numbers import change, change_interval, count, many, percent, points, points_interval
 
 CONFIDENCE = 0.95
 # Deviation from run to run, as a share of a figure, that no machine stays below for long, however well a few repeats
@@ -71,6 +71,25 @@ class Difference(msgspec.Struct, frozen=True):
         return points(self.smallest) if self.points else percent(self.smallest)
 
 
+class Agreement(msgspec.Struct, frozen=True):
+    """Greedy answers of both sides to the same prompts."""
+
+    answers: int
+    identical: int
+    divergence: int | None = None  # length of what the others begin with alike: median; None: there are none
+    unit: Literal["token", "character"] = "token"
+
+    @property
+    def words(self) -> str:
+        verb = "is" if self.answers == 1 else "are"
+        text = f"{count(self.identical)} of {many(self.answers, 'greedy answer')} {verb} identical"
+        if self.divergence is None:
+            return text
+        others = "the others agree" if self.answers - self.identical > 1 else "the other agrees"
+        middle = " (median)" if self.answers - self.identical > 1 else ""
+        return f"{text}; {others} for {many(self.divergence, self.unit)}{middle}"
+
+
 class LeftOut(msgspec.Struct, frozen=True):
     metric: str
     why: str
@@ -97,6 +116,7 @@ class Pairing(msgspec.Struct, frozen=True):
     differences: list[Difference] = []
     left_out: list[LeftOut] = []  # figures that mean different things on the two sides
     total: bool = False  # scores of several tasks together
+    agreement: Agreement | None = None  # None: no greedy answers of both sides are known
 
 
 class GateResult(msgspec.Struct, frozen=True):

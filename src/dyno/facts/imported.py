@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import msgspec
 
 from dyno.facts.comparison import Estimate
+from dyno.facts.correctness import GreedyAnswer
 from dyno.facts.engine import EngineFacts
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.load import Scalar as Scalar
@@ -87,6 +88,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     place: Place | None = None  # in a study
     result: Result | None = None
     engine: EngineFacts | None = None  # of one that dyno started
+    answers: dict[str, GreedyAnswer] = {}  # by prompt of the correctness check, or by item of a quality test
 
     @property
     def verdict(self) -> Verdict | None:

@@ -39,6 +39,7 @@ class Words(msgspec.Struct, frozen=True):
     confidence: list[str]
     caveats: list[str]
     workloads: list[str] = []  # a paragraph each
+    agreement: list[str] = []  # of greedy answers, with those of the first series
     cost: list[str] = []
     standing: Standing | None = None
 

@@ -47,6 +47,11 @@ class TrialSpec(msgspec.Struct, frozen=True):
     reset_cache: Annotated[
         bool, Option("--reset-prefix-cache", help="empty a running server's prefix cache before the load")
     ] = False
+    correctness_check: Annotated[
+        bool,
+        Option("--no-correctness-check", help="don't check a few greedy answers before and after the load "
+               "(study: correctness_check = false)"),
+    ] = True  # fmt: skip
     quality: QualitySpec | None = None  # of the kind quality; then workload and load say nothing
     engine: EngineSpec | None = None  # dyno starts it, or, of the kind openai, knows what the server should be
 

@@ -278,6 +278,11 @@ def events(raw: bytes, head: http1.Head, whole: bool = True) -> list[tuple[int, 
     return list(_events_anyhow(raw, http1.body_spans(raw, head), whole)) if plain is None else plain
 
 
+def body_events(body: bytes) -> list[tuple[int, bytes]]:
+    """Return the same of a body alone."""
+    return list(_events_anyhow(body, [(0, len(body))], whole=True))
+
+
 def _one_in_each_chunk(raw: bytes, start: int) -> list[tuple[int, bytes]] | None:
     """Read the usual case: every HTTP chunk is one whole event of one line. One regular expression finds them all in
     half the time of a loop. None where they don't fill the body without a gap."""

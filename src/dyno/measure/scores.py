@@ -37,6 +37,7 @@ def with_total(rows: Sequence[Row]) -> list[Row]:
         figures={name: Figure(value, first.line) for name, value in figures.items()},
         settings=shared | {name: Setting(value, first.line) for name, value in named.items()},
         samples=Samples(scores=scores),
+        answers={f"{row.setting('task')}/{item}": answer for row in tasks for item, answer in row.answers.items()},
         label=first.label if first.form == "run" else str(named["task"]),
         prompts_sha256=None,
     )

@@ -108,6 +108,10 @@ def _overview(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
         least = f" ({LEAST_VARIATION})" if repeated else ""
         about = f"Change of B against A, ± its 95 % interval{least}. {corrected}"
     yield from _item(f"{about}{more}", as_markdown)
+    # Each load asks the same prompts: the lowest agreement says most.
+    if known := [p.agreement for p in c.pairings if p.agreement is not None and (p.total or _noun(c) == "load")]:
+        lowest = min(known, key=lambda a: a.identical / a.answers)
+        yield from _item(f"{lowest.words}{' (the fewest of all loads)' if len(known) > 1 else ''}.", as_markdown)
 
 
 def _score_cells(d: Difference | None) -> list[str]:
@@ -193,6 +197,8 @@ def _pairing(p: Pairing, as_markdown: bool, elsewhere: Sequence[Finding], figure
         yield ""
         for line in sentences(p, figures):
             yield from _item(line, as_markdown)
+    if p.agreement is not None:
+        yield from _item(f"{p.agreement.words}.", as_markdown)
     if p.refused:
         yield f"{'- ' if as_markdown else '  '}Not compared: see the findings."
     if own := [f for f in p.findings if f not in elsewhere]:

@@ -27,6 +27,7 @@ def _parts(report: Report) -> Iterator[str]:
     for title, sentences in (
         ("Workloads", words.workloads),
         ("Confidence", words.confidence),
+        ("Greedy agreement", words.agreement),
         ("Caveats", words.caveats),
     ):
         yield _list(title, map(escaped_line, sentences))

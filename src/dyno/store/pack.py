@@ -75,8 +75,8 @@ def _is_raw(path: Path) -> bool:
 
 
 def _has_words(path: Path) -> bool:
-    named = path.name in ("requests.jsonl", "first_failure.json") or path.name.startswith("lm-eval")
-    return named or path.suffix in _WORDS
+    names = ("requests.jsonl", "first_failure.json", "correctness.json")
+    return path.name in names or path.name.startswith("lm-eval") or path.suffix in _WORDS
 
 
 def _refuse_undecoded(folder: Path, words: bool) -> None:

@@ -10,9 +10,11 @@ from hashlib import sha256
 from statistics import stdev
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 
 from dyno.errors import StoreError
+from dyno.facts.correctness import GreedyAnswer
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.imported import Figure, Row, RowKind, Samples, Scalar, Setting
 from dyno.facts.metric import definition
@@ -69,7 +71,10 @@ def read_row(run: Run, samples: bool = True) -> Row:
     offline = manifest.trial.offline is not None
     records = run.records() if samples and not offline and run.records_path.exists() else ()
     iterations = list(run.iterations()) if offline else ()
-    return row_of(str(run.path), manifest, result, run.engine(), records, iterations)
+    row = row_of(str(run.path), manifest, result, run.engine(), records, iterations)
+    known = run.correctness()
+    answers = {a.prompt: a for a in known.before if not a.error and not a.replica} if known else {}
+    return msgspec.structs.replace(row, answers=answers)
 
 
 def row_of(
@@ -113,6 +118,7 @@ def quality_rows(
             trial, manifest.place, file, about | _task(score, trial.quality),
             figures={name: Figure(float(value), 0) for name, value in values.items() if value is not None},
             samples=Samples(scores={answer.item: answer.score for answer in items}),
+            answers={a.item: GreedyAnswer(a.item, a.answer) for a in items if a.error is None and a.answer},
             findings=result.findings, rig=_rig(manifest), prompts_sha256=prompts if items else None, result=result,
             engine=engine,
         ))  # fmt: skip

@@ -14,6 +14,7 @@ import msgspec
 
 from dyno import files, secrets
 from dyno.errors import StoreError, UsageError
+from dyno.facts.correctness import Correctness
 from dyno.facts.engine import EngineFacts
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Iteration
@@ -122,6 +123,12 @@ class Run:
 
     def client(self) -> ClientFacts | None:
         return read_optional(self.client_path, ClientFacts)
+
+    def write_correctness(self, answers: Correctness) -> None:
+        write(self.path / "correctness.json", pretty(answers))
+
+    def correctness(self) -> Correctness | None:
+        return read_optional(self.path / "correctness.json", Correctness)
 
     def write_records(self, records: Iterable[Record]) -> Iterator[Record]:
         """Yield the records while writing them, so that one pass serves both."""

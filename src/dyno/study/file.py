@@ -422,8 +422,9 @@ def placed(
     body = secrets.public(trial.extra_body)
     target = msgspec.structs.replace(trial.target, cacert=None, cert=None, cert_key=None)
     same = msgspec.structs.replace(
-        trial, target=target, engine=engine, extra_body=body, metadata={}, ready_check_timeout_s=None
-    )
+        trial, target=target, engine=engine, extra_body=body, metadata={}, ready_check_timeout_s=None,
+        correctness_check=True,
+    )  # fmt: skip
     identity = [place.engine, _canonical(same), place.rig, repeat, _fingerprint(w.path)]
     number = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:10]
     place = msgspec.structs.replace(place, study=study, id=number, repeat=repeat, repeats=repeats)

@@ -1,6 +1,7 @@
 """The answers of the fake engine: what it writes for a request, piece by piece."""
 
 import json
+import zlib
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ HEAD = (
     b"transfer-encoding: chunked\r\n\r\n"
 )
 LAST_CHUNK = b"0\r\n\r\n"
+_WORDS = [" tok", " top", " tor", " ton", " tot", " tow", " toy", " tog"]
 
 
 class Script(msgspec.Struct):
@@ -40,13 +42,16 @@ class FakeAnswer:
         self.streamed = bool(asked.get("stream"))
         prompt = asked.get("prompt") or (asked.get("messages") or [{}])[-1].get("content")
         self._prepare(fault, asked.get("max_tokens") or asked.get("max_completion_tokens"), prompt)
-        self.key = (path, fault, self._asked, self._prompt_tokens, self._usage)
+        self.key = (path, fault, self._asked, self._prompt_tokens, self._usage, self._turn)
 
     def _prepare(self, fault: str | None, count: int | None, prompt: Any) -> None:
         self._fault = fault
         self._asked = count or 16
         self._count = {"empty": 0, "end_at_once": 0, "short": max(self._asked // 2, 1)}.get(fault or "", self._asked)
         self._prompt_tokens = len(prompt.split() if isinstance(prompt, str) else prompt or "")
+        # To a sentence the answer depends on its words, as a model does. To few words or token ids it is " tok tok".
+        sentence = isinstance(prompt, str) and self._prompt_tokens > 3
+        self._turn = zlib.crc32(prompt.encode("utf-8", "replace")) % len(_WORDS) if sentence else 0
         self._eol = "\r\n" if fault == "crlf" else "\n"
 
     @property
@@ -85,6 +90,8 @@ class FakeAnswer:
         """Return the text of each event."""
         each = 4 if self._fault == "bundle" else 1
         texts = [" tok" * each] * -(-self._count // each)
+        if self._turn and each == 1:
+            texts = [_WORDS[(self._turn + i) % len(_WORDS)] for i in range(self._count)]
         if self._fault == "silent":
             texts[1::2] = [""] * (len(texts) // 2)
         if self._fault == "cut_utf8":

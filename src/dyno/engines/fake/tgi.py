@@ -44,7 +44,7 @@ class TgiAnswer(FakeAnswer):
         if parameters.get("do_sample") or any(parameters.get(name) is not None for name in _SAMPLES):
             seed = parameters.get("seed")
             self._seed = 42 if seed is None else seed  # TGI draws one
-        self.key = (path, fault, self._asked, self._prompt_tokens, self._details, self._seed)
+        self.key = (path, fault, self._asked, self._prompt_tokens, self._details, self._seed, self._turn)
 
     def problem(self) -> str | None:
         if not isinstance(self._inputs, str) or not self._inputs:
