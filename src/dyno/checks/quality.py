@@ -15,8 +15,7 @@ BEYOND_CHANCE = 0.05
 def failed(e: QualityEvidence) -> Iterator[Finding]:
     if worst := _worst(e, "failed"):
         count, items, words = worst
-        why = f" First failure: {e.failure_example}." if e.failure_example else ""
-        text = f"No answer to {words}; they count as wrong.{why}"
+        text = f"No answer to {words} ({e.failures}); they count as wrong."
         yield Finding("quality.failed", "void" if count >= MANY_FAILED * items else "doubt", text)
 
 

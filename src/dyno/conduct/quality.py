@@ -253,7 +253,8 @@ def finish(run: Run, questions: dict[tuple[str, str], Question], template: str |
         process="; ".join(processes) or None,
         load_changes=_changes(*(each[c] for c in (spec.concurrency[0], spec.concurrency[-1]))),
     )
-    errors = (answer.error for answers in each.values() for answer in answers if answer.error)
+    # Without the server's words, which may quote a prompt: answers-N.jsonl has them.
+    errors = (answer.error.partition(":")[0] for answers in each.values() for answer in answers if answer.error)
     findings = examine(
         QualityEvidence(
             trial=manifest.trial,
@@ -264,7 +265,7 @@ def finish(run: Run, questions: dict[tuple[str, str], Question], template: str |
             remarks=log_remarks(run),
             quality=summary,
             sittings=sittings,
-            failure_example=next(errors, ""),
+            failures=", ".join(dict.fromkeys(errors)),
         )
     )
     result = Result(None, findings, verdict(findings), quality=summary)
