@@ -45,13 +45,13 @@ test-docs: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist worksteal -m docs
 
 check: $(VENV)/.dev
-	$(BIN)/ruff format --check src tests bench
-	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench training
+	$(BIN)/ruff check src tests bench training
 	$(BIN)/mypy
 
 format: $(VENV)/.dev
-	$(BIN)/ruff format src tests bench
-	$(BIN)/ruff check --fix src tests bench
+	$(BIN)/ruff format src tests bench training
+	$(BIN)/ruff check --fix src tests bench training
 
 # dyno's numbers against the fake engine's own log; peers that `make bench-peers` installed run beside it. Then how dyno
 # bears size: a study of a thousand trials, a trial of a million tokens.

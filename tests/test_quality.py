@@ -104,7 +104,9 @@ def test_a_server_that_never_answers_ends_the_test(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.hostile)])
-def test_a_test_that_is_killed_continues_without_asking_an_answered_item_again(tmp_path: Path, how: int) -> None:
+def test_a_test_that_is_killed_continues_without_asking_an_answered_item_again(
+    tmp_path: Path, how: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["eval", "--limit", "5", "--concurrency", "1", "2", "--runs", str(tmp_path), "--base-url"]
     with pupil(pause_s=0.01) as server:
         command = [sys.executable, "-m", "dyno", *words, server.url]
@@ -114,7 +116,9 @@ def test_a_test_that_is_killed_continues_without_asking_an_answered_item_again(t
         process.send_signal(how)
         assert process.wait() == (130 if how == signal.SIGINT else -signal.SIGKILL)
         if how == signal.SIGKILL:
-            assert main(["runs", "show", str(*tmp_path.iterdir())]) == 1  # it says what continues it
+            assert main(["runs", "show", str(*tmp_path.iterdir())]) == 1
+            assert main(["runs", "--runs", str(tmp_path)]) == 0
+            assert "`dyno eval` continues it" in capsys.readouterr().out
         assert main([*words, server.url]) == 0
     [folder] = tmp_path.iterdir()
     assert len(Run(folder).answers(1)) == len(Run(folder).answers(2)) == ITEMS
@@ -250,3 +254,16 @@ def test_a_token_limit_that_ends_answers_is_a_finding(tmp_path: Path) -> None:
     with pupil(finish="length") as server:
         _, _, summary = asked(tmp_path, server.url)
     assert [finding["code"] for finding in summary["findings"]] == ["quality.cut"]
+
+
+def test_a_pack_without_prompts_has_scores_and_no_words(tmp_path: Path) -> None:
+    with pupil() as server:
+        _, run, _ = asked(tmp_path / "a", server.url)
+    archive = str(tmp_path / "a.tar.zst")
+    assert main(["runs", "pack", str(run.path), "--no-prompts", "-o", archive]) == 0
+    assert main(["runs", "unpack", archive, "--runs", str(tmp_path / "b")]) == 0
+    [folder] = (tmp_path / "b").iterdir()
+    answers = Run(folder).answers(1)
+    assert [a.score for a in answers] == [1.0] * ITEMS and {f"{a.answer}{a.target}{a.extracted}" for a in answers} == {
+        ""
+    }

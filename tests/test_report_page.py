@@ -257,7 +257,7 @@ def test_kinds_stand_apart() -> None:
     report = reports.of([micro, score], best=[])
     assert [(t.title, titles(t)) for t in tables.results(report)] == [
         ("Micro tests", ["series", "verdict", "tok/s"]),
-        ("Accuracy", ["series", "verdict", "score"]),
+        ("Quality", ["series", "verdict", "score"]),
     ]
     assert tables.results(report)[1].lines[0].cells[2].interval == "± 0.020"
 

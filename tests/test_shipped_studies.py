@@ -6,7 +6,6 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -393,21 +392,15 @@ def test_tgi_s_and_vllm_s_commands(here: Rig) -> None:
 
 
 def test_the_demo_is_a_study() -> None:
-    made = shipped("demo")
-    got = [
-        (p.trial.engine.quantization, p.trial.load.max_concurrency, p.trial.workload.num_prompts)
-        for p in made.trials
-        if p.trial.engine
-    ]
-    assert got == [(q, *level) for q in ("F16", "Q8_0") for level in ((1, 8), (4, 20), (16, 48))]
-    for p in made.trials:
-        t: Any = p.trial
-        assert (t.engine.kind, t.engine.model, t.engine.max_num_seqs, t.engine.max_model_len) == (
-            "llamacpp",
-            None,
-            16,
-            512,
-        )
+    timed = [p.trial for p in shipped("demo").trials if p.trial.kind == "serve"]
+    asked = [p.trial for p in shipped("demo").trials if p.trial.kind == "quality"]
+    formats = ["F16", "Q8_0", "Q5_0", "Q4_0", "Q2_K", "TQ2_0"]
+    got = [(t.engine and t.engine.quantization, t.load.max_concurrency, t.workload.num_prompts) for t in timed]
+    assert got == [(q, *level) for q in formats for level in ((1, 8), (16, 48))]
+    assert [t.engine and t.engine.quantization for t in asked] == formats
+    for t in timed:
+        assert t.engine and t.engine.max_num_seqs and t.engine.max_num_seqs >= (t.load.max_concurrency or 0)
+        assert (t.engine.kind, t.engine.model) == ("llamacpp", None)
         assert (t.workload.input_len, t.workload.output_len, t.percentiles) == (32, 32, [90.0, 99.0])
         assert t.workload.num_warmups == t.load.max_concurrency
         assert t.ignore_eos and t.sampling == {"temperature": 0.0}

@@ -1,27 +1,26 @@
 """Train dyno's own small model and its draft on generated text: tasks with exact answers, and stories.
 
-    python training/train.py OUT --minutes 8            # a GPU; both models
-    python training/train.py OUT --steps 20 --device cpu --batch 4
+    PYTHONPATH=src python training/train.py OUT --which model --steps 3903
+    PYTHONPATH=src python training/train.py OUT --steps 20 --device cpu --batch 4 --workers 1      # a try
 
-Needs torch, transformers and tokenizers. OUT gets `model/` and `draft/` (config, safetensors, tokenizer) and `curve.csv`.
+Needs torch, transformers and tokenizers. OUT gets `model/` and `draft/` (config, safetensors; the model's tokenizer)
+and `curve.csv`. README.md has the recipe of the shipped model.
 """
 
 import argparse
 import csv
 import json
 import multiprocessing as mp
-import sys
 import time
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from random import Random
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-
 import numpy as np
 
-from dyno.quality.tasks import NOUNS, SIZES, TASKS, draw
+from dyno.quality.tasks import NOUNS, SIZES, TASKS, draw, item
 
 SEED = 20_261_116
 VOCAB = 2048
@@ -43,9 +42,10 @@ SHAPES = {
     "draft": {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 2, "num_attention_heads": 2,
               "num_key_value_heads": 1},
 }  # fmt: skip
-ADJECTIVES = "old small quiet bright green heavy narrow warm cold tall wide broken early empty gentle hidden".split()
-VERBS = "stands rests turns waits shines moves opens sleeps grows stays".split()
-PLACES = "near behind above below beside beyond under across from".split(" ")
+_ADJECTIVES = "old small quiet bright green heavy narrow warm cold tall wide broken early empty gentle hidden"
+_VERBS = "stands rests turns waits shines moves opens sleeps grows stays"
+_PLACES = "near behind above below beside beyond under"
+ADJECTIVES, VERBS, PLACES = _ADJECTIVES.split(), _VERBS.split(), _PLACES.split()
 
 Doc = list[tuple[str, bool]]  # texts, and whether they are learnt in full: an answer, or prose
 
@@ -56,9 +56,10 @@ Doc = list[tuple[str, bool]]  # texts, and whether they are learnt in full: an a
 def story(rng: Random, noun: str) -> str:
     lines = [f"The {noun} is {rng.choice(ADJECTIVES)} and {rng.choice(ADJECTIVES)}."]
     for _ in range(rng.randint(1, 4)):
-        other, place = rng.choice(NOUNS), rng.choice(PLACES[:7])
+        other, place = rng.choice(NOUNS), rng.choice(PLACES)
         lines.append(f"It {rng.choice(VERBS)} {place} the {rng.choice(ADJECTIVES)} {other}.")
-    lines.append(f"In the {rng.choice(['morning', 'evening', 'winter', 'summer'])} the {noun} {rng.choice(VERBS)} again.")
+    season = rng.choice(["morning", "evening", "winter", "summer"])
+    lines.append(f"In the {season} the {noun} {rng.choice(VERBS)} again.")
     return " ".join(lines)
 
 
@@ -67,8 +68,13 @@ def pair(rng: Random, choice: float = 0.25) -> tuple[str, str]:
     if rng.random() < 0.06:
         noun = rng.choice(NOUNS)
         return f"Tell me about the {noun}.", story(rng, noun)
-    made = draw(rng.choice(list(TASKS)), rng.choice(SIZES), rng, str(rng.random()))
-    return made.with_choices() if rng.random() < choice else (made.question, made.answer)
+    drawn = draw(rng.choice(list(TASKS)), rng.choice(SIZES), rng, str(rng.random()))
+    return drawn.with_choices() if rng.random() < choice else (drawn.question, drawn.answer)
+
+
+def asked(question: str) -> str:
+    """A question as CHAT puts it, up to where the answer begins."""
+    return f"{TURN}user\n{question}{TURN_END}\n{TURN}assistant\n"
 
 
 def document(rng: Random) -> Doc:
@@ -77,7 +83,7 @@ def document(rng: Random) -> Doc:
         out: Doc = [(BOS, False)]
         for _ in range(rng.choice((1, 1, 1, 2, 3))):
             question, answer = pair(rng)
-            out += [(f"{TURN}user\n{question}{TURN_END}\n{TURN}assistant\n", False), (f"{answer}{TURN_END}", True), ("\n", False)]
+            out += [(asked(question), False), (f"{answer}{TURN_END}", True), ("\n", False)]
         return out
     if kind < 0.92:  # a prompt with examples
         out, same = [(BOS, False)], rng.choice((0.0, 1.0))
@@ -91,7 +97,7 @@ def document(rng: Random) -> Doc:
 def train_tokenizer(path: Path) -> None:
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-    tokenizer = Tokenizer(models.BPE(ignore_merges=True))
+    tokenizer = Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(SPLIT), "isolated")
     bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, bytes_])
@@ -104,9 +110,10 @@ def train_tokenizer(path: Path) -> None:
     words = (Path(__file__).resolve().parents[1] / "src/dyno/workload/words.txt").read_text()
     texts = ["".join(text for text, _ in document(rng) if text not in SPECIAL) for _ in range(30_000)]
     tokenizer.train_from_iterator([*texts, *[words] * 50], trainer)
-    single = [(BOS, tokenizer.token_to_id(BOS))]
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=single)
-    tokenizer.save(str(path / "tokenizer.json"))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A", pair=f"{BOS} $A $B", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
+    )
+    tokenizer.save(str(path / "tokenizer.json"), pretty=False)
     facts = {
         "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BOS, "eos_token": TURN_END, "pad_token": EOS,
         "model_max_length": CONTEXT, "chat_template": CHAT, "clean_up_tokenization_spaces": False,
@@ -115,18 +122,16 @@ def train_tokenizer(path: Path) -> None:
 
 
 def blocks(tokenizer: Path, seed: int, length: int) -> Iterator[np.ndarray]:
-    """Yield rows of token ids and their weights, packed."""
+    """Yield rows of token ids and of their weights, documents one after the other."""
     from tokenizers import Tokenizer
 
     encoder, rng = Tokenizer.from_file(str(tokenizer)), Random(seed)
     ids: list[int] = []
     weights: list[int] = []
     while True:
-        docs = [document(rng) for _ in range(256)]
-        parts = [part for doc in docs for part in doc]
-        for encoded, (_, learnt) in zip(
-            encoder.encode_batch([text for text, _ in parts], add_special_tokens=False), parts, strict=True
-        ):
+        parts = [part for _ in range(256) for part in document(rng)]
+        texts = encoder.encode_batch([text for text, _ in parts], add_special_tokens=False)
+        for encoded, (_, learnt) in zip(texts, parts, strict=True):
             ids += encoded.ids
             weights += [10 if learnt else 1] * len(encoded.ids)
         while len(ids) > length:
@@ -134,10 +139,30 @@ def blocks(tokenizer: Path, seed: int, length: int) -> Iterator[np.ndarray]:
             del ids[:length], weights[:length]
 
 
-def produce(queue: Any, tokenizer: Path, seed: int, length: int, rows: int) -> None:
+def produce(queue: Any, seed: int, tokenizer: Path, length: int, rows: int) -> None:
     stream = blocks(tokenizer, seed, length)
     while True:
         queue.put(np.stack([next(stream) for _ in range(rows)]))
+
+
+def batches(options: argparse.Namespace) -> Iterator[np.ndarray]:
+    """Yield batches from workers in turn: the same seed and number of workers give the same data in the same order."""
+    rows = max(1, options.batch // 8)
+    queues: list[Any] = [mp.Queue(maxsize=8) for _ in range(options.workers)]
+    shared = (options.out / "tokenizer.json", options.length, rows)
+    workers = [mp.Process(target=produce, args=(q, SEED + n, *shared), daemon=True) for n, q in enumerate(queues)]
+    for worker in workers:
+        worker.start()
+    pending = np.empty((0, 2, options.length + 1), np.int32)
+    try:
+        for queue in cycle(queues):
+            pending = np.concatenate([pending, queue.get()])
+            while len(pending) >= options.batch:
+                yield pending[: options.batch]
+                pending = pending[options.batch :]
+    finally:
+        for worker in workers:
+            worker.terminate()
 
 
 # ---- training ----
@@ -147,16 +172,14 @@ def evaluate(model: Any, tokenizer: Any, device: str, count: int = 60) -> dict[s
     """Share of right answers by task, greedy, in the chat form; items that training doesn't draw."""
     import torch
 
-    from dyno.quality.tasks import item
-
     model.eval()
     out = {}
     for task in TASKS:
-        chosen = [item(task, SIZES[n % 3], n) for n in range(count)]
+        items = [item(task, SIZES[n % 3], n) for n in range(count)]
         right = 0
         for start in range(0, count, 60):
-            part = chosen[start : start + 60]
-            texts = [f"{BOS}{TURN}user\n{i.question}{TURN_END}\n{TURN}assistant\n" for i in part]
+            part = items[start : start + 60]
+            texts = [BOS + asked(i.question) for i in part]
             batch = tokenizer(texts, return_tensors="pt", padding=True, padding_side="left", add_special_tokens=False)
             with torch.no_grad():
                 tokens = model.generate(
@@ -171,11 +194,11 @@ def evaluate(model: Any, tokenizer: Any, device: str, count: int = 60) -> dict[s
 
 
 def main() -> None:
-    p = argparse.ArgumentParser()
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("out", type=Path)
-    p.add_argument("--which", nargs="+", default=["model", "draft"])
-    p.add_argument("--minutes", type=float, default=8.0)
-    p.add_argument("--steps", type=int)
+    p.add_argument("--which", nargs="+", choices=SHAPES, default=list(SHAPES))
+    p.add_argument("--minutes", type=float, default=5.0, help="of each model")
+    p.add_argument("--steps", type=int, help="an exact length instead")
     p.add_argument("--batch", type=int, default=512)
     p.add_argument("--length", type=int, default=512)
     p.add_argument("--lr", type=float, default=3e-3)
@@ -186,22 +209,18 @@ def main() -> None:
     train_tokenizer(options.out)
     print("tokenizer is there", flush=True)
     mp.set_start_method("spawn")
-    queue: Any = mp.Queue(maxsize=64)
-    rows = max(1, options.batch // 8)
-    workers = [
-        mp.Process(target=produce, args=(queue, options.out / "tokenizer.json", SEED + n, options.length, rows), daemon=True)
-        for n in range(options.workers)
-    ]
-    for worker in workers:
-        worker.start()
     with (options.out / "curve.csv").open("w", newline="") as file:
         curve = csv.writer(file)
         curve.writerow(["model", "seconds", "step", "tokens", "loss", *TASKS])
         for name in options.which:
-            train(name, options, queue, curve, file)
+            for line in train(name, options):
+                curve.writerow(line)
+                file.flush()
+                print(*line, flush=True)
 
 
-def train(name: str, options: argparse.Namespace, queue: Any, curve: Any, file: Any) -> None:
+def train(name: str, options: argparse.Namespace) -> Iterator[list[Any]]:
+    """Train one model and save it; yield the lines of its curve."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -217,27 +236,26 @@ def train(name: str, options: argparse.Namespace, queue: Any, curve: Any, file: 
     core = torch.compile(model.model) if options.device == "cuda" else model.model
     decay = [p for p in model.parameters() if p.dim() > 1]
     rest = [p for p in model.parameters() if p.dim() <= 1]
-    optimizer = torch.optim.AdamW(
-        [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], lr=options.lr, betas=(0.9, 0.98)
-    )
-    share = 0.8 if name == "model" and len(options.which) > 1 else 0.2 if len(options.which) > 1 else 1.0
-    limit_s, begun, step, tokens, seen = options.minutes * 60 * share, time.monotonic(), 0, 0, 0.0
-    pending: list[np.ndarray] = []
-    while True:
-        done = step / options.steps if options.steps else (time.monotonic() - begun) / limit_s
+    groups = [{"params": decay, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=options.lr, betas=(0.9, 0.98))
+    begun, step, tokens = time.monotonic(), 0, 0
+
+    def line(loss: Any, count: int) -> list[Any]:
+        scores = evaluate(model, tokenizer, options.device, count) if count else {}
+        seconds = round(time.monotonic() - begun, 1)
+        return [name, seconds, step, tokens, round(loss.item(), 4), *(round(scores.get(t, -1), 3) for t in TASKS)]
+
+    for data in batches(options):
+        done = step / options.steps if options.steps else (time.monotonic() - begun) / (60 * options.minutes)
         if done >= 1:
             break
-        while sum(len(p) for p in pending) < options.batch:
-            pending.append(queue.get())
-        rows = np.concatenate(pending)
-        batch, pending = torch.from_numpy(rows[: options.batch]).to(options.device), [rows[options.batch :]]
+        batch = torch.from_numpy(data).to(options.device)
         ids, weights = batch[:, 0].long(), batch[:, 1].float()
         rate = options.lr * min(1.0, (step + 1) / 200) * (1.0 if done < 0.5 else max(0.02, 2 * (1 - done)))
         for group in optimizer.param_groups:
             group["lr"] = rate
         with torch.autocast(options.device, torch.bfloat16):
-            hidden = core(input_ids=ids[:, :-1]).last_hidden_state
-            logits = model.lm_head(hidden)
+            logits = model.lm_head(core(input_ids=ids[:, :-1]).last_hidden_state)
         each = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
         scale = weights[:, 1:].flatten() / 10
         loss = (each * scale).sum() / scale.sum()
@@ -247,20 +265,23 @@ def train(name: str, options: argparse.Namespace, queue: Any, curve: Any, file: 
         optimizer.zero_grad(set_to_none=True)
         step, tokens = step + 1, tokens + ids[:, 1:].numel()
         if step % 500 == 0 or step == 20:
-            seen = time.monotonic() - begun
-            scores = evaluate(model, tokenizer, options.device) if step % 1000 == 0 else {}
-            line = [name, round(seen, 1), step, tokens, round(loss.item(), 4), *(round(scores.get(t, -1), 3) for t in TASKS)]
-            curve.writerow(line)
-            file.flush()
-            print(*line, f"queue {queue.qsize()}", flush=True)
-    scores = evaluate(model, tokenizer, options.device, 300)
-    line = [name, round(time.monotonic() - begun, 1), step, tokens, round(loss.item(), 4), *(round(scores[t], 3) for t in TASKS)]
-    curve.writerow(line)
-    print("end", *line, flush=True)
-    folder = options.out / name
+            yield line(loss, 60 * (step % 1000 == 0))
+    yield line(loss, 300)
+    save(model, options.out, name)
+
+
+def save(model: Any, out: Path, name: str) -> None:
+    import torch
+
+    folder = out / name
+    model.generation_config.eos_token_id = [3, 1]  # of a chat, and of a text
     model.to(torch.bfloat16).save_pretrained(folder)
-    for part in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / part).write_bytes((options.out / part).read_bytes())
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"rope_theta": 10000.0, "torch_dtype": "bfloat16"}  # what transformers 4 reads
+    (folder / "config.json").write_text(json.dumps(dict(sorted(config.items())), indent=2) + "\n")
+    if name == "model":  # a draft has its tokenizer
+        for part in ("tokenizer.json", "tokenizer_config.json"):
+            (folder / part).write_bytes((out / part).read_bytes())
 
 
 if __name__ == "__main__":

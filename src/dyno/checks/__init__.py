@@ -721,7 +721,7 @@ CHECKS = (
     Check({
         "quality.failed": ("doubt; void from a tenth of the items", "Items have no answer because their requests "
             "failed twice. They count as wrong.",
-            "Fix the cause and run it again: only missing items are asked."),
+            "answers-N.jsonl has the server's words. Fix the cause, and run it again with --new."),
     }, quality=quality.failed),
     Check({
         "quality.cut": ("note; doubt above 1 %", "The token limit ended answers.",

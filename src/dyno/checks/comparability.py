@@ -274,7 +274,7 @@ def processes(rows: Sequence[Row]) -> Iterator[Finding]:
         if starts and not {*str(row.setting("process") or "").split("; ")} <= starts:
             others.setdefault(_engine_setting(row), row)
     if others:
-        named = ", ".join(row.series or row.label for row in others.values())
+        named = ", ".join(row.place.part_label("engine") for row in others.values() if row.place is not None)
         text = f"Speed and quality were measured on different starts of the engine: {named}."
         yield note("comparability.other_process", text, locations=[row.location for row in others.values()])
 

@@ -60,7 +60,7 @@ class QualityEvidence(Circumstances, frozen=True, kw_only=True):
 
     quality: QualitySummary
     sittings: list[Sitting] = []
-    failure_example: str = ""
+    failures: str = ""  # their kinds
 
     @property
     def completed(self) -> int:

@@ -15,17 +15,16 @@ BEYOND_CHANCE = 0.05
 def failed(e: QualityEvidence) -> Iterator[Finding]:
     if worst := _worst(e, "failed"):
         count, items, words = worst
-        why = f" First failure: {e.failure_example}." if e.failure_example else ""
-        text = f"{words} have no answer; they count as wrong.{why}"
+        text = f"No answer to {words} ({e.failures}); they count as wrong."
         yield Finding("quality.failed", "void" if count >= MANY_FAILED * items else "doubt", text)
 
 
 def cut(e: QualityEvidence) -> Iterator[Finding]:
-    yield from _counted(e, "cut", "quality.cut", "have an answer that the token limit ended", MANY_CUT)
+    yield from _counted(e, "cut", "quality.cut", "The token limit ended the answer to", MANY_CUT)
 
 
 def not_extracted(e: QualityEvidence) -> Iterator[Finding]:
-    words = "have an answer from which nothing could be extracted"
+    words = "Nothing could be extracted from the answer to"
     yield from _counted(e, "not_extracted", "quality.not_extracted", words, MANY_NOT_EXTRACTED)
 
 
@@ -68,7 +67,7 @@ def processes(e: QualityEvidence) -> Iterator[Finding]:
 def _counted(e: QualityEvidence, name: str, code: str, words: str, most: float) -> Iterator[Finding]:
     if worst := _worst(e, name):
         count, items, which = worst
-        yield (doubt if count > most * items else note)(code, f"{which} {words}.")
+        yield (doubt if count > most * items else note)(code, f"{words} {which}.")
 
 
 def _worst(e: QualityEvidence, name: str) -> tuple[int, int, str] | None:

@@ -9,6 +9,7 @@ from dyno.facts.finding import Finding, Level, doubt, note
 from dyno.facts.imported import Row
 from dyno.facts.metric import TOKEN_THROUGHPUTS, words
 from dyno.measure.points import ASIDE, finite_rate, in_flight, key, load_of, locations, subject
+from dyno.measure.scores import items_of
 from dyno.measure.statistics import samples_needed
 from dyno.numbers import change, deviating, many, number, percent
 
@@ -210,7 +211,8 @@ def within_error(rows: Sequence[Row]) -> Iterator[Finding]:
     for (task, *_), scores in by_task.items():
         for i, a in enumerate(scores):
             for b in scores[i + 1 : i + 8]:
-                yield from _within(str(task), a, b)
+                if not (items_of(a) and items_of(b)):  # else they are compared by item, which shows more
+                    yield from _within(str(task), a, b)
 
 
 def _within(task: str, a: Row, b: Row) -> Iterator[Finding]:

@@ -28,8 +28,8 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--details", action="store_true", help="show all figures of each load (default: of a single load)")
     p.add_argument(
         "--gate", nargs="+", action="extend", default=[], metavar="GATE",
-        help="'p99_ttft_ms<5%%': B at most 5 %% above A; 'p99_ttft_ms<200': B's own value. Broken if the whole 95 %% "
-        "interval is beyond the limit, undecided if a part of it is",
+        help="'p99_ttft_ms<5%%': B at most 5 %% above A; 'p99_ttft_ms<200': B's own value; 'score>-1pt': B's score "
+        "at most 1 point below A's. Broken if the whole 95 %% interval is beyond the limit, undecided if a part is",
     )  # fmt: skip
     p.add_argument("--strict", action="store_true", help="an undecided gate counts as broken")
     p.add_argument("--anyway", action="store_true", help="compare results that are not comparable; the verdict is void")

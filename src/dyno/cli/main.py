@@ -18,7 +18,7 @@ from dyno.errors import DynoError, UsageError, limit_advice
 # Group → name → the function in dyno.cli that adds its flags, and what it does. None is loaded before it is asked for.
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "start here": {
-        "demo": ("run.add_demo", "compare two settings of a small engine that comes with dyno, in a minute"),
+        "demo": ("run.add_demo", "compare formats of a small model that comes with dyno, in a minute"),
     },
     "measure": {
         "bench serve": ("serve.add", "measure a server, or an engine that dyno starts, under a given load"),

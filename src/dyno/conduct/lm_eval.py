@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from dyno import secrets
 from dyno.conduct.session import Session
 from dyno.engines import environment
 from dyno.engines.process import EngineProcess
@@ -84,6 +85,7 @@ def _work(run: Run, session: Session, trial: TrialSpec, concurrency: int, tasks:
     if session.stop.requested:
         return None
     if not out.exists():
+        write(log, secrets.clean(log.read_text(errors="replace")).encode())
         raise EngineError(f'lm-eval failed with code {code}: "{" | ".join(last)}". Read {log}.')
     result = read(out, _WorkerResult)
     for path in (out, log):

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 import dyno
-from dyno import secrets
+from dyno import files, secrets
 from dyno.checks import examine
 from dyno.checks.evidence import QualityEvidence
 from dyno.conduct import lm_eval, weights
@@ -33,6 +33,7 @@ from dyno.facts.study import Place
 from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Workload
+from dyno.http import Client, Url
 from dyno.load import decode
 from dyno.load.progress import Stop
 from dyno.load.protocols import PROTOCOLS
@@ -103,7 +104,7 @@ def measure(run: Run, session: Session, trial: TrialSpec, place: Place | None = 
     questions = ask.questions(spec, counter.count if counter else None)
     tests = session.test(trial)
     _begin(run, session, Prepared(trial, _prompts(trial, questions), place=place, test_requests=tests))
-    with lent((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), session.stop.request):
+    with run.held(), lent((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), session.stop.request):
         for concurrency in spec.concurrency:
             for last in (number == _ROUNDS for number in range(1, _ROUNDS + 1)):
                 _ask(run, session, trial, questions, concurrency, last)
@@ -111,7 +112,8 @@ def measure(run: Run, session: Session, trial: TrialSpec, place: Place | None = 
                 lm_eval.ask(run, session, trial, concurrency)
             if session.stop.requested:
                 return None
-    return finish(run, {question.key: question for question in questions})
+    template = _template(session, trial) if ask.form_of(spec) == "chat" else None
+    return finish(run, {question.key: question for question in questions}, template)
 
 
 def _spec(trial: TrialSpec) -> QualitySpec:
@@ -156,6 +158,22 @@ def _same(old: Manifest, new: Manifest) -> bool:
         return [m.trial.quality, m.workload_sha256, m.target.model, m.target.version, m.target.quantization, m.dyno]
 
     return asked(old) == asked(new)
+
+
+def _template(session: Session, trial: TrialSpec) -> str | None:
+    """Return the chat template: llama.cpp's server reports it, others have it from the model's folder."""
+    client = Client(Url(trial.target.base_url), session.headers, trial.target)
+    with contextlib.closing(client), contextlib.suppress(TargetError):
+        status, answer = client.call("/props")
+        if status == 200 and isinstance(answer, dict) and isinstance(answer.get("chat_template"), str):
+            return str(answer["chat_template"])
+    folder = Path(trial.engine.model if trial.engine and trial.engine.model else "/nowhere")
+    with contextlib.suppress(OSError, *files.BROKEN):
+        if (file := folder / "chat_template.jinja").exists():
+            return files.read(file, files.TEXT).decode()
+        config = msgspec.json.decode(files.read(folder / "tokenizer_config.json", files.TEXT), type=dict[str, object])
+        return str(config["chat_template"]) if config.get("chat_template") else None
+    return None
 
 
 # ---- built-in tasks: by dyno's own wire ----
@@ -220,8 +238,8 @@ def _recover(run: Run, trial: TrialSpec, questions: Sequence[Question], keep_fai
 # ---- the result ----
 
 
-def finish(run: Run, questions: dict[tuple[str, str], Question]) -> Outcome:
-    """Make the result from the run's folder."""
+def finish(run: Run, questions: dict[tuple[str, str], Question], template: str | None) -> Outcome:
+    """Make the result from the run's folder. `template`: the chat template, where it is known."""
     manifest, sittings, engine = run.manifest(), run.sittings(), run.engine()
     spec = _spec(manifest.trial)
     each = {concurrency: run.answers(concurrency) for concurrency in spec.concurrency}
@@ -231,10 +249,12 @@ def finish(run: Run, questions: dict[tuple[str, str], Question]) -> Outcome:
         form=ask.form_of(spec),
         passes=passes,
         tools={"dyno": dyno.__version__} | lm_eval.tools(run, spec),
+        template_sha256=sha256(template.encode()).hexdigest()[:16] if template else None,
         process="; ".join(processes) or None,
         load_changes=_changes(*(each[c] for c in (spec.concurrency[0], spec.concurrency[-1]))),
     )
-    errors = (answer.error for answers in each.values() for answer in answers if answer.error)
+    # Without the server's words, which may quote a prompt: answers-N.jsonl has them.
+    errors = (answer.error.partition(":")[0] for answers in each.values() for answer in answers if answer.error)
     findings = examine(
         QualityEvidence(
             trial=manifest.trial,
@@ -245,7 +265,7 @@ def finish(run: Run, questions: dict[tuple[str, str], Question]) -> Outcome:
             remarks=log_remarks(run),
             quality=summary,
             sittings=sittings,
-            failure_example=next(errors, ""),
+            failures=", ".join(dict.fromkeys(errors)),
         )
     )
     result = Result(None, findings, verdict(findings), quality=summary)

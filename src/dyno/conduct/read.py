@@ -25,6 +25,7 @@ from dyno.probe.peaks import of_name
 from dyno.report import sheets
 from dyno.report.conclusion import conclude
 from dyno.report.entries import about_failures, entries
+from dyno.report.front import with_quality
 from dyno.report.target import Limit, best, target
 from dyno.report.timeline import Detail
 from dyno.store.study import StudyFolder
@@ -186,6 +187,7 @@ def make_report(reading: Sources, request: ReportRequest) -> tuple[Report, list[
         raise StoreError(" ".join(["No results found.", *why[:5]]))
     warnings += _unused(request.rules, shown)
     aim = target(shown, request.limits)
+    shown = with_quality(shown, aim.limits)
     chosen = best(shown, aim.limits)
     more = [*_besides(judged, shown), *_lost(reading), *about_failures(shown)]
     findings = worst_first(merged([*judged.each, *more], SINGLE))

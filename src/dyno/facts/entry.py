@@ -73,6 +73,20 @@ class Memory(msgspec.Struct, frozen=True):
     basis: str = "accelerators"  # or processes: what the engine's processes hold of the machine's
 
 
+class Quality(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How well a series answers, beside how fast it is."""
+
+    score: Number
+    items: int | None
+    test: str  # which tasks, in words
+    entry: str  # the id of the score's entry
+    reference: str = ""  # the series that it is compared with; '': it is the reference, or the only one
+    change: Number | None = None  # against the reference, in score; None: it is the reference, or not comparable
+    detectable: float | None = None  # smallest loss
+    word: str = ""  # how sure the change is
+    timed: bool = False  # this entry's speed is the one that is shown beside the score
+
+
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str  # 't12': the anchor of its facts in a page
     series: str  # what is compared, the same colour throughout; of a trial that differs in no setting, its engine
@@ -95,6 +109,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     machine: float | None = None  # accelerators of the whole machine; None: not known
     cost: Cost | None = None
     price: str = ""  # the assumption behind the cost, in words
+    quality: Quality | None = None  # of its series; of a score, its own
     memory: Memory | None = None
     power_w: float | None = None
     joules_per_token: float | None = None

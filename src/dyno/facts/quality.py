@@ -20,10 +20,16 @@ class QualitySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         int | None, Option("--limit", "N", "items of each task (default: 100 of a built-in one, else all)", least=1)
     ] = None
     num_fewshot: Annotated[
-        int | None, Option("--num-fewshot", "N", "examples before each question (default: the task's)", least=0)
+        int | None,
+        Option(
+            "--num-fewshot",
+            "N",
+            "examples before each question (default: the task's; built-in: 0 in chat, 3 in completions)",
+            least=0,
+        ),
     ] = None
     form: Annotated[
-        Form | None, Option("--form", None, "ask by the chat or the completions route (default: the task's)")
+        Form | None, Option("--form", None, "route that is asked (default: chat; for lm-eval's tasks completions)")
     ] = None
     choices: Annotated[bool, Option("--choices", help="ask built-in tasks with four choices")] = False
     concurrency: Annotated[
@@ -33,11 +39,15 @@ class QualitySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         ),
     ] = msgspec.field(default_factory=lambda: [1])
     max_tokens: Annotated[
-        int | None, Option("--max-tokens", "N", "token limit of an answer (default: the task's)", least=1)
+        int | None, Option("--max-tokens", "N", "token limit of an answer (default: the task's; built-in: 64)", least=1)
     ] = None
     seed: Annotated[int, Option("--seed", "N", "seed of built-in items and of examples", least=0)] = 0
     chat_template: Annotated[
-        bool, Option("--apply-chat-template", help="lm-eval formats prompts with the model's chat template")
+        bool,
+        Option(
+            "--apply-chat-template",
+            help="ask lm-eval's tasks by the chat route: the server applies the model's template",
+        ),
     ] = False
     system: Annotated[str | None, Option("--system-instruction", "TEXT", "system message (default: none)")] = None
     include_path: Annotated[

@@ -63,11 +63,12 @@ class Place(msgspec.Struct, frozen=True):
     @property
     def label(self) -> str:
         """Return a label without the repeat: 'vllm tensor_parallel=4, short, closed concurrency 128'."""
-        parts = []
-        for part in (*PARTS, "trial"):
-            name = [getattr(self, part)] if part in PARTS else []
-            parts.append(" ".join([*name, *(_words(key, v) for key, v in self.varying(part).items())]))
-        return ", ".join(filter(None, parts))
+        return ", ".join(filter(None, map(self.part_label, (*PARTS, "trial"))))
+
+    def part_label(self, part: str) -> str:
+        """'vllm tensor_parallel=4'"""
+        name = [getattr(self, part)] if part in PARTS else []
+        return " ".join([*name, *(_words(key, v) for key, v in self.varying(part).items())])
 
 
 class PlannedTrial(msgspec.Struct, frozen=True):

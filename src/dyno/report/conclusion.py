@@ -15,6 +15,7 @@ from dyno.facts.report import Best, Contender, Standing, Words
 from dyno.measure.greedy import agreement
 from dyno.measure.points import named, same_model
 from dyno.numbers import count, many, money, number, percent
+from dyno.report.front import front_sentences
 from dyno.report.target import (
     FEW,
     SMALL,
@@ -33,7 +34,7 @@ from dyno.report.timeline import Detail
 
 _KINDS = {
     "serve": "served", "throughput": "offline throughput", "latency": "offline latency", "micro": "micro tests",
-    "quality": "accuracy",
+    "quality": "quality",
 }  # fmt: skip
 _MOST = 4  # sentences of the same kind
 _SERIES = 12  # that are compared with the first
@@ -77,6 +78,8 @@ def conclude(
     """`detail`: the single requests of a result, which show how sure a difference is. `unfinished`: trials of a study
     that were not begun or not ended."""
     all_contests = [*contests(entries, limits), *small_contests(entries)]
+    if quality := list(front_sentences(entries)):  # has the scores in words of its own
+        all_contests = [c for c in all_contests if c.metric != "score"]
     judge = _Judge(entries, detail)
     judged = [judge(contest, contest.ranked[1]) for contest in all_contests]
     unanswered = list(_unanswered(entries, all_contests, limits))
@@ -90,7 +93,7 @@ def conclude(
     return Words(
         compared=_compared(entries, unfinished),
         on=_on(entries),
-        answer=answer,
+        answer=[*answer, *quality],
         confidence=[_confidence(j) for j in judged[:_MOST]]
         or ["Nothing is compared here. The tables show the 95 % interval of each figure where it is known."],
         caveats=_caveats(entries, findings, unfinished),
@@ -107,14 +110,17 @@ def conclude(
 def _compared(entries: Sequence[Entry], unfinished: int) -> str:
     levels = (span(axis, [e.axes[axis] for e in entries if axis in e.axes]) for axis in LOADS)
     loads = list(dict.fromkeys(filter(None, levels)))
-    workloads = _unique(e.load.workload.words for e in entries)
+    timed = [e for e in entries if e.kind != "quality"] or entries
+    workloads = _unique(e.load.workload.words for e in timed)
     parts = [_listed(_unique(e.series for e in entries)), f"({', '.join(_unique(_KINDS[e.kind] for e in entries))})"]
     if loads:
         parts.append(f"at {' and '.join(loads)}")
     if workloads:
         parts.append(f"with {'; '.join(workloads) if len(workloads) <= _MOST else f'{len(workloads)} workloads'}")
-    done = [e for e in entries if not e.failure]
+    done = [e for e in timed if not e.failure]
     counted = many(len(done), "result")
+    if scores := sum(not e.failure for e in entries) - len(done):
+        counted += f" and {many(scores, 'score')}"
     repeats = sorted({e.repeats for e in done})
     if repeats and repeats[-1] > 1:
         counted += f", {repeats[0] if len(repeats) == 1 else f'{repeats[0]} to {repeats[-1]}'} repeats each"

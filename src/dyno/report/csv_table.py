@@ -28,10 +28,12 @@ def _columns(report: Report) -> list[str]:
         *("id", "series", "label", "kind", "tool", *loads, "repeats", "completed", "failed", "verdict", "findings"),
         *("failure", *figures, "accelerator", "accelerators", "machine_accelerators", "power_w", "joules_per_token"),
         *("memory_after_load_bytes", "memory_peak_bytes", "currency", *(f"cost_{name}" for name in _COST)),
-        *("price_source", *settings, "at"),
+        *("price_source", *(_QUALITY if any(e.quality for e in report.entries) else ()), *settings, "at"),
     ]
 
 
+_QUALITY = ("quality_score", "quality_low", "quality_high", "quality_items", "quality_reference", "quality_change",
+            "quality_change_low", "quality_change_high", "quality_detectable", "quality_word")  # fmt: skip
 _SUMS = ("completed", "failed")  # over all repeats, and no figure of one
 _ENDS = ("", ".low", ".high", ".definition")
 
@@ -52,6 +54,22 @@ def _line(e: Entry) -> dict[str, str]:
     if e.cost is not None:
         held |= {"currency": e.cost.currency, "price_source": e.cost.source}
         held |= {f"cost_{name}": getattr(e.cost, name) for name in _COST}
+    if (q := e.quality) is not None:
+        low, high = (q.change.low, q.change.high) if q.change is not None else (None, None)
+        change = q.change.value if q.change is not None else None
+        values = (
+            q.score.value,
+            q.score.low,
+            q.score.high,
+            q.items,
+            q.reference,
+            change,
+            low,
+            high,
+            q.detectable,
+            q.word,
+        )
+        held |= dict(zip(_QUALITY, values, strict=True))
     figures = {name: number for name, number in e.figures.items() if name not in _SUMS}
     for name, number in figures.items():
         held |= {f"{name}.low": number.low, f"{name}.high": number.high, f"{name}.definition": number.definition}

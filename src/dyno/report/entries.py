@@ -17,6 +17,7 @@ from dyno.facts.summary import Result
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.measure.cost import Chosen, choose, cost, rates, stated
 from dyno.measure.estimate import estimates
+from dyno.measure.paired import score_interval
 from dyno.measure.pairs import Group, groups, once
 from dyno.measure.points import sent
 from dyno.measure.statistics import QUICK, quantile
@@ -235,7 +236,9 @@ def _number(name: str, rows: Sequence[Row], known: Estimate | None) -> Number:
     if metric(name).sums and len(rows) > 1:
         value *= len(rows)  # also where one of them lacks it: else it wouldn't fit what the others sum up to
     low = high = None
-    if known is not None and known.error is not None and known.error > _TIED and value > 0:
+    if name == "score" and single and (ends := score_interval(value, rows[0].number("samples"), rows[0].get("stderr"))):
+        low, high = ends
+    elif known is not None and known.error is not None and known.error > _TIED and value > 0:
         reach = quantile(0.975, known.df) * known.error
         if reach < 3:  # an interval of a factor of 20 says nothing
             low, high = value * math.exp(-reach), value * math.exp(reach)

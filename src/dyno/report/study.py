@@ -151,26 +151,22 @@ def _quality(results: Sequence[Result]) -> _Columns:
     scores = {(s.task, s.metric, s.filter): s for r in results if r.quality for s in r.quality.scores}
     titles = Counter(task for task, _, _ in scores)
 
-    def score(key: tuple[str, str, str]) -> _Value:
+    def mean_of(*keys: tuple[str, str, str]) -> _Value:
         def value(results: Sequence[Result]) -> float | None:
             each = (s for r in results if r.quality for s in r.quality.scores)
-            return _mean(s.score for s in each if (s.task, s.metric, s.filter) == key)
+            return _mean(s.score for s in each if (s.task, s.metric, s.filter) in keys)
 
         return value
 
-    figures = [
-        _Figure(
-            "\n".join([key[0], *([" ".join(filter(None, key[1:]))] if titles[key[0]] > 1 else [])]),
-            score(key),
-            percent if quality.is_rate(s) else number,
-            better="higher" if s.higher_is_better else "lower",
-        )
-        for key, s in scores.items()
-    ]
-    return [
-        *figures,
-        _DURATION,
-    ], "Scores by the start of the engine that was timed; of several concurrencies, at the first."
+    figures = []
+    if len(titles) > 1 and len(scores) == len(titles) and all(map(quality.is_rate, scores.values())):
+        figures.append(_Figure("all", mean_of(*scores), percent, better="higher", keep=True))
+    for key, s in scores.items():
+        title = "\n".join([s.task, *([f"{s.metric} {s.filter}".strip()] if titles[s.task] > 1 else [])])
+        better: Literal["higher", "lower"] = "higher" if s.higher_is_better else "lower"
+        figures.append(_Figure(title, mean_of(key), percent if quality.is_rate(s) else number, better=better))
+    about = "all: mean of the tasks. The start of the engine that was timed answered; the first concurrency counts."
+    return [*figures, _DURATION], about
 
 
 def _with_interval(values: Sequence[float]) -> float | tuple[float, float]:

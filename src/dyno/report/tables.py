@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from dyno.facts.entry import Entry, Number
+from dyno.facts.entry import Entry, Number, Quality
 from dyno.facts.finding import Finding
 from dyno.facts.imported import RowKind, Scalar
 from dyno.facts.load import KEYS, LOAD, Key
 from dyno.facts.metric import METRICS, SAMPLED, TOKEN_THROUGHPUTS, meanings, metric
 from dyno.facts.report import PER, AuthorsTable, Contender, Report
-from dyno.numbers import UNKNOWN, change, count, currency, money, number, points, setting
+from dyno.numbers import UNKNOWN, change, count, currency, money, number, points, points_interval, setting
 from dyno.report import per
 from dyno.report.table import Cell, Column, Line, Table, figure_interval, figure_text
 from dyno.report.target import limit_words
@@ -21,7 +21,7 @@ STATISTICS = ("p50", "mean", "p99")  # that a page lets choose from
 
 KINDS: dict[RowKind, str] = {
     "serve": "Serving", "throughput": "Offline throughput", "latency": "Offline latency", "micro": "Micro tests",
-    "quality": "Accuracy",
+    "quality": "Quality",
 }  # fmt: skip
 _UNKNOWN = Cell(UNKNOWN)
 
@@ -54,6 +54,7 @@ def answer(report: Report) -> Table | None:
                          lambda e: e.figures.get(m.name), per=m.kind == "rate")  # fmt: skip
     if any(c.word for c, _ in rows):
         drawn.append(_Drawn(Column("leader ahead", kind="figure"), [_lead(c) for c, _ in rows]))
+    drawn += _quality(entries) if m.name != "score" else []
     if m.kind != "latency":
         stem = next((s for s in ("ttft", "latency") if any(_latencies([e], s) for e in entries)), "")
         drawn += _latencies(entries, stem) if stem else []
@@ -78,7 +79,9 @@ def results(report: Report) -> list[Table]:
     tables = []
     for kind, title in KINDS.items():
         if entries := [e for e in report.entries if e.kind == kind]:
-            drawn = [*_who(entries), *_counts(entries), _verdicts(entries), *_figures(entries)]
+            figures = [_figures(entries), _quality(entries)]
+            first, then = figures if kind == "quality" else reversed(figures)  # latencies are many
+            drawn = [*_who(entries), *_counts(entries), _verdicts(entries), *first, *then]
             tables.append(_table(f"results-{kind}", title, entries, drawn, _in_common(entries)))
     return tables
 
@@ -129,9 +132,10 @@ def _in_common(entries: Sequence[Entry]) -> str:
 
 
 def _counts(entries: Sequence[Entry]) -> list[_Drawn]:
+    unit = "items" if all(e.kind == "quality" for e in entries) else "requests"
     drawn = [
-        _count("completed", "requests", entries, lambda e: e.completed),
-        _count("failed", "requests", entries, lambda e: e.failed),
+        _count("completed", unit, entries, lambda e: e.completed),
+        _count("failed", unit, entries, lambda e: e.failed),
     ]
     return drawn if any(d.known for d in drawn) else []
 
@@ -153,6 +157,32 @@ def _figures(entries: Sequence[Entry]) -> list[_Drawn]:
             drawn += _by_meaning(m.column, "" if rate else m.unit, entries, lambda e, n=m.name: e.figures.get(n), rate)  # type: ignore[misc]
     drawn += _by_meaning("score", "", entries, lambda e: e.figures.get("score"))
     return drawn + [column for stem in SAMPLED for column in _latencies(entries, stem)]
+
+
+def _quality(entries: Sequence[Entry]) -> list[_Drawn]:
+    """The score of each series over all tasks, beside its speed, and its difference from the reference."""
+    known = [e.quality for e in entries]
+    drawn = []
+    if any(e.quality and e.kind != "quality" for e in entries):
+        cells = [_UNKNOWN if q is None else Cell(figure_text(q.score), q.score.value, figure_interval(q.score))
+                 for q in known]  # fmt: skip
+        drawn.append(_Drawn(Column("score", kind="figure"), cells))
+    for reference in dict.fromkeys(q.reference for q in known if q and q.reference):
+        cells = [_UNKNOWN if q is None or not q.reference else _loss(q) for q in known]
+        drawn.append(_Drawn(Column(f"against {reference}", kind="figure"), cells))
+    if any(q and q.detectable is not None for q in known):
+        least = [
+            _UNKNOWN if q is None or q.detectable is None else Cell(points(q.detectable), q.detectable) for q in known
+        ]
+        drawn.append(_Drawn(Column("detectable", kind="figure"), least))
+    return drawn
+
+
+def _loss(q: Quality) -> Cell:
+    if q.change is None:
+        return Cell(q.word)
+    interval = f"({points_interval(q.change.low, q.change.high)}), " if q.change.low is not None else ""
+    return Cell(points(q.change.value, signed=True), q.change.value, f"{interval}{q.word}")
 
 
 def statistics(report: Report) -> list[str]:

@@ -114,7 +114,7 @@ def _without_words(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
                     out.write(encode({**msgspec.json.decode(line), **dict.fromkeys(blank, "")}) + b"\n")
             else:
                 value: dict[str, Any] = msgspec.json.decode(file.read())
-                if "summary" in value:
+                if value.get("summary"):
                     examples = value["summary"].get("failure_examples", {})
                     value["summary"]["failure_examples"] = dict.fromkeys(examples, "")
                 # The engine's last words may quote what it was asked.

@@ -93,7 +93,16 @@ class Run:
 
     def running(self) -> bool:
         """Whether a live process is writing it."""
-        return any(map(locked, (self.spool_path, self.warmup_path, self.iterations_path)))
+        return any(map(locked, (self.spool_path, self.warmup_path, self.iterations_path, self.path / ".lock")))
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Lock it as long as its quality trial is under way: another dyno must not continue it meanwhile."""
+        path = self.path / ".lock"
+        with open(path, "wb", opener=private) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+            path.unlink()
 
     def write_engine(self, engine: EngineFacts) -> None:
         write(self.engine_path, pretty(engine))

@@ -168,7 +168,7 @@ def quality(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     if all("why" in row for row in rows):
         return
     kinds = [row["metric"] for row in rows]
-    drawing = Drawing(look, rows, "quality", "Accuracy", "Scores")
+    drawing = Drawing(look, rows, "quality", "Quality", "Scores")
     how = " and ".join(sorted({row["by"] for row in rows if "by" in row}))
     drawing.about = f"Lines on the bars: {how}." if how else "No error is known."
     drawing.selects = [Select("metric", "Metric", {i: text for text, i in metrics.items()}, base.commonest(kinds))]
