@@ -123,7 +123,8 @@ def front_sentences(entries: Sequence[Entry]) -> Iterator[str]:
         yield f"The fastest setting with no detectable loss of quality is {_described(able[0])}."
     else:
         yield "Every setting with a known speed has a detectable loss of quality."
-    about = able[:1] if able and _quality(able[0]).detectable is not None else ranked
+    # Of the setting that is named; of the reference, which is compared with nothing, by the others without a loss.
+    about = able[:1] if able and _quality(able[0]).reference else able or ranked
     if detectable := [q.detectable for e in about if (q := _quality(e)).detectable is not None]:
         items, test = _quality(ranked[0]).items, _quality(ranked[0]).test
         asked = f"{count(items)} items of {test}" if items is not None else test
