@@ -36,7 +36,7 @@ from dyno.probe import rig
 CONTEXT = 1024
 PROMPTS, CONTINUED = 6, 24  # whose continuations are compared, by so many tokens
 ATTEMPTS = 4  # of a trial during which others use the machine
-TIE = 0.1  # between logits that spread by 4 from token to token
+TIE = 0.1  # below the best logit
 HUB = {"HF_HUB_OFFLINE": "1"}
 CPU = {**HUB, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
 # (kind, tokens in, out, requests, measured iterations, before them)

@@ -11,6 +11,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -609,12 +610,14 @@ def engines_of(session: int) -> list[int]:
 def test_the_demo_compares_prints_and_leaves_no_process(dyno: Callable[..., Done], tmp_path: Path) -> None:
     done = dyno("demo", DYNO_TEST="11", COLUMNS="80")
     assert done.code == 0, done.said
-    rows = [line.split() for line in done.out.splitlines() if line.startswith(("F16", "Q8_0"))]
-    assert [row[:4] for row in rows] == [
-        [q, c, n, "0"] for q in ("F16", "Q8_0") for c, n in (("1", "8"), ("4", "20"), ("16", "48"))
-    ]
-    assert all(float(row[5].replace(",", "")) > 0 for row in rows)
-    assert len(list(tmp_path.glob("runs/demo/trials/*/summary.json"))) == 6
+    formats = ("F16", "Q8_0", "Q5_0", "Q4_0", "Q2_K", "TQ2_0")
+    rows = [line.split() for line in done.out.splitlines() if line.startswith(formats)]
+    speeds, scores = ([row for row in rows if ("%" in row) is quality] for quality in (False, True))
+    assert [row[:4] for row in speeds] == [[q, c, n, "0"] for q in formats for c, n in (("1", "8"), ("16", "48"))]
+    assert all(float(row[5].replace(",", "")) > 0 for row in speeds)
+    means = [sum(float(word) for word, unit in pairwise(row) if unit == "%") / 5 for row in scores]
+    assert len(means) == 6 and min(means[:4]) > 90 and means[5] < 60, "two bits cost right answers"
+    assert len(list(tmp_path.glob("runs/demo/trials/*/summary.json"))) == 18
     assert engines_of(11) == []
 
 

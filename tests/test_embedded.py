@@ -46,8 +46,8 @@ TEXTS = [
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
+def cache() -> Path:
+    return model.default_cache()  # named by the files and the code: what an earlier run wrote is right
 
 
 def small(path: Path, **fields: Any) -> EngineSpec:
