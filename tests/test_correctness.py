@@ -204,6 +204,30 @@ def test_a_slow_server_is_asked_one_prompt_a_side(
     assert [a.prompt for a in known.answers] == [PROMPTS[0]] * 2 and findings == {}
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'{"choices":[{"text":"a"}],"usage":{"completion_tokens":1%s}}' % (b"0" * 300),
+        b'{"choices":[{"text":"a"}],"usage":{"completion_tokens":-5}}',
+        b'{"choices":[{"text":"%s"}]}' % (b"long " * 100_000),
+        b'{"choices":[{"text":"\\u0000\\u001b[2J\\u202e"}]}',
+        b'{"choices":' + b"[" * 20_000,
+        b'{"error":{"message":"no \\u001b[31mmemory"}}',
+        b"\xff\xfe",
+    ],
+)
+def test_no_answer_of_a_server_breaks_the_check(
+    event: bytes, scripted: Callable[..., Scripted], tmp_path: Path
+) -> None:
+    def talk(sock: Any, _: int) -> None:
+        while sock.recv(65536):
+            sock.sendall(STREAM_HEAD + chunked(b"data: %s\n\n" % event, b"data: [DONE]\n\n"))
+
+    known, findings = ask(tmp_path, scripted(talk).base_url)
+    assert known.before and all(len(a.text) <= 4000 and (a.output_tokens or 0) >= 0 for a in known.answers)
+    assert "\x1b" not in str(findings) and "\u202e" not in str(findings)
+
+
 def test_a_key_that_is_sent_back_is_in_no_answer(model: Ask, tmp_path: Path) -> None:
     key = "sk-very-secret-0123456789"
     server = model(lambda prompt, _: f"Your key| is sk-very-|secret-0123456789, {len(prompt)}")

@@ -80,7 +80,7 @@ class Bench:
     def __call__(self, server: Scripted, *more: str) -> dict[str, Any]:
         words = ["bench", "serve", "--base-url", server.base_url, "--num-prompts", str(COUNT), "--max-concurrency", "1"]
         words += ["--random-input-len", "20", "--random-output-len", str(LENGTH), "--runs", str(self._runs)]
-        main([*words, "--disable-tqdm", "--json", "--ready-check-timeout-sec", "0", *more])
+        main([*words, "--disable-tqdm", "--json", "--ready-check-timeout-sec", "0", "--no-correctness-check", *more])
         found: dict[str, Any] = json.loads(self._capsys.readouterr().out)
         return found
 
@@ -167,6 +167,7 @@ def test_a_study_goes_on_past_poisoned_answers(scripted: Serve, tmp_path: Path) 
     (tmp_path / "s.toml").write_text(
         f'name = "s"\n[engines.a]\nkind = "openai"\nbase_url = "{server.base_url}"\n'
         "[workloads.w]\ninput_len = 20\noutput_len = 8\n[loads.l]\nmax_concurrency = [1, 2]\nnum_prompts = 10\n"
+        "[trial]\ncorrectness_check = false\n"
     )
     words = ["run", str(tmp_path / "s.toml"), "--runs", str(tmp_path / "runs"), "--no-report"]
     assert main(words) == 0

@@ -15,7 +15,7 @@ from dyno.numbers import many, percent
 from dyno.visible import visible
 
 _REPEATED = re.compile(r"(.{1,12}?)\1{3,}(.{0,11})", re.S)  # a short text, four times and more
-_LONG, _LONGEST = 8, 4000  # characters of an answer that are looked at: a shorter one may be a repetition
+_LONG = 8  # characters: a shorter answer may be a repetition
 _UNREADABLE = re.compile("[\ufffd\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _MUCH = 0.2  # of the characters
 _SHOWN = 60  # characters of an answer in a sentence
@@ -58,7 +58,7 @@ def _empty(answers: Sequence[GreedyAnswer], which: str) -> Finding | None:
 
 
 def _garbage(answers: Sequence[GreedyAnswer], which: str) -> Finding | None:
-    texts = [a.text.strip()[:_LONGEST] for a in answers]
+    texts = [a.text.strip() for a in answers]
     example = f"{_short(answers[0].prompt)} → {_short(texts[0])}"
     units = {_unit(text) for text in texts}
     unreadable = len(_UNREADABLE.findall("".join(texts))) / len("".join(texts))

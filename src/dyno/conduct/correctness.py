@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 
 import msgspec
 
@@ -20,6 +21,7 @@ from dyno.visible import one_line
 
 SPENT_S = 0.4  # on each side, shared by replicas: then each is asked no further prompt
 _LIMIT_S = 30.0  # for one answer
+_TEXT_MAX = 4000  # characters of an answer that are kept: more than its tokens can hold
 # Fields of a request's body by which an answer would be sampled, or be longer than the check wants it.
 _SAMPLES = (
     "temperature", "top_p", "top_k", "min_p", "typical_p", "do_sample", "n", "best_of", "max_tokens",
@@ -82,16 +84,21 @@ def _answer(client: Client, model: str, trial: TrialSpec, prompt: str) -> Greedy
             reading = protocol.read(decode.body_events(answer.encode("utf-8", "surrogatepass")))
     except TargetError as e:
         reading.error, reading.error_detail = "no_answer", str(e)
+    except (ValueError, RecursionError) as e:
+        reading.error, reading.error_detail = "garbage", str(e)
     took_s = time.monotonic() - began
-    text = secrets.clean("".join(reading.texts))
+    tokens = (
+        reading.output_tokens if 0 <= (reading.output_tokens or 0) <= _TEXT_MAX else None
+    )  # else nothing counted it
+    text = secrets.clean("".join(reading.texts))[:_TEXT_MAX]
     # An end token is counted and has no chunk.
-    single = reading.output_tokens is not None and 0 <= reading.output_tokens - len(reading.texts) <= 1
-    ends = [len("".join(reading.texts[: i + 1])) for i in range(len(reading.texts))] if single else []
+    single = tokens is not None and 0 <= tokens - len(reading.texts) <= 1
+    ends = list(accumulate(map(len, reading.texts))) if single else []
     return GreedyAnswer(
         prompt=prompt,
         text=text,
         finish_reason=secrets.clean(reading.finish_reason),
-        output_tokens=reading.output_tokens,
+        output_tokens=tokens,
         token_ends=ends if ends and ends[-1] == len(text) else [],
         reasoning=reading.reasoning,
         latency_ms=round(took_s * 1000, 3),

@@ -49,7 +49,10 @@ def build(quantization: str, cache: Path | None = None, name: str = NAME) -> Pat
     """Return the GGUF of that quantization, written at the first call, with its `tokenizer.json` beside it."""
     known = QUANTIZATIONS if name == NAME else _DRAFTS
     if quantization not in known:
-        raise UsageError(f"The model {name} has no quantization {quantization!r}. Use {', '.join(known)}.")
+        raise UsageError(
+            f"The model {name} has no quantization {quantization!r}. Use {', '.join(known)}, or give a GGUF file with "
+            "--model."
+        )
     folder = (cache or default_cache()) / revision()
     path = folder / f"{name}-{quantization}.gguf"
     tokenizer = folder / "tokenizer.json"

@@ -111,7 +111,7 @@ def _overview(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
     # Each load asks the same prompts: the lowest agreement says most.
     if known := [p.agreement for p in c.pairings if p.agreement is not None and (p.total or _noun(c) == "load")]:
         lowest = min(known, key=lambda a: a.identical / a.answers)
-        yield from _item(f"{lowest.words}{' (the fewest of all loads)' if len(known) > 1 else ''}.", as_markdown)
+        yield from _item(f"{'At the worst load, ' if len(known) > 1 else ''}{lowest.words}.", as_markdown)
 
 
 def _score_cells(d: Difference | None) -> list[str]:
