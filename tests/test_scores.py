@@ -241,3 +241,14 @@ def test_mmlu_pros_outputs_are_rows_by_category_paired_by_question(tmp_path: Pat
     c = compared(found.rows, other.rows)
     d = c.pairings[0].differences[0]
     assert d.paired is not None and (d.paired.only_a, d.paired.only_b, d.word) == (0, 10, "better")
+
+
+def test_scores_are_a_table_of_sql(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(tmp_path / "runs" / "r")
+    run.path.mkdir(parents=True)
+    run.write_manifest(manifest(quality_trial()), [])
+    run.write_result(result(answers(30)))
+    query = "select kind, task, score, items, n_shot from scores join trials using (run)"
+    assert main(["sql", query, "--runs", str(tmp_path / "runs"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told[0] == {"kind": "quality", "task": "copy", "score": 0.7, "items": 100, "n_shot": 0} and len(told) == 2

@@ -358,9 +358,9 @@ CHECKS = (
             "It can't show a loss of quality. Check template and form, or use an easier task."),
     }, pair=comparability.at_chance),
     Check({
-        "comparability.other_process": ("note", "In a study, quality was measured on another start of the engine than "
-            "speed: the trial was retried or continued later.",
-            "The settings are the same. To be sure of both, measure them again in one session."),
+        "comparability.other_process": ("note", "Quality was measured on another start of the engine than speed, "
+            "with the same settings.",
+            "Settings that an engine chooses at its start may differ. `[quality]` in a study asks the timed process."),
     }, rows=comparability.processes),
     Check({
         "comparability.prompts": ("note; doubt for datasets other than random", "The two sides had different prompts.",

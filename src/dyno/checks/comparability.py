@@ -16,6 +16,7 @@ from dyno.measure.estimate import ALLOWED
 from dyno.measure.paired import score_interval
 from dyno.measure.pairs import Group, passes
 from dyno.measure.points import (
+    ENGINE,
     distinct,
     input_each,
     load_of,
@@ -53,7 +54,7 @@ _ASKED = ("task_version", "chat_template", "chat_template_sha", "form", "system"
           "in_flight", "lm_eval_version")  # fmt: skip
 _NOT_A_CHANGE = {*LOAD, *SELDOM, *_ASKED, "tokenizer", "model_bytes", "parameters", "limit", "chance", "process",
                  "group", "samples_of"}  # fmt: skip
-_QUANTIZATION = re.compile(r"[-_.]?(i?q\d\w*|[bf]+p?\d+|int\d|awq|gptq|w\d+a\d+)", re.I)
+_QUANTIZATION = re.compile(r"[-_.]?([it]?q\d\w*|[bf]+p?\d+|int\d|awq|gptq|w\d+a\d+)", re.I)
 
 
 def work(rows: Sequence[Row]) -> Iterator[Finding]:
@@ -264,24 +265,26 @@ def at_chance(two: Two) -> Iterator[Finding]:
 
 def processes(rows: Sequence[Row]) -> Iterator[Finding]:
     """Did the process that was timed answer the questions?"""
-    timed: dict[tuple[object, ...], set[str]] = {}
+    timed: dict[object, set[str]] = {}
     for row in rows:
-        if row.kind != "quality" and row.engine is not None and row.place is not None:
+        if row.kind != "quality" and row.engine is not None:
             timed.setdefault(_engine_setting(row), set()).add(row.engine.start)
-    others: dict[tuple[object, ...], Row] = {}
+    others: dict[object, Row] = {}
     for row in rows:
-        starts = timed.get(_engine_setting(row)) if row.kind == "quality" and row.place is not None else None
-        if starts and not {*str(row.setting("process") or "").split("; ")} <= starts:
+        answered, starts = row.setting("process"), timed.get(_engine_setting(row))
+        if row.kind == "quality" and answered and starts and not {*str(answered).split("; ")} <= starts:
             others.setdefault(_engine_setting(row), row)
     if others:
-        named = ", ".join(row.place.part_label("engine") for row in others.values() if row.place is not None)
+        named = ", ".join(row.place.part_label("engine") if row.place else subject(row) for row in others.values())
         text = f"Speed and quality were measured on different starts of the engine: {named}."
         yield note("comparability.other_process", text, locations=[row.location for row in others.values()])
 
 
-def _engine_setting(row: Row) -> tuple[object, ...]:
-    place = row.place
-    return () if place is None else (place.study, place.rig, place.engine, str(sorted(place.varying("engine").items())))
+def _engine_setting(row: Row) -> object:
+    """The same for all trials of one engine setting: of a study, or by all that is known of the engine."""
+    if (place := row.place) is not None:
+        return place.study, place.rig, place.part_label("engine")
+    return tuple(str(row.setting(name)) for name in ENGINE)
 
 
 def requests(two: Two) -> Iterator[Finding]:

@@ -83,19 +83,13 @@ def _overview(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
     if common:
         yield f"All {_noun(c)}s: {common}"
         yield ""
-    shown = [{d.metric: d for d in p.differences} for p in c.pairings]
-    metrics = list(dict.fromkeys(name for by_name in shown for name in by_name))
-    if len(metrics) > len(_MAIN):
-        main = [next((name for name in names if name in metrics), "") for names in _MAIN]
-        metrics = list(filter(None, main)) or metrics[: len(_MAIN)]
-    if _noun(c) == "task" and metrics == ["score"]:
-        titles = ["task", "A", "B", "change", "detectable", "items", "needed"]
-        cells = [_score_cells(by_name.get("score")) for by_name in shown]
-    else:
-        titles = ["load", *map(words, metrics)]
-        cells = [[_change(by_name.get(m)) for m in metrics] for by_name in shown]
-    rows = [[load, *some, _in_words(p.word, p)] for load, some, p in zip(loads, cells, c.pairings, strict=True)]
-    yield from _table(text_table([*titles, "B is"], rows, range(1, len(titles)), keep=(len(titles),)), as_markdown)
+    named = list(zip(loads, c.pairings, strict=True))
+    tables = [_speeds([pair for pair in named if pair[1].kind != "quality"])]
+    tables.append(_scores([pair for pair in named if pair[1].kind == "quality"]))
+    for i, table in enumerate(t for t in tables if t.lines):
+        if i:
+            yield ""
+        yield from _table(table, as_markdown)
     yield ""
     more = "" if details else " --details shows every figure."
     differences = [d for p in c.pairings for d in p.differences]
@@ -114,15 +108,36 @@ def _overview(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
         yield from _item(f"{'At the worst load, ' if len(known) > 1 else ''}{lowest.words}.", as_markdown)
 
 
-def _score_cells(d: Difference | None) -> list[str]:
-    if d is None:
-        return [UNKNOWN] * 6
-    pairs = d.paired
-    items = [
-        count(pairs.items) if pairs else UNKNOWN,
-        count(_rounded(pairs.items_needed)) if pairs and pairs.items_needed else UNKNOWN,
+def _speeds(named: Sequence[tuple[str, Pairing]]) -> Table:
+    shown = [{d.metric: d for d in p.differences} for _, p in named]
+    metrics = list(dict.fromkeys(name for by_name in shown for name in by_name))
+    if len(metrics) > len(_MAIN):
+        main = [next((name for name in names if name in metrics), "") for names in _MAIN]
+        metrics = list(filter(None, main)) or metrics[: len(_MAIN)]
+    rows = [
+        [load, *(_change(by_name.get(m)) for m in metrics), _in_words(p.word, p)]
+        for (load, p), by_name in zip(named, shown, strict=True)
     ]
-    return [number(d.a.value), number(d.b.value), _change(d), d.smallest_words, *items]
+    return text_table(
+        ["load", *map(words, metrics), "B is"], rows, range(1, len(metrics) + 1), keep=(len(metrics) + 1,)
+    )
+
+
+def _scores(named: Sequence[tuple[str, Pairing]]) -> Table:
+    """Scores with what the items could have shown, and how many would settle a difference of this size."""
+    rows = []
+    for task, p in named:
+        cells = [UNKNOWN] * 6
+        for d in p.differences[:1]:
+            needed = d.paired.items_needed if d.paired is not None else None
+            items = [
+                count(d.paired.items if d.paired is not None else None),
+                count(_rounded(needed) if needed else None),
+            ]
+            cells = [number(d.a.value), number(d.b.value), _change(d), d.smallest_words, *items]
+        rows.append([task, *cells, _in_words(p.word, p)])
+    titles = ["task", "A", "B", "change", "detectable", "items", "needed", "B is"]
+    return text_table(titles, rows, range(1, 7), keep=(3, 7))
 
 
 def _noun(c: Comparison) -> str:

@@ -32,6 +32,7 @@ TABLES = {
     "trials": "one row per run: its settings, its machine and every number of its summary",
     "requests": "one row per request, from records.jsonl; times in ns since the load began",
     "iterations": "one row per iteration of an offline trial, warm-ups included, from iterations.jsonl",
+    "scores": "one row per task, metric and concurrency of a quality test",
     "findings": "one row per finding",
     "telemetry": "one row per sampled value, from telemetry.jsonl",
     "failures": "one row per trial that could not be measured",
@@ -55,7 +56,7 @@ _NAMED: dict[str, _Column] = {
         "client.start_ns",
         "start of the load on telemetry's clock; requests count from it",
     ),
-    "kind": ("VARCHAR", "trial.trial.kind", "serve, throughput, latency or micro"),
+    "kind": ("VARCHAR", "trial.trial.kind", "serve, throughput, latency, micro or quality"),
     "label": ("VARCHAR", "trial.trial.label", "from --label"),
     "study": ("VARCHAR", "trial.place.study", "name of the study"),
     "trial": ("VARCHAR", "trial.place.id", "id in the study; equal ids mean equal settings"),
@@ -124,6 +125,19 @@ _TELEMETRY = {
     "throttle": "VARCHAR[]",
 }
 _FAILURES = {"run": "VARCHAR", "study": "VARCHAR", "text": "VARCHAR", "attempts": "BIGINT", "when": "VARCHAR"}
+_SCORES = {
+    "run": ("VARCHAR", "folder of the run; the same in every table"),
+    "concurrency": ("BIGINT", "requests in flight; the first pass gives the score"),
+    "task": ("VARCHAR", "name of the task"),
+    "metric": ("VARCHAR", "metric of the task"),
+    "filter": ("VARCHAR", "lm-eval's way to extract an answer"),
+    "score": ("DOUBLE", "mean over the items"),
+    "stderr": ("DOUBLE", "standard error of the score"),
+    "items": ("BIGINT", "items of the task"),
+    "n_shot": ("BIGINT", "examples before each question"),
+    "version": ("VARCHAR", "version of the task"),
+    "chance": ("DOUBLE", "score of guessing"),
+}
 _IMPORTED = {
     "import": ("VARCHAR", "the file under runs/imports"),
     "file": ("VARCHAR", "imported file"),
@@ -300,15 +314,15 @@ class RunTables:
         for table, column, kind in by_table:
             if table == "trials" and column in _NAMED:
                 meaning = _NAMED[column][2]
-            elif table == "imported":
-                meaning = _IMPORTED[column][1]
+            elif table in ("imported", "scores"):
+                meaning = (_IMPORTED if table == "imported" else _SCORES)[column][1]
             else:
                 family = next(prefix for prefix in _FAMILIES if column.startswith(prefix))
                 meaning = _MEANINGS.get(column) or _SETTINGS.get(column) or _FAMILIES[family]
             yield table, column, kind, meaning
 
     def _fill(self, folders: list[Path]) -> None:
-        trials, findings, failures = [], [], []
+        trials, scores, findings, failures = [], [], [], []
         planned: dict[Path, dict[str, Any]] = {}
         for folder in folders:
             try:
@@ -318,6 +332,11 @@ class RunTables:
                     planned.setdefault(study, _planned(study))
                     files["trial"] = planned[study].get(folder.name.rpartition("-")[2])
                 trials += [_trial(folder, files)] if files["trial"] else []
+                scores += [
+                    {"run": str(folder), "concurrency": each["concurrency"], "n_shot": 0, **score}
+                    for each in _within(files, "summary.quality.passes") or []
+                    for score in each["scores"]
+                ]
                 findings += [{"run": str(folder), **f} for f in _within(files, "summary.findings") or []]
             except StoreError as e:
                 self.unreadable.append(str(e))
@@ -328,6 +347,7 @@ class RunTables:
             if failed := files["failed"]:
                 failures.append({"run": str(folder), "study": folder.parent.parent.name, **failed})
         self._insert("trials", _trial_columns(trials), trials)
+        self._insert("scores", {name: kind for name, (kind, _) in _SCORES.items()}, scores)
         self._insert("findings", _FINDINGS, findings)
         self._insert("failures", _FAILURES, failures)
 
