@@ -93,17 +93,21 @@ class Server:
 
 
 class RemoteTokens:
-    """By the server's /tokenize, so that no tokenizer is downloaded."""
+    """A tokenizer by the server's /tokenize, so that none is downloaded."""
 
-    eos_token = eos_token_id = None
+    eos_token = None
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.bos_token_id = next(iter(self.encode("")), None)
+        self.special = self.ask("", special=True)  # that the server puts before a prompt
+        self.first = (self.special or self.encode("\n"))[0]  # stands before a text without a context
 
     @functools.lru_cache(maxsize=1 << 16)  # noqa: B019 - one object, as long as the process
     def encode(self, text: str) -> list[int]:
-        body = {"model": self.server.job["model"], "prompt": text, "add_special_tokens": True}
+        return self.ask(text, special=False)
+
+    def ask(self, text: str, special: bool) -> list[int]:
+        body = {"model": self.server.job["model"], "prompt": text, "add_special_tokens": special}
         answer = self.server.post(self.server.job["tokenize"], body)
         if "tokens" not in answer:
             raise Problem(
@@ -129,6 +133,15 @@ class Recorded(TemplateAPI):  # type: ignore[misc]
     def loglikelihood(self, requests: Any, disable_tqdm: bool = False) -> Any:
         self.expected += len(requests)
         return super().loglikelihood(requests)
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        before, after = super()._encode_pair(context, continuation)
+        return [*self.tokenizer.special, *before], after
+
+    @property
+    def prefix_token_id(self) -> int:
+        first: int = self.tokenizer.first
+        return first
 
     def create_message(self, messages: Any, generate: bool = False) -> Any:
         is_ids = isinstance(messages[0], list) and isinstance(messages[0][0], int)

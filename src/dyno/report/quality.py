@@ -44,7 +44,7 @@ def shown(score: TaskScore) -> str:
 
 def interval(score: TaskScore) -> str:
     ends = score_interval(score.score, score.items, score.stderr)
-    if ends is None:
+    if ends is None or (score.stderr is None and not is_rate(score)):
         return UNKNOWN
     show = percent if is_rate(score) else number
     return f"{show(ends[0])} to {show(ends[1])}"
