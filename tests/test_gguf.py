@@ -249,3 +249,10 @@ def test_an_interrupted_step_leaves_no_model_and_no_tool_and_the_same_command_co
     assert shelf.find(recipe) is None and not list(home.glob("models/[!.]*"))
     entry = quantized(f16, "Q8_0")
     assert entry.whole and entry == shelf.find(recipe) and not list(home.glob("models/.*.part"))
+
+
+def test_one_type_in_two_spellings_is_one_model() -> None:
+    spelt = [("gguf:f16", "llama.cpp:q4_k_m"), ("gguf:F16", "llama.cpp:Q4_K_M")]
+    recipes = [ModelRecipe(source="file:x", convert=convert, quantize=quantize) for convert, quantize in spelt]
+    assert recipes[0] == recipes[1] and recipes[0].name == recipes[1].name
+    assert ModelRecipe(source="file:x", convert="gguf:auto").convert == "gguf:auto"

@@ -23,6 +23,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.load.plan import prompts_needed
 from dyno.load.protocols import PROTOCOLS
 from dyno.models import steps
+from dyno.numbers import many
 from dyno.probe.model import looks_local
 from dyno.quality import ask
 from dyno.store.study import StudyFolder
@@ -169,10 +170,11 @@ def problems(plans: Sequence[SettingPlan]) -> list[str]:
             for problem in setting.engine.problems([longest(planned.trial)]):
                 if not (setting.elsewhere and problem == setting.engine.absent):
                     texts.setdefault(problem, []).append(planned)
-    return [
-        f"{mine[0].place.label}{f' (and {len(mine) - 1} more trials)' if len(mine) > 1 else ''}: {text}"
-        for text, mine in texts.items()
-    ]
+    return [f"{mine[0].place.label}{_and_more(len(mine) - 1)}: {text}" for text, mine in texts.items()]
+
+
+def _and_more(trials: int) -> str:
+    return f" (and {many(trials, 'more trial')})" if trials else ""
 
 
 def _missing(path: Path, folders: bool) -> str | None:

@@ -43,6 +43,13 @@ class ModelRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         int | None, Option("--length", "N", "tokens of each of them (default: the scheme's)", least=1, most=1e6)
     ] = None
 
+    def __post_init__(self) -> None:
+        # One spelling of a type: in another case, the same model would be made twice.
+        for key in ("convert", "quantize"):
+            tool, colon, kind = (getattr(self, key) or "").partition(":")
+            if colon and tool in ("gguf", "llama.cpp") and kind != "auto":
+                msgspec.structs.force_setattr(self, key, f"{tool}:{kind.upper()}")
+
     @property
     def base(self) -> "ModelRecipe":
         """The same files, nothing made of them."""
