@@ -240,6 +240,7 @@ def test_after_a_single_run_a_command_that_repeats_it_can_be_pasted(dyno: Callab
     assert words[-4:] == ["--label", "two words", "--repeats", "5"]
 
 
+@pytest.mark.hostile
 def test_ctrl_c_between_repeats_keeps_what_is_measured_and_says_how_to_resume(
     dyno: Callable[..., Done], fake: Fake, tmp_path: Path
 ) -> None:
@@ -330,6 +331,7 @@ def test_a_run_that_is_still_running_is_not_decoded(dyno: Callable[..., Done], f
     assert "requests.unaccounted" not in out
 
 
+@pytest.mark.hostile
 def test_a_server_that_dies_in_the_middle_ends_the_run_with_what_there_was(
     dyno: Callable[..., Done], soon_gone: None, tmp_path: Path
 ) -> None:

@@ -538,6 +538,7 @@ def test_a_container_serves_its_mounted_model_and_is_gone_after_stop(
     assert refuses(made.port)
 
 
+@pytest.mark.hostile
 def test_a_killed_dyno_leaves_no_container_behind(served: tuple[str, str, str, Launch], tmp_path: Path) -> None:
     tool, called, _, made = served
     script = "import json, os, sys, time; from pathlib import Path; from dyno.engines.process import EngineProcess\n"

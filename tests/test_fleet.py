@@ -455,6 +455,7 @@ HANGS = """
 """
 
 
+@pytest.mark.hostile
 def test_an_engine_that_hangs_on_stop_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -518,6 +519,7 @@ def test_llama_cpp_in_a_container_keeps_the_image_s_own_entrypoint() -> None:
     assert argv[argv.index("ghcr.io/ggml-org/llama.cpp:server") + 1] == "--model"
 
 
+@pytest.mark.hostile
 def test_an_engine_that_dies_in_the_warm_up_is_told_by_its_own_words(tmp_path: Path) -> None:
     spec = msgspec.structs.replace(FAKE, args=["fault=die@2"])
     work = WorkloadSpec("random", num_prompts=8, num_warmups=4, input_len=8, output_len=8)
@@ -647,6 +649,7 @@ def test_an_engine_that_hangs_on_stop_dies_with_a_dyno_that_is_killed_meanwhile(
     assert run.client_path.exists()  # all was measured: `dyno runs show` sums it up
 
 
+@pytest.mark.hostile
 def test_ctrl_c_under_load_keeps_the_result_and_stops_the_engine(
     tmp_path: Path, killed: Callable[[list[str], str, signal.Signals], str]
 ) -> None:

@@ -371,6 +371,7 @@ def test_a_crash_in_the_middle_is_told_and_leaves_no_result(stand_in: Any, tmp_p
     assert not Run(folder).whole and len(list(Run(folder).iterations())) == 2
 
 
+@pytest.mark.hostile
 def test_a_replica_that_dies_stops_the_others_at_once(stand_in: Any, tmp_path: Path) -> None:
     body = f"""
     first = not os.path.exists("{tmp_path}/second")
@@ -445,6 +446,7 @@ def test_what_isnt_what_was_asked_for_is_not_measured(stand_in: Any, tmp_path: P
         measured(tmp_path, trial("latency", engine=spec))
 
 
+@pytest.mark.hostile
 def test_a_study_tries_a_crashed_offline_trial_once_more_and_goes_on(
     stand_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -505,6 +507,7 @@ def _once_measured(tmp_path: Path, count: int) -> Run:
     raise AssertionError("nothing was measured")
 
 
+@pytest.mark.hostile
 def test_ctrl_c_keeps_the_iterations_that_are_done(tmp_path: Path) -> None:
     dyno = _bench(tmp_path, "--num-iters", "100000", "--num-iters-warmup", "1")
     run = _once_measured(tmp_path, 2)
@@ -516,6 +519,7 @@ def test_ctrl_c_keeps_the_iterations_that_are_done(tmp_path: Path) -> None:
     assert run.whole and not run.running() and workers(tmp_path) == []
 
 
+@pytest.mark.hostile
 @pytest.mark.hostile
 def test_a_killed_dyno_leaves_no_worker_and_what_it_measured_can_be_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

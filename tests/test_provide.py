@@ -107,6 +107,7 @@ def test_a_dry_run_lists_what_is_missing_and_fetches_nothing(
     assert ["#", "model", "tiny", "quantize", "quark:fp8", "size", "unknown"] in lines
 
 
+@pytest.mark.hostile
 def test_a_model_is_pulled_measured_and_recorded_by_one_command_even_if_it_was_killed_before(
     hub: HubServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,6 +150,7 @@ def test_no_prepare_refuses_with_advice(hub: HubServer, capsys: pytest.CaptureFi
     assert "The model tiny isn't on this machine." in capsys.readouterr().err and not hub.requests
 
 
+@pytest.mark.hostile
 def test_ctrl_c_while_preparing_names_the_command_that_goes_on(hub: HubServer) -> None:
     hub.faults.slow = {"tiny-Q4_0.gguf"}
     with starting() as first:

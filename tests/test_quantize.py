@@ -260,6 +260,7 @@ def test_too_little_disk_is_noticed_before_the_tool_starts(home, source, monkeyp
     assert "needs about" in (err := capsys.readouterr().err) and "1,000 B free" in err
 
 
+@pytest.mark.hostile
 def test_after_kill_9_nothing_is_taken_for_whole_and_the_same_command_makes_it(home, source):
     words = [sys.executable, "-m", "dyno", *COMMAND, str(source), "llm-compressor:fp8-dynamic"]
     dyno = subprocess.Popen(words, env={**os.environ, "FAKE": "hangs"}, stderr=subprocess.DEVNULL)

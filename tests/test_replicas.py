@@ -173,6 +173,7 @@ def test_copies_behind_tls(scripted: Serve) -> None:
 # ---- when one breaks ----
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize(
     "load",
     [

@@ -228,6 +228,7 @@ def test_a_finished_trial_is_kept_where_its_name_changes(here: Path, capsys: pyt
     assert ["quick", "2", "16"] in [line.split()[:3] for line in shown.splitlines()], shown
 
 
+@pytest.mark.hostile
 def test_a_cut_trial_is_not_summed_up_by_looking_at_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(ONE.replace("requests_per_stream = 4", "requests_per_stream = 2000"))
     process = start("--limit", "1")
@@ -311,6 +312,7 @@ def test_carry_on_does_not_try_again_and_stop_stops(here: Path, capsys: pytest.C
     assert len(list(Path("runs/t/trials").glob("*/failed.json"))) <= 2, "only those that waited for that engine"
 
 
+@pytest.mark.hostile
 def test_an_engine_that_dies_under_load_is_started_anew_for_the_rest(here: Path) -> None:
     # It dies at its 20th request: some trials are done before that, and each start is good for a few more.
     write(BROKEN.replace("ARGS", '"first_ms=1", "gap_ms=1", "fault=die@20"').replace("[1, 2]", "[1, 2, 3]"))
