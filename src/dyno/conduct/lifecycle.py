@@ -35,6 +35,7 @@ from dyno.store.run import UNSCRUBBED
 
 _GRACE_S = 15.0  # from TERM to KILL: several workers have shared memory and a device to give back
 _MEMORY_BACK_S = 30.0
+_LOG_LATE_S = 1.0  # llama.cpp's log is written by a thread of its own
 _HELD_BYTES = 512 * 2**20  # below that, what an accelerator keeps for itself
 _COMMAND_LOOK_S = 0.1  # at the output of a command
 _SHOWN_BYTES = 1 << 16  # of its output in that time; all of it is in the log
@@ -234,8 +235,13 @@ def look_at(plan: EnginePlan, base_url: str, headers: dict[str, str]) -> TargetF
 
 def log_facts(plan: EnginePlan, engine: Engine) -> LogFacts:
     """Facts of the start, by its log; none where its numbers can't be read."""
+    text, deadline = engine.process.text(), time.monotonic() + _LOG_LATE_S
+    begin, end = plan.kind.loading_log or ("", "")
+    while begin in text and end not in text and time.monotonic() < deadline:
+        time.sleep(0.02)
+        text = engine.process.text()
     try:
-        facts = plan.kind.read_log(engine.process.text())
+        facts = plan.kind.read_log(text)
     except (ValueError, OverflowError):
         return LogFacts()
     return LogFacts(facts.target, {part: s for part, s in facts.startup_s.items() if math.isfinite(s)})

@@ -130,6 +130,8 @@ class EngineKind:
     # pattern that matches counts, at its last place; of several groups, the product.
     log: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     startup_log: ClassVar[Mapping[str, str]] = {}
+    # Begins and ends the load of a model in its log, where the end may be written after the first answer.
+    loading_log: ClassVar[tuple[str, str] | None] = None
     length_flags: ClassVar[tuple[str, ...]] = ()  # its own ones for max_model_len and max_num_seqs
     slots_flags: ClassVar[tuple[str, ...]] = ()
     parallel_flags: ClassVar[tuple[str, ...]] = ()  # … and for tensor_parallel, pipeline_parallel and the like

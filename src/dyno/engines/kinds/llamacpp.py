@@ -162,6 +162,7 @@ class LlamaCpp(EngineKind):
     name = "llamacpp"
     title = "llama.cpp"
     programs = ("llama-server",)
+    loading_log = ("loading model", "model loaded")
     in_container = ("",)  # the server images' own entrypoint
     options = _OPTIONS
     own_flags = _OWN_FLAGS
