@@ -51,7 +51,7 @@ def test_the_fastest_setting_without_a_detectable_loss_is_named() -> None:
     sentences = list(front_sentences(with_quality(entries(), {})))
     assert sentences[0].startswith(
         "The fastest setting with no detectable loss of quality is Q8_0 (150.0 output tokens/s at concurrency 8; score "
-        "0.9000, 0 pt against F16, 95 %: "
+        "90 %, 0 pt against F16, 95 % interval "
     )
     assert sentences[1] == "The smallest detectable loss is 4.4 pt (200 items of all 2 tasks, exact_match, 0-shot)."
     # A loss of 3 points in the same direction on 6 items of 200 is beyond chance.
@@ -87,7 +87,7 @@ def test_the_answer_has_speed_and_quality_and_tables_the_columns() -> None:
     titles = [c.title for c in serving.columns]
     assert titles[-4:] == ["score", "against F16", "detectable", "output tok/s"]
     last = dict(zip(titles, serving.lines[-1].cells, strict=True))
-    assert (last["score"].text, last["against F16"].text) == ("0.4000", "-50 pt")
+    assert (last["score"].text, last["against F16"].text) == ("40 %", "-50 pt")
     assert last["against F16"].interval.endswith("worse") and last["detectable"].text.endswith(" pt")
     by_task = {(line.series, line.cells[1].text): line.cells[-2].text for line in quality.lines}
     assert by_task["Q4_0", "sort"] == "-3 pt" and by_task["F16", "sort"] == "–"

@@ -75,6 +75,11 @@ def change_interval(low: float | None, high: float | None) -> str:
     return UNKNOWN if low is None or high is None else f"{change(low).removesuffix(' %')} to {change(high)}"
 
 
+def score(value: float) -> str:
+    """0.97 → '97 %'. One that isn't a share, such as perplexity, is a number."""
+    return percent(value) if 0 <= value <= 1 else number(value)
+
+
 def points(share: float | None, signed: bool = False) -> str:
     """Return a difference of scores from 0 to 1 in hundredths: 0.012 → '1.2 pt'."""
     return percent(share, signed).replace("%", "pt")

@@ -10,7 +10,7 @@ from dyno.facts.entry import Entry, Number, Quality
 from dyno.facts.load import Load
 from dyno.facts.metric import THROUGHPUTS, metric
 from dyno.measure.points import LEAST, bytes_each
-from dyno.numbers import count, number, points, points_interval
+from dyno.numbers import count, number, points, points_interval, score
 from dyno.report.target import Contest, Limits, contests, level, small_contests
 
 _LOSS = ("worse", "perhaps worse")  # the second is real unless many settings were compared
@@ -159,14 +159,14 @@ def _pace(e: Entry) -> str:
 
 def _described(e: Entry) -> str:
     q = _quality(e)
-    score = f"{_pace(e)}; score {number(q.score.value)}"
-    return f"{e.series} ({score}, {_loss(e)})" if q.reference else f"{e.series}, the reference itself ({score})"
+    both = f"{_pace(e)}; score {score(q.score.value)}"
+    return f"{e.series} ({both}, {_loss(e)})" if q.reference else f"{e.series}, the reference itself ({both})"
 
 
 def _loss(e: Entry) -> str:
     q = _quality(e)
     assert q.change is not None
-    interval = f", 95 %: {points_interval(q.change.low, q.change.high)}" if q.change.low is not None else ""
+    interval = f", 95 % interval {points_interval(q.change.low, q.change.high)}" if q.change.low is not None else ""
     return f"{_points(e)} against {q.reference}{interval}"
 
 

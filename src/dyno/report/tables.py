@@ -11,7 +11,7 @@ from dyno.facts.imported import RowKind, Scalar
 from dyno.facts.load import KEYS, LOAD, Key
 from dyno.facts.metric import METRICS, SAMPLED, TOKEN_THROUGHPUTS, meanings, metric
 from dyno.facts.report import PER, AuthorsTable, Contender, Report
-from dyno.numbers import UNKNOWN, change, count, currency, money, number, points, points_interval, setting
+from dyno.numbers import UNKNOWN, change, count, currency, money, number, points, points_interval, score, setting
 from dyno.report import per
 from dyno.report.table import Cell, Column, Line, Table, figure_interval, figure_text
 from dyno.report.target import limit_words
@@ -54,7 +54,7 @@ def answer(report: Report) -> Table | None:
                          lambda e: e.figures.get(m.name), per=m.kind == "rate")  # fmt: skip
     if any(c.word for c, _ in rows):
         drawn.append(_Drawn(Column("leader ahead", kind="figure"), [_lead(c) for c, _ in rows]))
-    drawn += _quality(entries) if m.name != "score" else []
+    drawn += _quality(entries, detectable=False) if m.name != "score" else []  # a sentence has it
     if m.kind != "latency":
         stem = next((s for s in ("ttft", "latency") if any(_latencies([e], s) for e in entries)), "")
         drawn += _latencies(entries, stem) if stem else []
@@ -159,23 +159,28 @@ def _figures(entries: Sequence[Entry]) -> list[_Drawn]:
     return drawn + [column for stem in SAMPLED for column in _latencies(entries, stem)]
 
 
-def _quality(entries: Sequence[Entry]) -> list[_Drawn]:
+def _quality(entries: Sequence[Entry], detectable: bool = True) -> list[_Drawn]:
     """The score of each series over all tasks, beside its speed, and its difference from the reference."""
     known = [e.quality for e in entries]
     drawn = []
     if any(e.quality and e.kind != "quality" for e in entries):
-        cells = [_UNKNOWN if q is None else Cell(figure_text(q.score), q.score.value, figure_interval(q.score))
-                 for q in known]  # fmt: skip
-        drawn.append(_Drawn(Column("score", kind="figure"), cells))
+        drawn.append(_Drawn(Column("score", kind="figure"), [_UNKNOWN if q is None else _score(q) for q in known]))
     for reference in dict.fromkeys(q.reference for q in known if q and q.reference):
         cells = [_UNKNOWN if q is None or not q.reference else _loss(q) for q in known]
         drawn.append(_Drawn(Column(f"against {reference}", kind="figure"), cells))
-    if any(q and q.detectable is not None for q in known):
+    if detectable and any(q and q.detectable is not None for q in known):
         least = [
             _UNKNOWN if q is None or q.detectable is None else Cell(points(q.detectable), q.detectable) for q in known
         ]
         drawn.append(_Drawn(Column("detectable", kind="figure"), least))
     return drawn
+
+
+def _score(q: Quality) -> Cell:
+    n, interval = q.score, ""
+    if n.low is not None and n.high is not None:
+        interval = f"{score(n.low).removesuffix(' %')} to {score(n.high)}"
+    return Cell(score(n.value), n.value, interval)
 
 
 def _loss(q: Quality) -> Cell:
