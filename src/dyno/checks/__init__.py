@@ -748,7 +748,7 @@ CHECKS = (
     }, quality=quality.changes_under_load),
     Check({
         "quality.processes": ("note", "Several starts of the engine answered: the trial was interrupted.",
-            "Part of the answers come from another process than the timed one."),
+            "In a study, part of the answers come from another process than the timed one."),
     }, quality=quality.processes),
     # Found where runs are read and reports are made.
     Check({
