@@ -210,7 +210,7 @@ def test_two_results_of_lm_eval_are_paired_on_the_command_line(
     a, b = lm_eval(tmp_path / "a", set(range(30))), lm_eval(tmp_path / "b", set(range(16)))
     assert main(["compare", str(a), str(b), "--gate", "score>-5pt"]) == 3
     out = capsys.readouterr().out
-    assert "-35 pt" in out and "BROKEN" in out and "0.4000" in out
+    assert "-35 pt" in out and "BROKEN" in out and "40 %" in out
     assert main(["compare", str(a), str(b), "--json"]) == 0
     pairs = json.loads(capsys.readouterr().out)["pairings"][0]["differences"][0]
     assert (pairs["points"], pairs["paired"]["only_a"], pairs["b"]["count"]) == (True, 14, 40)

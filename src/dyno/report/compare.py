@@ -134,7 +134,7 @@ def _scores(named: Sequence[tuple[str, Pairing]]) -> Table:
                 count(d.paired.items if d.paired is not None else None),
                 count(_rounded(needed) if needed else None),
             ]
-            cells = [number(d.a.value), number(d.b.value), _change(d), d.smallest_words, *items]
+            cells = [*_values(d), _change(d), d.smallest_words, *items]
         rows.append([task, *cells, _in_words(p.word, p)])
     titles = ["task", "A", "B", "change", "detectable", "items", "needed", "B is"]
     return text_table(titles, rows, range(1, 7), keep=(3, 7))
@@ -247,9 +247,12 @@ def _side(side: Side) -> str:
 
 def _row(d: Difference) -> list[str]:
     unit = " ms" if latency(d.metric) else ""
-    values = [number(d.a.value), number(d.b.value)]
     sizes = [d.change_words, d.interval_words, d.smallest_words]
-    return [words(d.metric) + unit, *values, *sizes, d.word]
+    return [words(d.metric) + unit, *_values(d), *sizes, d.word]
+
+
+def _values(d: Difference) -> list[str]:
+    return [percent(n.value) if d.points else number(n.value) for n in (d.a, d.b)]
 
 
 def sentences(p: Pairing, figures: int) -> Iterator[str]:
