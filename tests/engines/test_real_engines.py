@@ -147,6 +147,9 @@ def test_vllm_is_measured(vllm: tuple[Fleet, list[EngineFacts]], tmp_path: Path)
     assert result.served.total_output_tokens == 16 * 16
     assert result.served.total_input_tokens == 16 * 64
     assert "engine.not_as_said" not in {f.code for f in result.findings}
+    check = run.correctness()
+    assert check and check.before and check.after
+    assert not any(answer.error for answer in check.answers) and all(answer.text for answer in check.answers)
 
 
 def test_the_same_prompts_find_an_empty_cache_the_second_time(
