@@ -484,15 +484,17 @@ def test_one_success_or_an_answer_that_has_begun_keeps_a_failing_load_going(fake
     assert driven.client.outcome == "complete"
     assert sum(r.error is None for r in driven.records) == 100
 
-    over = threading.Event()
+    begun, over = threading.Event(), threading.Event()
 
     def talk(sock: Any, number: int) -> None:
         while receive_request(sock):
             if number == 1:
                 sock.sendall(STREAM_HEAD)
-                over.wait(10)
+                begun.set()
+                over.wait(60)
                 sock.sendall(chunked(*tokens(2)))
             else:
+                begun.wait(60)
                 sock.sendall(b"HTTP/1.1 429 Busy\r\ncontent-length: 0\r\n\r\n")
                 asked.append(1)
                 if len(asked) == 99:
