@@ -5,6 +5,7 @@ import heapq
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
+from dyno.conduct import on_ray
 from dyno.conduct.session import Session
 from dyno.facts.client import ClientSpec
 from dyno.facts.record import ClientFacts, Record
@@ -14,6 +15,7 @@ from dyno.load.plan import Plan
 from dyno.load.process import SliceProcess
 from dyno.load.protocols import WireProtocol
 from dyno.load.wire import Traffic
+from dyno.measure import clocks
 from dyno.store.run import Run
 
 _LOST = "a process of dyno's client ended before the response was complete"
@@ -25,9 +27,16 @@ def needed(spec: ClientSpec, plan: Plan) -> int:
     return min(wanted, plan.count, plan.in_flight_max or wanted)
 
 
-def drive(run: Run, session: Session, load: Traffic, count: int, keys: Sequence[bytes]) -> ClientFacts:
-    """Put the load on by `count` processes on this machine. What they measured is in the run's spools."""
+def drive(
+    run: Run, session: Session, load: Traffic, spec: ClientSpec, count: int, keys: Sequence[bytes]
+) -> ClientFacts:
+    """Put the load on by `count` processes, here or on Ray's nodes. What they measured is in the run's spools."""
     tasks = slices.cut(load, [run.spool(k) for k in range(count)], keys)
+    if spec.on == "ray":
+        session.watcher.phase("Placing the client's processes on Ray")
+        with on_ray.placed(spec.ray_address, list(tasks)) as nodes:
+            session.watcher.phase("Measuring")
+            return slices.drive(nodes, session.watcher.progress, session.stop, on_ray.HEAD_START_NS)
     with contextlib.ExitStack() as running:
         clients = [running.enter_context(SliceProcess(f"Process {k + 1} of {count}")) for k in range(count)]
         for client, task in zip(clients, tasks, strict=True):
@@ -39,11 +48,7 @@ def records(
     run: Run, count: int, client: ClientFacts | None, lengths: Sequence[Lengths], protocol: WireProtocol
 ) -> Iterator[Record]:
     """Yield the records of all processes in the order in which they ended, numbered as in the whole load."""
-    if count == 1:
-        start, unasked = (client.start_ns, client.unasked) if client else (None, ())
-        yield from decode.records(run.spool(0), lengths, protocol, start, unasked)
-        return
-    each = client.processes if client else [None] * count
+    each = (client.processes or [client]) if client else [None] * count
     slices_ = [_of_process(run, k, each[k], lengths, protocol, count) for k in range(count) if run.spool(k).exists()]
     yield from heapq.merge(*slices_, key=attrgetter("end_ns"))
 
@@ -53,7 +58,11 @@ def _of_process(
 ) -> Iterator[Record]:
     own = slices.of_slice(lengths, k, count, len(lengths))
     start, unasked = (facts.start_ns, facts.unasked) if facts else (None, ())
-    for record in decode.records(run.spool(k), own, protocol, start, unasked):
+    clock = facts.clock if facts else None
+    if clock and start is not None:
+        start += clock.before.ahead_ns
+    decoded = decode.records(run.spool(k), own, protocol, start, unasked)
+    for record in clocks.align(decoded, clock, start or 0) if clock else decoded:
         record.index = record.index * count + k
         if facts and facts.outcome == "lost" and record.error == "interrupted":
             record.error, record.error_detail = "lost", _LOST

@@ -80,7 +80,12 @@ def cut(traffic: Traffic, spools: Sequence[Path], secrets: Sequence[bytes]) -> I
         )
 
 
-def drive(clients: Sequence[SliceClient], watch: Callable[[Progress], None], stop: Stop) -> ClientFacts:
+def drive(
+    clients: Sequence[SliceClient],
+    watch: Callable[[Progress], None],
+    stop: Stop,
+    head_start_ns: int = HEAD_START_NS,
+) -> ClientFacts:
     """Start all at one instant, when all are ready, and wait for their end."""
     begun = stopping = False
     while not all(client.facts for client in clients):
@@ -92,7 +97,7 @@ def drive(clients: Sequence[SliceClient], watch: Callable[[Progress], None], sto
             for client in clients:
                 client.stop()
         if not begun and all(client.ready for client in clients):
-            begun, at_ns = True, now_ns() + HEAD_START_NS
+            begun, at_ns = True, now_ns() + head_start_ns
             for client in clients:
                 client.go(at_ns)
         if begun:
