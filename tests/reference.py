@@ -23,6 +23,7 @@ from dyno.facts.offline import OfflineSpec
 from dyno.facts.price import Price
 from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
+from dyno.facts.elsewhere import DstackSpec, SshSpec
 from dyno.facts.rig import HostWanted
 from dyno.facts.setting import ALIASES
 from dyno.facts.study import RigWanted, StopRule, Study
@@ -147,6 +148,7 @@ _NAMED_DEFAULT = re.compile(r" \(default: (.+)\)$")
 _TOP = (Study, "trials", "stop", "rigs")
 _OWN = {
     "rig": (RigWanted, "price", "host"), "price": (Price,), "host": (HostWanted,), "stop": (StopRule,),
+    "ssh": (SshSpec,), "dstack": (DstackSpec,),
     "quality": (QualitySpec,),
     "container": (ContainerSpec,),
 }  # fmt: skip

@@ -1,0 +1,50 @@
+"""Where a rig is, if it is not this machine: over SSH, or rented through dstack. And what dyno has running there."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from dyno.option import Option
+
+# Where the load runs. rig: beside the engine, so that no network is in the latencies.
+LoadFrom = Literal["rig", "here"]
+
+
+class SshSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A machine as OpenSSH reaches it. Keys come from its agent or its own files; dyno reads none."""
+
+    host: Annotated[str, Option(help="user@host, or a name from the SSH configuration")] = ""
+    port: Annotated[int | None, Option("", None, "port (default: the configuration's, or 22)", least=1)] = None
+    key_file: Annotated[str | None, Option(help="path of the private key (default: the agent's, or ~/.ssh)")] = None
+    config_file: Annotated[str | None, Option(help="SSH configuration (default: ~/.ssh/config)")] = None
+    folder: Annotated[str | None, Option(help="dyno's folder there (default: ~/.local/share/dyno)")] = None
+    python: Annotated[str | None, Option(help="Python 3.11 or newer there (default: the newest on PATH)")] = None
+
+
+class DstackSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A machine that dstack provides."""
+
+    project: Annotated[str | None, Option(help="dstack project (default: the configured one)")] = None
+
+
+class RigEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that dyno has, or may have, running on another machine. Written before it is started there."""
+
+    id: str  # of this entry, and of the job's folder there
+    rig: str
+    study: str
+    folder: str  # the study's folder on this machine
+    since: str  # UTC, ISO 8601
+    process: int = 0  # the dyno on this machine that watches it; it may have died
+    ssh: SshSpec | None = None  # None: not known yet (dstack is still providing it)
+    dstack: DstackSpec | None = None
+    dstack_run: str | None = None  # its name there
+
+
+def ssh_problem(host: str) -> str | None:
+    """Say why this can't be a host. A leading '-' would be an option of ssh."""
+    if not host:
+        return 'needs a host: ssh = "user@host".'
+    if host.startswith("-") or any(c.isspace() or not c.isprintable() for c in host):
+        return f"{host!r} is not user@host or a name from the SSH configuration."
+    return None
