@@ -225,7 +225,7 @@ def _finish(
     manifest, client, engine = run.manifest(), run.client(), run.engine()
     trial = manifest.trial
     wordless = not keys_known and _keyed(trial)
-    tally = Tally(trial)
+    tally = Tally(trial, len(client.processes) if client else 1)
     last_ns = sent = 0
     placed = client is not None  # else the load's place on the samples' clock is lost
     for record in run.write_records(_records(run, manifest, client, tokenizer, wordless)):
