@@ -16,6 +16,7 @@ import msgspec
 
 from dyno.cli.exit_codes import MEANINGS
 from dyno.cli.main import Parser, parser
+from dyno.facts.elsewhere import DstackSpec, SshSpec
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.metric import DEFINITIONS, METRICS, STEMS
@@ -147,6 +148,7 @@ _NAMED_DEFAULT = re.compile(r" \(default: (.+)\)$")
 _TOP = (Study, "trials", "stop", "rigs")
 _OWN = {
     "rig": (RigWanted, "price", "host"), "price": (Price,), "host": (HostWanted,), "stop": (StopRule,),
+    "ssh": (SshSpec,), "dstack": (DstackSpec,),
     "quality": (QualitySpec,),
     "container": (ContainerSpec,),
 }  # fmt: skip

@@ -28,7 +28,7 @@ ROWS: list[set[str]] = [
     {"measure"},
     {"checks"},
     {"compare"},
-    {"study", "workload", "load", "engines", "probe", "results", "store"},
+    {"study", "workload", "load", "engines", "rigs", "probe", "results", "store"},
     {"report", "models", "quality"},
     {"audit"},
     {"conduct"},

@@ -467,7 +467,7 @@ CHECKS = (
     }, server=client.limits),
     Check({
         "client.unseen_chunks": ("note above 1 % of the chunks; doubt if a figure is known only within bounds",
-            "dyno was too busy to time some chunks: no free core, its own CPU use, or a pause.",
+            "dyno, or one of its processes, was too busy to time some chunks: no free core, its own CPU use, or a pause.",
             "Give dyno a core of its own, or run it on another machine."),
     }, server=client.unseen_chunks),
     Check({
@@ -486,8 +486,22 @@ CHECKS = (
     Check({
         "client.busy": ("note above 90 %; doubt above 97 %",
             "dyno's sending process used most of a core, in a run of over a second.",
-            "A faster server would not look faster. Lower the concurrency, or use a faster client machine."),
+            "A faster server would not look faster. Share the load among more processes (--procs), or lower the "
+            "concurrency."),
     }, server=client.busy),
+    Check({
+        "client.process_lost": ("doubt; void if all were lost",
+            "A process of the client ended before its load was over: it was killed, or its machine is gone.",
+            "The load was lower from then on. Look for the cause (memory, the system's log) and measure again."),
+    }, server=client.lost),
+    Check({
+        "client.clock_uncertain": ("note; doubt above 1 % of the load's time",
+            "The clock of a Ray node is known less exactly than 1 % of the median TTFT or TPOT.",
+            "Each latency is measured by one node's clock and doesn't depend on it. The order of requests on different "
+            "nodes does. Use nodes with a shorter round trip to dyno."),
+        "client.clock_drift": ("doubt", "The clock of a Ray node ran over 500 ppm faster or slower than the one here.",
+            "One of the two clocks is wrong. Times of that node are converted to the clock here. Check both machines."),
+    }, server=client.clocks),
     Check({
         "client.others_cpu": ("doubt; note with accelerators", "Other processes used over 15 % of the cores (30 % in "
             "a load under a second) beside an engine that dyno started.",

@@ -23,6 +23,7 @@ from dyno.conduct.signals import lent
 from dyno.errors import DynoError, TargetError, UsageError
 from dyno.facts.clock import ClockReading, NodeClock
 from dyno.facts.record import ClientFacts
+from dyno.http import Url
 from dyno.load.echo import Asker
 from dyno.load.node import Node, Relay
 from dyno.load.process import SliceTask, lost
@@ -47,6 +48,7 @@ class RaySlice:
         self.facts: ClientFacts | None = None
         self._ray = ray
         self._spool = Spool(Path(task.spool), task.secrets)
+        self._urls, self._count = task.urls, task.plan.count
         self._start_ns = 0
         data, self._masks = _masked(msgspec.msgpack.encode(task), task.secrets)
         self._task = ray.put(data)
@@ -56,7 +58,7 @@ class RaySlice:
     def _begin(self) -> None:
         """Let Ray place a worker. Another one, if it dies before the load."""
         self.ready = False
-        self.progress = Progress(0)
+        self.progress = Progress(self._count)
         self._node = ""
         self._clock: NodeClock | None = None
         self._received = self._look_ns = 0  # bytes of the node's spool; when to ask for more
@@ -76,16 +78,24 @@ class RaySlice:
                 if now - self._asked_ns > (_SILENT_NS if self._node else _BEGIN_NS):
                     raise ray.exceptions.GetTimeoutError(f"no answer for {seconds(now - self._asked_ns):.0f} s")
                 return
-            answer = ray.get(self._answer)
-            self._answer = None
+            answer, self._answer = ray.get(self._answer), None
             if isinstance(answer, Relay):
                 self._take(answer)
             else:
-                self._node = answer
+                self._arrived(answer)
         except ray.exceptions.ActorUnavailableError:
             self._answer = None  # the connection is broken: ask again, until Ray says that the node is lost
         except ray.exceptions.RayError as e:
             self._lost(e)
+
+    def _arrived(self, node: str) -> None:
+        self._node = node
+        local = [url for url in self._urls if Url(url).local]
+        if local and node != self._ray.util.get_node_ip_address():
+            raise UsageError(
+                f"On Ray node {node}, {local[0]} is a server of that node. Give --base-url an address that all nodes "
+                "can reach."
+            )
 
     def _take(self, relay: Relay) -> None:
         if relay.failure:
@@ -97,7 +107,7 @@ class RaySlice:
             self._clock = NodeClock(self._read_clock())
             self.ready = True
         if relay.facts:
-            self._end(relay.facts, self._read_clock())
+            self._end(relay.facts)
         elif self._start_ns:
             self._look_ns = now_ns() + _LOOK_NS
 
@@ -117,22 +127,27 @@ class RaySlice:
         self._worker.go.remote(at_ns + self._clock.before.ahead_ns)
 
     def stop(self) -> None:
-        if self.facts is None:
+        if not self._node:  # Ray hasn't placed it yet
+            now = now_ns()
+            self.facts = ClientFacts(now, now, "interrupted", self.progress.count, 0, 0.0, 0, [], kernel_stamps=True)
+        elif self.facts is None:
             self._worker.stop.remote()
 
     def _lost(self, error: Exception) -> None:
         """Before the load, begin again on another node. Afterwards, what was relayed is all there is."""
         if not self._start_ns:
-            if not self._tries:
+            if not self._tries or isinstance(error, TimeoutError):
                 raise _refusal(error)
             self._begin()
             return
         facts = lost(self._spool.path, self._start_ns, self.progress)
         self.facts = msgspec.structs.replace(facts, node=self._node, clock=self._clock)
 
-    def _end(self, facts: ClientFacts, after: ClockReading) -> None:
+    def _end(self, facts: ClientFacts) -> None:
         assert self._clock is not None, "it was ready"
-        clock = msgspec.structs.replace(self._clock, after=after)
+        clock = self._clock
+        with contextlib.suppress(self._ray.exceptions.RayError):  # all is here: the node may go
+            clock = msgspec.structs.replace(clock, after=self._read_clock())
         start, end = (t - clock.ahead_ns(t) for t in (facts.start_ns, facts.end_ns))
         self.facts = msgspec.structs.replace(facts, start_ns=start, end_ns=end, node=self._node, clock=clock)
 
@@ -166,13 +181,8 @@ def _cluster(address: str | None, workers: int) -> Iterator[Any]:
         last.callback(ray.shutdown)
         try:
             with lent((signal.SIGTERM,), signal.SIG_DFL):  # Ray takes it, and this gives it back
-                ray.init(
-                    address or "local",
-                    runtime_env=package,
-                    log_to_driver=False,
-                    logging_level=logging.CRITICAL,
-                    **local,
-                )
+                quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+                ray.init(address or "local", runtime_env=package, **quiet, **local)
             free = int(ray.available_resources().get("CPU", 0))
         except (ConnectionError, ValueError, RuntimeError) as e:
             where = f"No Ray cluster at {address}" if address else "Ray can't start here"

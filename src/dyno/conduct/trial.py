@@ -146,13 +146,13 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
             # After the warm-up: what it left in the cache must not help a measured request.
             emptied = session.empty_cache(trial.target)
             run.write_manifest(msgspec.structs.replace(manifest, cache_emptied=emptied))
-        watcher.phase("Measuring")
+        here = trial.client.on == "here"
+        watcher.phase("Measuring" if here else "Starting the client on Ray")
         last.callback(watcher.over)
         last.callback(sampling.end)
         sampling.begin()
         watcher.sampling(sampling)
         before = others_s(session.cpu_s)
-        here = trial.client.on == "here"
         if here and count == 1:
             with contextlib.closing(Spool(run.spool_path, keys)) as spool:
                 client = Wire(load, spool, watch=watcher.progress, stop=stop, core=session.core).drive()
@@ -226,7 +226,7 @@ def _finish(
     manifest, client, engine = run.manifest(), run.client(), run.engine()
     trial = manifest.trial
     wordless = not keys_known and _keyed(trial)
-    tally = Tally(trial)
+    tally = Tally(trial, len(client.processes) if client else 1)
     last_ns = sent = 0
     placed = client is not None  # else the load's place on the samples' clock is lost
     for record in run.write_records(_records(run, manifest, client, tokenizer, wordless)):

@@ -32,6 +32,11 @@ class NodeClock(msgspec.Struct, frozen=True):
             return 0.0
         return (self.after.ahead_ns - self.before.ahead_ns) / (self.after.at_ns - self.before.at_ns)
 
+    @property
+    def gain_ns(self) -> int:
+        """How far the clocks went apart between the two readings."""
+        return abs(self.after.ahead_ns - self.before.ahead_ns) if self.after else 0
+
     def ahead_ns(self, node_ns: int) -> int:
         """Return how far the node's clock is ahead when it shows this time."""
         return self.before.ahead_ns + round(self.drift * (node_ns - self.before.at_ns))

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from dyno.facts.elsewhere import DstackSpec, LoadFrom, SshSpec
 from dyno.facts.load import LIMITS, Load
 from dyno.facts.price import Price
 from dyno.facts.rig import HostWanted
@@ -28,6 +29,13 @@ class RigWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: Annotated[HostWanted | None, Option(help="settings of the machine; `dyno doctor --for` compares them")] = None
     before: Annotated[list[str], Option(help="shell commands to run before the study's first trial")] = []
     after: Annotated[list[str], Option(help="shell commands to run after its last, whatever happened")] = []
+    ssh: Annotated[SshSpec | None, Option(help="user@host, or a table: run it on that machine")] = None
+    dstack: Annotated[DstackSpec | None, Option(help="rent the machine through dstack")] = None
+    client: Annotated[LoadFrom, Option(help="where the load runs: on the rig, or here over the network")] = "rig"
+
+    @property
+    def elsewhere(self) -> bool:
+        return self.ssh is not None or self.dstack is not None
 
 
 class StopRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

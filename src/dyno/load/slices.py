@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from dyno.clock import now_ns
 from dyno.facts.record import ClientFacts
 from dyno.load.plan import Plan
@@ -119,6 +121,8 @@ def joined(each: Sequence[Progress]) -> Progress:
 
 def merged(each: Sequence[ClientFacts]) -> ClientFacts:
     """Return the facts of all processes as those of one client. What has no sum is in `processes`."""
+    if len(each) == 1:
+        return replace(each[0], processes=list(each))
     waited = [facts.waited_s for facts in each if facts.waited_s is not None]
     outcomes = {facts.outcome for facts in each}
     return ClientFacts(

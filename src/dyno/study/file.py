@@ -16,6 +16,7 @@ import msgspec
 from dyno import files, secrets
 from dyno.errors import UsageError
 from dyno.facts.client import ClientSpec
+from dyno.facts.elsewhere import DstackSpec, SshSpec, ssh_problem
 from dyno.facts.engine import READY_STALL_S
 from dyno.facts.load import LoadSpec
 from dyno.facts.price import Price
@@ -42,6 +43,9 @@ _TABLES = [
 ]
 _LIKE = 20  # engines that one is like, each like the next
 _ENGINE_RULES = ["like", "rigs", "workloads", "loads", "workload", "load", "trial", "zip"]
+_RIG_TABLES: dict[str, type[msgspec.Struct]] = {
+    "price": Price, "host": HostWanted, "ssh": SshSpec, "dstack": DstackSpec,
+}  # fmt: skip
 _DEEPEST = 20  # variables that name one another
 
 
@@ -78,13 +82,22 @@ class StudyTables:
         return table
 
     def rig(self, path: Path, table: Any) -> RigWanted:
+        if isinstance(table.get("ssh"), str):
+            table = {**table, "ssh": {"host": table["ssh"]}}
         inner = {
             key: self.struct((*path, key), struct, table[key])
-            for key, struct in (("price", Price), ("host", HostWanted))
+            for key, struct in _RIG_TABLES.items()
             if isinstance(table.get(key), dict)
         }
         table = {k: v for k, v in table.items() if k not in inner}
-        return msgspec.structs.replace(self.struct(path, RigWanted, table), **inner)
+        rig = msgspec.structs.replace(self.struct(path, RigWanted, table), **inner)
+        if rig.ssh and (why := ssh_problem(rig.ssh.host)):
+            self.doc.mistake((*path, "ssh"), why)
+        if rig.ssh and rig.dstack:
+            self.doc.mistake((*path, "dstack"), "excludes ssh: a rig is in one place.")
+        if rig.client == "here" and not rig.elsewhere:
+            self.doc.mistake((*path, "client"), "needs ssh or dstack: this rig is the machine that runs dyno.")
+        return rig
 
     def struct(self, path: Path, struct: type[T], table: Any) -> T:
         if not isinstance(table, dict):

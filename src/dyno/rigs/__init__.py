@@ -1,0 +1,1 @@
+"""Rigs on other machines: how they are reached, what dyno runs there, and a register of it."""
