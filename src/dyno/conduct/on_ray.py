@@ -1,7 +1,7 @@
 """Slices of a load on the nodes of a Ray cluster: Ray places, starts and watches their workers.
 
-Each worker is a `Node`. Its clock is read before and after the load: all nodes start together, and their records are
-merged on the clock here.
+Each worker's clock is read before and after the load: all start together, and their records are merged on the clock
+here.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,16 +20,16 @@ import msgspec
 
 import dyno
 from dyno.clock import now_ns
-from dyno.conduct.signals import lent
+from dyno.conduct.signals import interrupt, lent
 from dyno.errors import DynoError, TargetError, UsageError
 from dyno.facts.clock import ClockReading, NodeClock
 from dyno.facts.record import ClientFacts
 from dyno.http import Url
 from dyno.load.echo import Asker
-from dyno.load.node import Node, Relay
 from dyno.load.process import SliceTask, lost
 from dyno.load.progress import Progress
 from dyno.load.spool import Spool
+from dyno.load.worker import Relay, SliceWorker
 from dyno.measure import clocks
 from dyno.units import NS_PER_S, seconds
 
@@ -63,7 +64,7 @@ class RaySlice:
         self._clock: NodeClock | None = None
         self._received = self._look_ns = 0  # bytes of the node's spool; when to ask for more
         self._tries -= 1
-        self._worker = self._ray.remote(Node).options(num_cpus=1, scheduling_strategy="SPREAD").remote()
+        self._worker = self._ray.remote(SliceWorker).options(num_cpus=1, scheduling_strategy="SPREAD").remote()
         self._answer = self._worker.begin.remote(self._task, self._masks)
         self._asked_ns = now_ns()
 
@@ -169,6 +170,8 @@ def _cluster(address: str | None, workers: int) -> Iterator[Any]:
         ray: Any = importlib.import_module("ray")
     except ImportError:
         raise UsageError("--on ray needs Ray. Install it: pip install 'llm-dyno[ray]'.") from None
+    if address is not None:
+        _check(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would report to its makers
     package = {"py_modules": [str(Path(dyno.__file__).parent)], "excludes": ["**/__pycache__"]}
     with contextlib.ExitStack() as last:
@@ -180,7 +183,8 @@ def _cluster(address: str | None, workers: int) -> Iterator[Any]:
             local = {"num_cpus": workers, "include_dashboard": False, "_temp_dir": last.enter_context(folder)}
         last.callback(ray.shutdown)
         try:
-            with lent((signal.SIGTERM,), signal.SIG_DFL):  # Ray takes it, and this gives it back
+            # Ctrl-C must end a wait for the cluster; and Ray takes these signals, which this gives back.
+            with lent((signal.SIGINT, signal.SIGTERM), interrupt):
                 quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
                 ray.init(address or "local", runtime_env=package, **quiet, **local)
             free = int(ray.available_resources().get("CPU", 0))
@@ -192,6 +196,22 @@ def _cluster(address: str | None, workers: int) -> Iterator[Any]:
                 f"The Ray cluster has {free} free CPUs; {workers} processes need one each. Lower --procs."
             )
         yield ray
+
+
+def _check(address: str) -> None:
+    """Raise an error if nothing listens there: Ray would try for hours."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if address == "auto":
+        return
+    if not (host and port.isdigit()):
+        raise UsageError(f"--ray-address {address} is not an address. Write HOST:PORT, ray://HOST:PORT or auto.")
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
+    except (OSError, OverflowError) as e:
+        raise TargetError(
+            f"No Ray cluster answers at {address}: {e}. Start one (`ray start --head`), or omit --ray-address to start "
+            "one here."
+        ) from None
 
 
 def _masked(data: bytes, words: Sequence[bytes]) -> tuple[bytes, list[tuple[bytes, bytes]]]:

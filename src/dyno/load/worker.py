@@ -27,7 +27,7 @@ class Relay(msgspec.Struct, frozen=True):
     spool: bytes
 
 
-class Node:
+class SliceWorker:
     """Starts a slice's process, hands orders on, and its reports and spool back. No call waits for the load."""
 
     _process: SliceProcess
