@@ -467,7 +467,7 @@ CHECKS = (
     }, server=client.limits),
     Check({
         "client.unseen_chunks": ("note above 1 % of the chunks; doubt if a figure is known only within bounds",
-            "dyno, or one of its processes, was too busy to time some chunks: no free core, its own CPU use, or a pause.",
+            "dyno (or one of its processes) was too busy to time some chunks: no free core, its CPU use, or a pause.",
             "Give dyno a core of its own, or run it on another machine."),
     }, server=client.unseen_chunks),
     Check({

@@ -2,12 +2,13 @@
 
 import contextlib
 import heapq
+import math
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from dyno.conduct import on_ray
 from dyno.conduct.session import Session
-from dyno.facts.client import ClientSpec
+from dyno.facts.client import MOST_PROCESSES, ClientSpec
 from dyno.facts.record import ClientFacts, Record
 from dyno.load import decode, slices
 from dyno.load.decode import Lengths
@@ -16,15 +17,32 @@ from dyno.load.process import SliceProcess
 from dyno.load.protocols import WireProtocol
 from dyno.load.wire import Traffic
 from dyno.measure import clocks
+from dyno.probe import peaks, rig
 from dyno.store.run import Run
+from dyno.units import seconds
 
+STREAM_CHUNKS_PER_S = 100.0  # of a fast engine: a token each 10 ms, as in `dyno doctor`
+ANYWHERE_CHUNKS_PER_S = 25_000.0  # one process can time so many on any machine: used where `dyno doctor` never ran
 _LOST = "a process of dyno's client ended before the response was complete"
 
 
-def needed(spec: ClientSpec, plan: Plan) -> int:
-    """Return how many processes share the load: each has a request to send, and a slot for it."""
-    wanted = 1 if spec.procs == "auto" else spec.procs
+def needed(spec: ClientSpec, plan: Plan, output_tokens: float) -> int:
+    """Return how many processes share the load: each has a request to send, and a slot for it.
+
+    `output_tokens`: of a request, on average."""
+    wanted = _enough(spec, plan, output_tokens) if spec.procs == "auto" else spec.procs
     return min(wanted, plan.count, plan.in_flight_max or wanted)
+
+
+def _enough(spec: ClientSpec, plan: Plan, output_tokens: float) -> int:
+    """Return as many as the load may need, by what one process can time on this machine. One core stays free."""
+    chunks_per_s = min(plan.in_flight_max or plan.count, plan.count) * STREAM_CHUNKS_PER_S
+    if plan.due_ns:
+        chunks_per_s = min(chunks_per_s, plan.count * output_tokens / seconds(max(plan.due_ns[-1], 1)))
+    machine = rig.look()
+    tested = peaks.of_client(machine)
+    most = max(machine.cores - 1, 1) if spec.on == "here" else MOST_PROCESSES
+    return min(math.ceil(chunks_per_s / (tested.chunks_per_s if tested else ANYWHERE_CHUNKS_PER_S)), most)
 
 
 def drive(
@@ -47,21 +65,21 @@ def records(
     run: Run, count: int, client: ClientFacts | None, lengths: Sequence[Lengths], protocol: WireProtocol
 ) -> Iterator[Record]:
     """Yield the records of all processes in the order in which they ended, numbered as in the whole load."""
-    each = (client.processes or [client]) if client else [None] * count
-    slices_ = [_of_process(run, k, each[k], lengths, protocol, count) for k in range(count) if run.spool(k).exists()]
+    slices_ = [_of_process(run, k, client, lengths, protocol, count) for k in range(count) if run.spool(k).exists()]
     yield from heapq.merge(*slices_, key=attrgetter("end_ns"))
 
 
 def _of_process(
-    run: Run, k: int, facts: ClientFacts | None, lengths: Sequence[Lengths], protocol: WireProtocol, count: int
+    run: Run, k: int, client: ClientFacts | None, lengths: Sequence[Lengths], protocol: WireProtocol, count: int
 ) -> Iterator[Record]:
     own = slices.of_slice(lengths, k, count, len(lengths))
-    start, unasked = (facts.start_ns, facts.unasked) if facts else (None, ())
+    facts = client.processes[k] if client and client.processes else client
+    zero_ns, unasked = (client.start_ns, facts.unasked) if client and facts else (None, ())
     clock = facts.clock if facts else None
-    if clock and start is not None:
-        start += clock.before.ahead_ns
-    decoded = decode.records(run.spool(k), own, protocol, start, unasked)
-    for record in clocks.align(decoded, clock, start or 0) if clock else decoded:
+    if clock and zero_ns is not None:
+        zero_ns += clock.before.ahead_ns
+    decoded = decode.records(run.spool(k), own, protocol, zero_ns, unasked)
+    for record in clocks.align(decoded, clock, zero_ns or 0) if clock else decoded:
         record.index = record.index * count + k
         if facts and facts.outcome == "lost" and record.error == "interrupted":
             record.error, record.error_detail = "lost", _LOST

@@ -124,7 +124,8 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
     """Warm up and put the load on. All that was measured is in the run's folder then."""
     trial, work, watcher, stop = prepared.trial, prepared.prompts.workload, session.watcher, session.stop
     load = traffic(trial, session, work.requests)
-    count = processes.needed(trial.client, load.plan)
+    tokens = sum(r.output_tokens for r in work.requests) / len(work.requests)
+    count = processes.needed(trial.client, load.plan, tokens)
     manifest = msgspec.structs.replace(manifest_of(session, prepared), processes=count)
     run.write_manifest(manifest, work.requests)
     keys = [word.encode() for word in secrets.of_headers(session.headers)]
@@ -146,8 +147,8 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
             # After the warm-up: what it left in the cache must not help a measured request.
             emptied = session.empty_cache(trial.target)
             run.write_manifest(msgspec.structs.replace(manifest, cache_emptied=emptied))
-        here = trial.client.on == "here"
-        watcher.phase("Measuring" if here else "Starting the client on Ray")
+        here, shared = trial.client.on == "here", "" if count == 1 else f" with {count} processes"
+        watcher.phase(f"Measuring{shared}" if here else f"Starting the client{shared} on Ray")
         last.callback(watcher.over)
         last.callback(sampling.end)
         sampling.begin()
