@@ -29,6 +29,8 @@ from dyno.store.run import create
 from dyno.units import NS_PER_S
 from test_wire import refused_port
 
+TWO = ClientSpec(procs=2)
+
 
 def outcome(
     folder: Path,
@@ -38,6 +40,7 @@ def outcome(
     output_tokens: int = 4,
     watch: Callable[[Progress], None] | None = None,
     stop: Stop | None = None,
+    client: ClientSpec = TWO,
 ) -> Outcome:
     """A trial of `count` requests, each with a prompt of its own length."""
     trial = TrialSpec(
@@ -46,7 +49,7 @@ def outcome(
         load=load,
         ignore_eos=True,
         correctness_check=False,
-        client=ClientSpec(procs=2),
+        client=client,
     )
     wanted = [Request("a " * (i + 1), i + 1, output_tokens) for i in range(count)]
     work = Workload(trial.workload, wanted, [], "fake", "server", "")

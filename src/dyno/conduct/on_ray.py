@@ -5,7 +5,7 @@ here.
 """
 
 import contextlib
-import importlib
+import importlib.util
 import logging
 import os
 import secrets
@@ -22,6 +22,7 @@ import dyno
 from dyno.clock import now_ns
 from dyno.conduct.signals import interrupt, lent
 from dyno.errors import DynoError, TargetError, UsageError
+from dyno.facts.client import ClientSpec
 from dyno.facts.clock import ClockReading, NodeClock
 from dyno.facts.record import ClientFacts
 from dyno.http import Url
@@ -66,20 +67,20 @@ class RaySlice:
         self._tries -= 1
         self._worker = self._ray.remote(SliceWorker).options(num_cpus=1, scheduling_strategy="SPREAD").remote()
         self._answer = self._worker.begin.remote(self._task, self._masks)
-        self._asked_ns = now_ns()
+        self._heard_ns = now_ns()
 
     def look(self) -> None:
         ray, now = self._ray, now_ns()
         if self.facts or now < self._look_ns:
             return
         try:
+            if now - self._heard_ns > (_SILENT_NS if self._node else _BEGIN_NS):
+                raise ray.exceptions.GetTimeoutError(f"no answer for {seconds(now - self._heard_ns):.0f} s")
             if self._answer is None:
-                self._asked_ns, self._answer = now, self._worker.look.remote(self._received)
+                self._answer = self._worker.look.remote(self._received)
             if not ray.wait([self._answer], timeout=0)[0]:
-                if now - self._asked_ns > (_SILENT_NS if self._node else _BEGIN_NS):
-                    raise ray.exceptions.GetTimeoutError(f"no answer for {seconds(now - self._asked_ns):.0f} s")
                 return
-            answer, self._answer = ray.get(self._answer), None
+            answer, self._answer, self._heard_ns = ray.get(self._answer), None, now
             if isinstance(answer, Relay):
                 self._take(answer)
             else:
@@ -157,21 +158,38 @@ class RaySlice:
         self._ray.kill(self._worker)
 
 
+def check(spec: ClientSpec) -> None:
+    """Raise an error if Ray is missing, or nothing listens at the cluster's address: Ray would try for hours."""
+    if spec.on != "ray":
+        return
+    if importlib.util.find_spec("ray") is None:
+        raise UsageError("--on ray needs Ray. Install it: pip install 'llm-dyno[ray]'.")
+    address = spec.ray_address
+    if address in (None, "auto"):
+        return
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not (host and port.isdigit()):
+        raise UsageError(f"--ray-address {address} is not an address. Write HOST:PORT, ray://HOST:PORT or auto.")
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
+    except (OSError, OverflowError) as e:
+        raise TargetError(
+            f"No Ray cluster answers at {address}: {e}. Start one (`ray start --head`), or omit --ray-address to start "
+            "one here."
+        ) from None
+
+
 @contextlib.contextmanager
-def placed(address: str | None, tasks: Sequence[SliceTask]) -> Iterator[list[RaySlice]]:
-    """Place each task on a node of the cluster at this address, or of one that is started here and stopped again."""
-    with _cluster(address, len(tasks)) as ray, contextlib.ExitStack() as last:
+def placed(spec: ClientSpec, tasks: Sequence[SliceTask]) -> Iterator[list[RaySlice]]:
+    """Place each task on a node of the cluster, or of one that is started here and stopped again."""
+    check(spec)
+    with _cluster(spec.ray_address, len(tasks)) as ray, contextlib.ExitStack() as last:
         yield [last.enter_context(contextlib.closing(RaySlice(ray, task))) for task in tasks]
 
 
 @contextlib.contextmanager
 def _cluster(address: str | None, workers: int) -> Iterator[Any]:
-    try:
-        ray: Any = importlib.import_module("ray")
-    except ImportError:
-        raise UsageError("--on ray needs Ray. Install it: pip install 'llm-dyno[ray]'.") from None
-    if address is not None:
-        _check(address)
+    ray: Any = importlib.import_module("ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would report to its makers
     package = {"py_modules": [str(Path(dyno.__file__).parent)], "excludes": ["**/__pycache__"]}
     with contextlib.ExitStack() as last:
@@ -190,28 +208,12 @@ def _cluster(address: str | None, workers: int) -> Iterator[Any]:
             free = int(ray.available_resources().get("CPU", 0))
         except (ConnectionError, ValueError, RuntimeError) as e:
             where = f"No Ray cluster at {address}" if address else "Ray can't start here"
-            raise TargetError(f"{where}: {e}.") from None
+            raise TargetError(f"{where}: {str(e).rstrip('.')}.") from None
         if free < workers:
             raise TargetError(
                 f"The Ray cluster has {free} free CPUs; {workers} processes need one each. Lower --procs."
             )
         yield ray
-
-
-def _check(address: str) -> None:
-    """Raise an error if nothing listens there: Ray would try for hours."""
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    if address == "auto":
-        return
-    if not (host and port.isdigit()):
-        raise UsageError(f"--ray-address {address} is not an address. Write HOST:PORT, ray://HOST:PORT or auto.")
-    try:
-        socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
-    except (OSError, OverflowError) as e:
-        raise TargetError(
-            f"No Ray cluster answers at {address}: {e}. Start one (`ray start --head`), or omit --ray-address to start "
-            "one here."
-        ) from None
 
 
 def _masked(data: bytes, words: Sequence[bytes]) -> tuple[bytes, list[tuple[bytes, bytes]]]:

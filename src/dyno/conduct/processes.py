@@ -51,7 +51,7 @@ def drive(
     """Put the load on by `count` processes, here or on Ray's nodes. What they measured is in the run's spools."""
     tasks = slices.cut(load, [run.spool(k) for k in range(count)], keys)
     if spec.on == "ray":
-        with on_ray.placed(spec.ray_address, list(tasks)) as nodes:
+        with on_ray.placed(spec, list(tasks)) as nodes:
             session.watcher.phase("Measuring")
             return slices.drive(nodes, session.watcher.progress, session.stop, on_ray.HEAD_START_NS)
     with contextlib.ExitStack() as running:
