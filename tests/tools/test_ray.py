@@ -15,7 +15,7 @@ from dyno.engines.fake import Fake, FakeSpec
 from dyno.facts.record import ClientFacts, Record
 from dyno.store.run import Run
 from dyno.units import NS_PER_MS, NS_PER_S
-from ray_nodes import RayNodes, ray_nodes
+from ray_nodes import ENVIRONMENT, TOKEN, RayNodes, ray_nodes
 
 pytestmark = [
     pytest.mark.tools,
@@ -36,12 +36,14 @@ def server(tmp_path: Path) -> Iterator[Fake]:
         yield fake
 
 
-def start(folder: Path, base_url: str, *words: str) -> subprocess.Popen[str]:
+def start(folder: Path, base_url: str, *words: str, own: bool = False) -> subprocess.Popen[str]:
+    """`own`: dyno starts the cluster, and so has no token of another one."""
+    environment = os.environ if own else ENVIRONMENT
     command = [sys.executable, "-P", "-m", "dyno", "bench", "serve", "--backend", "openai", "--base-url", base_url]
     command += ["--model", "fake", "--dataset-name", "random", "--random-input-len", "8", "--random-output-len", "50"]
     command += ["--runs", str(folder / "runs"), "--no-correctness-check", "--on", "ray", *words]
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OPENAI_API_KEY": KEY}
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**environment, "OPENAI_API_KEY": KEY}
     )
 
 
@@ -62,7 +64,7 @@ def test_three_nodes_measure_what_the_server_logged(cluster: RayNodes, server: F
     url = server.base_url.replace("127.0.0.1", cluster.host)
     server.log()
     load = ("--num-prompts", "90", "--max-concurrency", "30", "--procs", "3", "--ray-address", cluster.address)
-    code, out, err = ended(start(tmp_path, url, *load))
+    code, _, err = ended(start(tmp_path, url, *load))
     assert code == 0, err
     run, client, records = result(tmp_path)
     assert sorted(r.index for r in records) == list(range(90)) and not any(r.error for r in records)
@@ -88,6 +90,7 @@ def test_three_nodes_measure_what_the_server_logged(cluster: RayNodes, server: F
     assert abs(itl - np.mean(np.concatenate([np.diff(stream[1:]) for stream in log]))) < NS_PER_MS / 10
     hits = [path for path in (*cluster.folder.rglob("*"), *run.path.rglob("*")) if path.is_file()]
     assert hits and not [path for path in hits if KEY.encode() in path.read_bytes()], "no file has the key"
+    assert not [path for path in run.path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
 
 
 def test_more_processes_than_the_cluster_has_room_for_are_refused(
@@ -97,6 +100,12 @@ def test_more_processes_than_the_cluster_has_room_for_are_refused(
     load = ("--num-prompts", "8", "--procs", "4", "--ray-address", cluster.address)
     code, _, err = ended(start(tmp_path, url, *load))
     assert code == 1 and "3 free CPUs" in err and "Traceback" not in err
+
+
+def test_a_cluster_that_wants_a_token_says_so(cluster: RayNodes, server: Fake, tmp_path: Path) -> None:
+    load = ("--num-prompts", "8", "--procs", "2", "--ray-address", cluster.address)
+    code, _, err = ended(start(tmp_path, server.base_url, *load, own=True))
+    assert code == 1 and f"No Ray cluster at {cluster.address}" in err and "oken" in err and "Traceback" not in err
 
 
 def test_a_server_on_loopback_is_refused_where_nodes_are_elsewhere(
@@ -142,10 +151,10 @@ def _spools_have_grown(runs: Path, process: subprocess.Popen[str]) -> Path:
 
 
 def test_a_cluster_started_here_is_stopped_again(server: Fake, tmp_path: Path) -> None:
-    before = {path.name for path in Path("/tmp").glob("dyno-ray-*")}
-    code, out, err = ended(start(tmp_path, server.base_url, "--num-prompts", "20", "--procs", "2"))
+    left = [*Path("/tmp").glob("dyno-ray-*"), *Path.home().glob(".ray/*")]
+    code, out, err = ended(start(tmp_path, server.base_url, "--num-prompts", "20", "--procs", "2", own=True))
     assert code == 0, err
     _, client, records = result(tmp_path)
     assert [p.sent for p in client.processes] == [10, 10] and not any(r.error for r in records)
     assert "Serving Benchmark Result" in out.splitlines()[0], "Ray prints nothing between"
-    assert {path.name for path in Path("/tmp").glob("dyno-ray-*")} == before
+    assert [*Path("/tmp").glob("dyno-ray-*"), *Path.home().glob(".ray/*")] == left, "nor does it leave a file"

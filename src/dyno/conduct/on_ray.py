@@ -40,6 +40,7 @@ _BEGIN_NS = 120 * NS_PER_S  # for a worker to be placed and started; dyno is sen
 _SILENT_NS = 60 * NS_PER_S  # Ray gives a node up after some 15 s
 _ANSWER_S = 10.0
 _TRIES = 3  # to begin
+_TOKEN = secrets.token_hex(32)  # of clusters that this process starts
 _ROUND_TRIPS, _ROUND_TRIPS_RAY = 400, 100
 
 
@@ -189,16 +190,19 @@ def placed(spec: ClientSpec, tasks: Sequence[SliceTask]) -> Iterator[list[RaySli
 
 @contextlib.contextmanager
 def _cluster(address: str | None, workers: int) -> Iterator[Any]:
-    ray: Any = importlib.import_module("ray")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would report to its makers
     package = {"py_modules": [str(Path(dyno.__file__).parent)], "excludes": ["**/__pycache__"]}
     with contextlib.ExitStack() as last:
         # Ray prints what happens to its nodes; stdout has results only.
         last.enter_context(contextlib.redirect_stdout(last.enter_context(Path(os.devnull).open("w"))))
         local: dict[str, Any] = {}
+        last.enter_context(_environment("RAY_USAGE_STATS_ENABLED", {"RAY_USAGE_STATS_ENABLED": "0"}))
         if address is None:
+            # Else Ray keeps a token in the user's home, and clusters that the user starts later want it.
+            token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN}
+            last.enter_context(_environment("RAY_AUTH_MODE", token))
             folder = tempfile.TemporaryDirectory(prefix="dyno-ray-", dir="/tmp", ignore_cleanup_errors=True)
             local = {"num_cpus": workers, "include_dashboard": False, "_temp_dir": last.enter_context(folder)}
+        ray: Any = importlib.import_module("ray")
         last.callback(ray.shutdown)
         try:
             # Ctrl-C must end a wait for the cluster; and Ray takes these signals, which this gives back.
@@ -206,14 +210,28 @@ def _cluster(address: str | None, workers: int) -> Iterator[Any]:
                 quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
                 ray.init(address or "local", runtime_env=package, **quiet, **local)
             free = int(ray.available_resources().get("CPU", 0))
-        except (ConnectionError, ValueError, RuntimeError) as e:
+        except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as e:
             where = f"No Ray cluster at {address}" if address else "Ray can't start here"
-            raise TargetError(f"{where}: {str(e).rstrip('.')}.") from None
+            raise TargetError(f"{where}: {_reason(e)}.") from None
         if free < workers:
             raise TargetError(
                 f"The Ray cluster has {free} free CPUs; {workers} processes need one each. Lower --procs."
             )
         yield ray
+
+
+@contextlib.contextmanager
+def _environment(unless: str, variables: dict[str, str]) -> Iterator[None]:
+    """Set variables for Ray and what it starts, unless the user has set this one; engines don't inherit them."""
+    before = dict(os.environ)
+    if unless not in before:
+        os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:  # also what Ray has set
+            os.environ.pop(name, None)
+            os.environ.update({name: before[name]} if name in before else {})
 
 
 def _masked(data: bytes, words: Sequence[bytes]) -> tuple[bytes, list[tuple[bytes, bytes]]]:
@@ -228,8 +246,13 @@ def _masked(data: bytes, words: Sequence[bytes]) -> tuple[bytes, list[tuple[byte
 
 def _refusal(error: Exception) -> DynoError:
     """Say why a node can't run dyno: Ray's own words are a traceback."""
-    reason = str(error).strip().splitlines()[-1]
     return TargetError(
-        f"A Ray node can't run a process of the load: {reason}. Its Python environment needs the packages of "
+        f"A Ray node can't run a process of the load: {_reason(error)}. Its Python environment needs the packages of "
         "llm-dyno; dyno itself is sent there."
     )
+
+
+def _reason(error: Exception) -> str:
+    """The last line of Ray's words, which may be a whole traceback."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1].strip().rstrip(".")[:500]
