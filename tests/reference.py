@@ -16,6 +16,7 @@ import msgspec
 
 from dyno.cli.exit_codes import MEANINGS
 from dyno.cli.main import Parser, parser
+from dyno.facts.elsewhere import DstackSpec, SshSpec
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.metric import DEFINITIONS, METRICS, STEMS
@@ -23,7 +24,6 @@ from dyno.facts.offline import OfflineSpec
 from dyno.facts.price import Price
 from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
-from dyno.facts.elsewhere import DstackSpec, SshSpec
 from dyno.facts.rig import HostWanted
 from dyno.facts.setting import ALIASES
 from dyno.facts.study import RigWanted, StopRule, Study
