@@ -46,10 +46,10 @@ REAL = {
     f"test_{name}"
     for name in (
         "accelerators", "busy_machine", "charts", "cli", "compare_cli", "completion", "container", "correctness",
-        "docs_commands", "embedded", "environment", "fleet", "frames", "gguf", "golden_real", "host", "model",
-        "models_hub", "offline", "peaks", "probe_server", "protocols", "provide", "quality", "quantize", "replicas",
-        "report_cli", "rig", "runs", "shipped_studies", "software", "sql", "start", "study", "telemetry", "tgi",
-        "tuning", "twins", "two_rigs", "versions", "wire", "workload",
+        "docs_commands", "dstack", "embedded", "environment", "fleet", "frames", "gguf", "golden_real", "host", "model",
+        "models_hub", "offline", "peaks", "probe_server", "processes", "protocols", "provide", "quality", "quantize",
+        "replicas", "report_cli", "rig", "runs", "shipped_studies", "software", "sql", "start", "study", "telemetry",
+        "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload",
     )
 }  # fmt: skip
 

@@ -90,6 +90,7 @@ class Route:
         self.front = str(url) if handed else url.prefix  # before a path
         login = {k: v for k, v in (headers or {}).items() if k.lower() == _PROXY_LOGIN}
         self.headers = {k: v for k, v in (headers or {}).items() if handed or k not in login}
+        self.login = login
         host = url.netloc if url.netloc.endswith(f":{url.port}") else f"{url.netloc}:{url.port}"
         self.tunnel = tunnel(host, next(iter(login.values()), None)) if self.proxy and url.tls else b""
 

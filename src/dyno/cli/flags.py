@@ -4,8 +4,9 @@ import argparse
 import json
 import shlex
 import sys
+import types
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
 
@@ -21,14 +22,14 @@ METRICS = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_c
 
 
 class _Checked(argparse._StoreAction):
-    """Refuses a number that is out of its option's range."""
+    """Refuses a number that is out of its option's range. A word is one of those that the field takes beside them."""
 
     def __init__(self, *args: Any, option: Option, **rest: Any) -> None:
         super().__init__(*args, **rest)
         self.option = option
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        if why := self.option.problem(values):
+        if not isinstance(values, str) and (why := self.option.problem(values)):
             note = self.option.note if why.startswith("must be above") else ""
             raise UsageError(f"{self.option_strings[0]} {why}{note}, but is {values:g}.")
         super().__call__(parser, namespace, values, option_string)
@@ -96,9 +97,22 @@ def _add(group: argparse._ActionsContainer, field: Field, changes: dict[str, Any
         arguments |= {"action": {None: "append", "+": "extend", "*": "store"}[option.nargs]}
         arguments |= {"nargs": option.nargs} if option.nargs else {}
     elif kind is not str:
-        arguments |= {"type": kind, "action": _Checked, "option": option}
+        arguments |= {"type": _number_or_word(kind), "action": _Checked, "option": option}
     names = changes.pop("flags", option.flags).split()
     group.add_argument(*names, **{**arguments, **changes})
+
+
+def _number_or_word(kind: Any) -> Any:
+    """Return a reader of `int | Literal["auto"]`; other types are their own."""
+    if get_origin(kind) not in (Union, types.UnionType):
+        return kind
+    number_kind, words = get_args(kind)
+
+    def read(text: str) -> Any:
+        return text if text in get_args(words) else number_kind(text)
+
+    read.__name__ = number_kind.__name__  # argparse names it where a text can't be read
+    return read
 
 
 def _default(field: Field) -> Any:

@@ -17,6 +17,7 @@ from dyno.cli import exit_codes, flags, preparing, settings
 from dyno.cli.flags import refuse
 from dyno.cli.parser import Parser
 from dyno.errors import StoreError, UsageError
+from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
@@ -98,6 +99,7 @@ def add(p: Parser) -> None:
     )
     flags.add(load, LoadSpec, "burstiness", "ramp", "ramp_start_rps", "ramp_end_rps", "duration_s")
     flags.add(load, LoadSpec, "request_timeout_s", "response_bytes_max")
+    flags.add(load, ClientSpec)
     repeats = Option(
         "--repeats", "N", "measure each load N times, with new prompts each time (default: 1)", least=1, most=1000
     )
@@ -393,6 +395,7 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
         "target": aim,
         "workload": settings.workload(o, o.dataset_name, count, o.input_len or o.random_input_len, output_len),
         "load": load,
+        "client": ClientSpec(**flags.values(o, ClientSpec)),
         # As vLLM: random prompts have no natural end, so the asked length is meant.
         "ignore_eos": o.ignore_eos or o.dataset_name == "random",
         **_body(o, aim.backend),

@@ -7,6 +7,7 @@ import functools
 import re
 from collections.abc import Callable
 
+from dyno.facts.client import ClientSpec
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
@@ -17,7 +18,7 @@ from dyno.transport import Transport
 
 _STRUCTS = {
     "engine": (EngineSpec, Transport), "engine.container": (ContainerSpec,), "load": (LoadSpec, OfflineSpec),
-    "workload": (WorkloadSpec,), "trial": (TrialSpec,),
+    "workload": (WorkloadSpec,), "trial": (TrialSpec, ClientSpec),
 }  # fmt: skip
 _OTHERS = {  # flags that no field declares; of several for one key, the first is used for it
     "--model": "engine.model", "--served-model-name": "engine.served_name", "--base-url": "engine.base_url",

@@ -1,6 +1,7 @@
 """A session: what holds while trials run on one server, and who watches them."""
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -201,4 +202,5 @@ def _test_body(trial: TrialSpec, model: str) -> dict[str, Any]:
 def others_s(engine_cpu_s: Callable[[], float | None]) -> float | None:
     """CPU seconds that neither dyno nor the engine that it started has used. None: unknown."""
     busy, engine = host.busy_s(), engine_cpu_s()
-    return None if busy is None or engine is None else busy - engine - time.process_time()
+    own = sum(os.times()[:4])  # with processes that have ended: those of the client
+    return None if busy is None or engine is None else busy - engine - own

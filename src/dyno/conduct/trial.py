@@ -5,6 +5,7 @@ serve: prepare → measure (warm up, drive) → finish (decode, summarize, check
 
 import contextlib
 import datetime
+import itertools
 import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ import dyno
 from dyno import secrets
 from dyno.checks import examine
 from dyno.checks.evidence import Evidence
-from dyno.conduct import correctness
+from dyno.conduct import correctness, processes
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
 from dyno.conduct.prepare import Prepared, hidden, longest, make_prompts, prepare, public, traffic, warmup
@@ -122,7 +123,9 @@ def _refuse(problems: list[str]) -> None:
 def measure(run: Run, session: Session, prepared: Prepared) -> None:
     """Warm up and put the load on. All that was measured is in the run's folder then."""
     trial, work, watcher, stop = prepared.trial, prepared.prompts.workload, session.watcher, session.stop
-    manifest = manifest_of(session, prepared)
+    load = traffic(trial, session, work.requests)
+    count = processes.needed(trial.client, load.plan)
+    manifest = msgspec.structs.replace(manifest_of(session, prepared), processes=count)
     run.write_manifest(manifest, work.requests)
     keys = [word.encode() for word in secrets.of_headers(session.headers)]
     if trial.correctness_check:
@@ -135,8 +138,8 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         if work.warmups:
             watcher.phase(f"Warming up with {len(work.warmups)} requests")
             with contextlib.closing(Spool(run.warmup_path, keys)) as spool:
-                load = warmup(trial, session, work.warmups)
-                Wire(load, spool, watch=watcher.progress, stop=stop, core=session.core).drive()
+                first = warmup(trial, session, work.warmups)
+                Wire(first, spool, watch=watcher.progress, stop=stop, core=session.core).drive()
             watcher.over()
             _check_warmup(run, trial, work.warmups, stop)
         if trial.reset_cache and session.target.prefix_caching is not False:
@@ -148,10 +151,12 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         last.callback(sampling.end)
         sampling.begin()
         watcher.sampling(sampling)
-        with contextlib.closing(Spool(run.spool_path, keys)) as spool:
-            load = traffic(trial, session, work.requests)
-            before = others_s(session.cpu_s)
-            client = Wire(load, spool, watch=watcher.progress, stop=stop, core=session.core).drive()
+        before = others_s(session.cpu_s)
+        if count == 1:
+            with contextlib.closing(Spool(run.spool_path, keys)) as spool:
+                client = Wire(load, spool, watch=watcher.progress, stop=stop, core=session.core).drive()
+        else:
+            client = processes.drive(run, session, load, count, keys)
         after = others_s(session.cpu_s)
         if before is not None and after is not None and client.duration_ns:
             others = max(after - before, 0.0) / seconds(client.duration_ns)
@@ -232,6 +237,8 @@ def _finish(
     if client is None:  # dyno itself was killed: the spool is all there is
         planned = max(sent, trial.workload.num_prompts)
         client = ClientFacts(0, last_ns, "interrupted", planned, sent, 0.0, 0, [], kernel_stamps=True)
+    elif any(process.outcome == "lost" for process in client.processes):  # its last report was earlier
+        client = msgspec.structs.replace(client, sent=sent, end_ns=max(client.end_ns, client.start_ns + last_ns))
     summary = tally.summary(client)
     if summary.freezes:
         summary = msgspec.structs.replace(summary, unfrozen=_unfrozen(run, trial, client, summary))
@@ -306,17 +313,16 @@ def _records(
     run: Run, manifest: Manifest, client: ClientFacts | None, tokenizer: Tokenizer | None, wordless: bool
 ) -> Iterator[Record]:
     """Yield the run's records, decoded while its spool exists. `wordless`: without what a server may have repeated."""
-    if not run.spool_path.exists():
+    if not run.spools():
         yield from run.records()
         return
     protocol = PROTOCOLS[manifest.trial.target.backend]
-    start, unasked = (client.start_ns, client.unasked) if client else (None, ())
     sampling = tokenizer is not None and tokenizer.counted_by == "tokenizer"  # a server isn't asked for no reason
     settling = Counting(_counter(tokenizer), length_is_known(manifest.trial), sampling)
     lengths = run.lengths()
     if not lengths:
         raise StoreError(f"{run.requests_path} is empty: without it, {run.spool_path.name} can't be decoded.")
-    for record in decode.records(run.spool_path, lengths, protocol, start, unasked):
+    for record in processes.records(run, manifest.processes, client, lengths, protocol):
         settling.settle(record)
         if wordless:
             record.text, record.error_detail = "", ""
@@ -375,7 +381,7 @@ def _key_came_back(run: Run) -> bool:
     The spool has stars only over what came in one piece."""
     if any(secrets.HIDDEN in f"{r.text} {r.model} {r.finish_reason} {r.error_detail}" for r in run.records()):
         return True
-    for raw in responses(run.spool_path) if run.spool_path.exists() else []:
+    for raw in itertools.chain.from_iterable(map(responses, run.spools())):
         for data in (raw, _CHUNK.sub(b"", raw)):
             text = data.decode("utf-8", "replace")
             if secrets.clean(text) != text:

@@ -50,7 +50,7 @@ class Record(msgspec.Struct):
 class ClientFacts(msgspec.Struct, frozen=True):
     start_ns: int  # the zero of every record's times, on this machine's monotonic clock
     end_ns: int
-    outcome: str  # 'complete', 'interrupted', 'server gone' or 'all failed'
+    outcome: str  # 'complete', 'interrupted', 'server gone' or 'all failed'; of one process also 'lost'
     planned: int
     sent: int
     cpu_s: float  # of the process on the wire, while the load ran
@@ -63,6 +63,8 @@ class ClientFacts(msgspec.Struct, frozen=True):
 
     # Requests on connections on which the server sent more than requested: the owner of these answers is unknown.
     unasked: list[int] = []
+    # Where several share the load: each one's own, with its slice's numbers of requests. Empty: there is one.
+    processes: list["ClientFacts"] = []
 
     @property
     def duration_ns(self) -> int:

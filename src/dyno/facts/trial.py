@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from dyno.facts.client import ClientSpec
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
@@ -53,6 +54,7 @@ class TrialSpec(msgspec.Struct, frozen=True):
                "(study: correctness_check = false)"),
     ] = True  # fmt: skip
     quality: QualitySpec | None = None  # of the kind quality; then workload and load say nothing
+    client: ClientSpec = ClientSpec()
     engine: EngineSpec | None = None  # dyno starts it, or, of the kind openai, knows what the server should be
 
 

@@ -90,6 +90,9 @@ class Pool:
                     f"{count(allowed_ns / NS_PER_S)} s. Lower --max-concurrency, or raise the server's limit on "
                     "connections."
                 )
+
+    def touch(self) -> None:
+        """The load begins now: connections that were opened for it have not been idle."""
         now = now_ns()
         for replica in self.replicas:
             for connection in replica.idle:

@@ -4,6 +4,7 @@ from collections import deque
 
 import msgspec
 
+RECENT = 64  # times of first bytes that the live figure is of
 _USAGE_KEYS = (b'"completion_tokens":', b'"generated_tokens":', b'"tokens_predicted":')
 
 
@@ -20,7 +21,7 @@ class Progress(msgspec.Struct):
     reads: int = 0
     firsts: int = 0  # responses whose body has begun …
     first_ns: int = 0  # … and the sum of their times from sent: near the time to the first token
-    recent_ns: deque[int] = msgspec.field(default_factory=lambda: deque(maxlen=64))  # … and the last of these times
+    recent_ns: deque[int] = msgspec.field(default_factory=lambda: deque(maxlen=RECENT))  # … and the last of these times
     tokens_ended: int = 0  # by the usage at the end of finished responses, where it was there
 
     @property

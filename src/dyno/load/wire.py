@@ -75,7 +75,9 @@ class Wire:
         watch: Callable[[Progress], None] | None = None,
         stop: Stop | None = None,
         core: int | None = None,
+        gate: Callable[[], int] | None = None,
     ) -> None:
+        """`gate`: waits, when the connections are open, and returns the instant at which the load begins."""
         # One server: its requests are made whole, and each is one send of one buffer. Several: what they share is in
         # memory once, and each one's own front goes before it.
         whole = traffic.fronts[0] if len(traffic.routes) == 1 else b""
@@ -87,6 +89,7 @@ class Wire:
         self._response_max = traffic.response_max
         self._watch = watch
         self._stop = stop or Stop()
+        self._gate = gate or now_ns
         self._check_ns = 0  # when time-outs are looked at next
         self._next = 0  # the next request of the plan
         self._free: deque[int] = deque()  # when slots became free, in order: the due times of a closed loop
@@ -175,8 +178,9 @@ class Wire:
             gc.collect()
             gc.freeze()
             gc.disable()
+            self._start_ns = self._last_byte_ns = start = self._gate()
+            pool.touch()
             usage_before = resource.getrusage(resource.RUSAGE_SELF)
-            self._start_ns = self._last_byte_ns = start = now_ns()
             self._before = self._now = Poll(start, start, 0)
             self._note_clock()
             if plan.due_ns is None:

@@ -71,7 +71,7 @@ def _is_raw(path: Path) -> bool:
     """Bytes not searched for secrets yet: a key that a server sent back, or an engine logged, may be in them."""
     if path.suffix == ".log":
         return (path.parent / UNSCRUBBED).exists()
-    return path.suffix == ".spool" and not (path.name == "exchanges.spool" and Run(path.parent).whole)
+    return path.suffix == ".spool" and not (path.name.startswith("exchanges") and Run(path.parent).whole)
 
 
 def _has_words(path: Path) -> bool:

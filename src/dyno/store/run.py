@@ -58,6 +58,7 @@ class Manifest(msgspec.Struct, frozen=True):
     model: ModelShape | None = None  # from its files; None: they aren't here
     peaks: Peaks | None = None  # of what the engine runs on; None: not known
     dataset: DataFile | None = None  # the file of the prompts, where dyno has it from the Hub
+    processes: int = 1  # of the client: each has a spool and a slice of the requests
 
 
 class Run:
@@ -65,7 +66,7 @@ class Run:
         self.path = path
         self.manifest_path = path / "trial.json"
         self.requests_path = path / "requests.jsonl"
-        self.spool_path = path / "exchanges.spool"
+        self.spool_path = path / "exchanges.spool"  # of the client's first process
         self.warmup_path = path / "warmup.spool"
         self.engine_path = path / "engine.json"
         self.client_path = path / "client.json"
@@ -74,6 +75,13 @@ class Run:
         self.iterations_path = path / "iterations.jsonl"  # of an offline trial, instead of spool and records
         self.sittings_path = path / "sittings.json"  # of a quality trial, beside answers-CONCURRENCY.jsonl
         self.summary_path = path / "summary.json"
+
+    def spool(self, process: int) -> Path:
+        """Of each of the client's processes, from 0."""
+        return self.spool_path.with_stem(f"exchanges-{process}") if process else self.spool_path
+
+    def spools(self) -> list[Path]:
+        return sorted(self.path.glob("exchanges*.spool"))
 
     @property
     def whole(self) -> bool:
@@ -93,7 +101,8 @@ class Run:
 
     def running(self) -> bool:
         """Whether a live process is writing it."""
-        return any(map(locked, (self.spool_path, self.warmup_path, self.iterations_path, self.path / ".lock")))
+        held = (*self.spools(), self.warmup_path, self.iterations_path, self.path / ".lock")
+        return any(map(locked, held))
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -195,7 +204,8 @@ class Run:
         return read(self.summary_path, Result)
 
     def drop_raw(self) -> None:
-        self.spool_path.unlink(missing_ok=True)
+        for path in self.spools():
+            path.unlink(missing_ok=True)
 
 
 def create(runs: Path, name: str) -> Run:

@@ -82,6 +82,7 @@ _NAMED: dict[str, _Column] = {
     "accelerators": ("BIGINT", "", "number of accelerators"),
     "driver": ("VARCHAR", "", "driver of the first accelerator"),
     "rig": ("VARCHAR", "trial.place.rig", "name in the study"),
+    "processes": ("BIGINT", "trial.processes", "client processes that shared the load"),
     "workload_sha256": ("VARCHAR", "trial.workload_sha256", "equal values mean equal prompts"),
     "dyno_version": ("VARCHAR", "trial.dyno", "version of dyno that measured it"),
     "verdict": ("VARCHAR", "summary.verdict", "sound, doubtful, void"),

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 
 from dyno import secrets
+from dyno.facts.client import ClientSpec
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
@@ -30,6 +31,11 @@ MODEL: Hints = {f.encode_name: f.type for f in msgspec.structs.fields(ModelRecip
 SERVING = hints(LoadSpec, "seed")
 OFFLINE = hints(OfflineSpec, "kind")
 TRANSPORT = hints(Transport, "proxy")
+CLIENT = hints(ClientSpec)
+# Fields of a trial that are tables of their own, or follow from these.
+_OF_ANOTHER_TABLE = (
+    "target", "workload", "load", "engine", "client", "offline", "quality", "kind", "label", "reset_cache",
+)  # fmt: skip
 
 # What a cell of each section takes. The engine's are the words of `--engine`, and of `engine.json`.
 CELLS: dict[str, Hints] = {
@@ -55,9 +61,8 @@ CELLS: dict[str, Hints] = {
         ],
     },
     "trial": {
-        **hints(
-            TrialSpec, "target", "workload", "load", "engine", "offline", "quality", "kind", "label", "reset_cache"
-        ),
+        **hints(TrialSpec, *_OF_ANOTHER_TABLE),
+        **CLIENT,
         "cache": Annotated[Literal["empty", "keep"], Option(help="prefix cache before each trial (default: empty)")],
     },
 }

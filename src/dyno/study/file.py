@@ -15,6 +15,7 @@ import msgspec
 
 from dyno import files, secrets
 from dyno.errors import UsageError
+from dyno.facts.client import ClientSpec
 from dyno.facts.elsewhere import DstackSpec, SshSpec, ssh_problem
 from dyno.facts.engine import READY_STALL_S
 from dyno.facts.load import LoadSpec
@@ -275,6 +276,7 @@ class _Reader:
             sampling={},
             extra_body={},
             goodput_ms={},
+            client=ClientSpec(),
             ignore_eos=False,
             kind="quality",
             quality=spec,
@@ -436,7 +438,7 @@ def placed(
     target = msgspec.structs.replace(trial.target, cacert=None, cert=None, cert_key=None)
     same = msgspec.structs.replace(
         trial, target=target, engine=engine, extra_body=body, metadata={}, ready_check_timeout_s=None,
-        correctness_check=True,
+        correctness_check=True, client=msgspec.structs.replace(trial.client, ray_address=None),
     )  # fmt: skip
     identity = [place.engine, _canonical(same), place.rig, repeat, _fingerprint(w.path)]
     number = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:10]

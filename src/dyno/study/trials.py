@@ -6,6 +6,7 @@ from pathlib import Path as FilePath
 from typing import Any, NamedTuple
 
 from dyno.errors import UsageError
+from dyno.facts.client import ClientSpec
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.metric import GOODPUT
@@ -16,7 +17,7 @@ from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import MOST_PROMPTS, WorkloadSpec
 from dyno.http import Url, check_plain
-from dyno.study.cells import CELLS, OFFLINE, SERVING, TRANSPORT, converted
+from dyno.study.cells import CELLS, CLIENT, OFFLINE, SERVING, TRANSPORT, converted
 from dyno.study.document import Path, TomlDocument, near
 from dyno.study.grid import GridCell, Section
 
@@ -87,6 +88,7 @@ class Trials:
             kind=offline.kind if offline else "serve",
             offline=offline,
             engine=engine,
+            client=ClientSpec(**{key: t.pop(key) for key in CLIENT if key in t}),
             **t,
         )
 

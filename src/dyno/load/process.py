@@ -1,0 +1,251 @@
+"""One slice of a load in a process of its own: `python -m dyno.load.process`, and the side that starts it.
+
+stdin: the task (its length in eight bytes, then msgpack: keys reach no command line), then lines: `start NANOSECONDS`
+(of its monotonic clock), `stop`. The end of its input means stop, too: whoever started it is gone.
+stdout: JSON lines, one report each.
+"""
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from dyno import errors, secrets
+from dyno.clock import now_ns
+from dyno.errors import DynoError
+from dyno.facts.record import ClientFacts
+from dyno.http import Route, Url
+from dyno.load.plan import Plan
+from dyno.load.progress import RECENT, Progress, Stop
+from dyno.load.spool import Spool
+from dyno.load.wire import Traffic, Wire
+from dyno.transport import Transport
+from dyno.units import NS_PER_S
+
+_REPORT_NS = NS_PER_S // 5
+_STOPPED_S = 5.0  # after its input has ended; then it is killed
+_SPIN_NS = 200_000  # sleeping is as exact as this
+
+
+class SliceTask(msgspec.Struct, frozen=True):
+    """All that a process needs to send its slice."""
+
+    urls: list[str]
+    via: Transport
+    login: dict[str, str]  # to a proxy
+    fronts: list[bytes]
+    payloads: list[bytes]
+    plan: Plan
+    timeout_s: float
+    response_max: int
+    spool: str
+    secrets: list[bytes]
+    core: int | None = None
+
+    def traffic(self) -> Traffic:
+        routes = [Route(Url(url), self.via, self.login) for url in self.urls]
+        return Traffic(routes, self.fronts, self.payloads, self.plan, self.timeout_s, self.response_max)
+
+
+class SliceFailure(msgspec.Struct, frozen=True):
+    kind: str  # of the errors in dyno.errors
+    text: str
+
+    def error(self) -> DynoError:
+        kind = getattr(errors, self.kind, DynoError)
+        return kind(self.text) if issubclass(kind, DynoError) else DynoError(self.text)
+
+
+class SliceReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line that it writes. The last one has its facts, or why it failed."""
+
+    ready: bool = False  # the connections are open
+    progress: Progress | None = None
+    facts: ClientFacts | None = None
+    failure: SliceFailure | None = None
+
+
+_encode = msgspec.json.Encoder(enc_hook=list).encode
+_decode = msgspec.json.Decoder(SliceReport, dec_hook=lambda _, times: deque(times, RECENT)).decode
+
+
+# ---- the process ----
+
+
+class _Orders:
+    """Lines from stdin, read by a thread that sleeps between them: the wire's loop is not concerned."""
+
+    def __init__(self, lines: BinaryIO) -> None:
+        self.stop = Stop()
+        self._lines = lines
+        self._start_ns = 0
+        self._news = threading.Event()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self._lines:
+            word, _, value = line.partition(b" ")
+            if word != b"start":
+                break
+            self._start_ns = int(value)
+            self._news.set()
+        self.stop.request()
+        self._news.set()
+
+    def agreed_ns(self) -> int:
+        """Wait for the instant at which all begin, and return it."""
+        _say(SliceReport(ready=True))
+        self._news.wait()
+        if self.stop.requested:
+            return now_ns()
+        time.sleep(max(self._start_ns - now_ns() - _SPIN_NS, 0) / NS_PER_S)
+        while now_ns() < self._start_ns:
+            pass
+        return self._start_ns
+
+
+class _Telling:
+    """Reports progress a few times a second."""
+
+    def __init__(self) -> None:
+        self._next_ns = 0
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.elapsed_ns >= self._next_ns:
+            self._next_ns = progress.elapsed_ns + _REPORT_NS
+            # Where nobody reads, it is left out: the wire never waits.
+            os.set_blocking(sys.stdout.fileno(), False)
+            _say(SliceReport(progress=progress))
+
+
+def _say(report: SliceReport) -> None:
+    data = _encode(report) + b"\n"
+    with contextlib.suppress(OSError):  # nobody reads, or nobody is there
+        while data:
+            data = data[os.write(sys.stdout.fileno(), data) :]
+
+
+def main() -> None:
+    try:
+        task = msgspec.msgpack.decode(_message(sys.stdin.buffer), type=SliceTask)
+        secrets.learn([secret.decode("latin-1") for secret in task.secrets])
+        orders = _Orders(sys.stdin.buffer)
+        with contextlib.closing(Spool(Path(task.spool), task.secrets)) as spool:
+            wire = Wire(
+                task.traffic(), spool, watch=_Telling(), stop=orders.stop, core=task.core, gate=orders.agreed_ns
+            )
+            last = SliceReport(facts=wire.drive())
+    except Exception as e:  # also dyno's own mistake: whoever started it must hear of it
+        known = isinstance(e, DynoError)
+        last = SliceReport(failure=SliceFailure(type(e).__name__, str(e) if known else f"{type(e).__name__}: {e}"))
+    os.set_blocking(sys.stdout.fileno(), True)
+    _say(last)
+
+
+def _message(stream: BinaryIO) -> bytes:
+    return stream.read(int.from_bytes(stream.read(8), "little"))
+
+
+# ---- whoever starts it ----
+
+
+class SliceProcess:
+    """A slice that runs on this machine. A context: when it is left, the process has ended."""
+
+    def __init__(self, name: str) -> None:
+        """`name`: in messages."""
+        self._name = name
+        self.ready = False
+        self.progress = Progress(0)
+        self.facts: ClientFacts | None = None
+        self._rest = b""
+        self._start_ns = 0
+        # A session of its own: Ctrl-C is dyno's. -P: a folder named dyno where dyno runs is not this package.
+        self._child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "dyno.load.process"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, start_new_session=True,
+        )  # fmt: skip
+        assert self._child.stdin and self._child.stdout
+        self._in, self._out = self._child.stdin, self._child.stdout
+        os.set_blocking(self._out.fileno(), False)
+
+    def __enter__(self) -> "SliceProcess":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        """Never hangs: one that doesn't end is killed."""
+        with contextlib.suppress(OSError):
+            self._in.close()
+        try:
+            self._child.wait(_STOPPED_S)
+        except BaseException as e:  # also Ctrl-C: nothing is left behind
+            self._child.kill()
+            self._child.wait()
+            if not isinstance(e, subprocess.TimeoutExpired):
+                raise
+        finally:
+            self._out.close()
+
+    def start(self, task: SliceTask) -> None:
+        """Hand over its task. Apart from the making: many processes import dyno at the same time."""
+        stop_ns = task.plan.stop_sending_ns
+        self.progress = Progress(task.plan.count, None if stop_ns is None else stop_ns / NS_PER_S)
+        data = msgspec.msgpack.encode(task)
+        self._send(len(data).to_bytes(8, "little") + data)
+
+    def go(self, at_ns: int) -> None:
+        self._start_ns = at_ns
+        self._send(b"start %d\n" % at_ns)
+
+    def stop(self) -> None:
+        self._send(b"stop\n")
+
+    def look(self) -> None:
+        """Take in what it has reported. Raise DynoError where it can't begin."""
+        while self.facts is None:
+            try:
+                data = os.read(self._out.fileno(), 1 << 20)
+            except BlockingIOError:
+                return
+            if not data:
+                self._ended()
+                return
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                self._take(_decode(line))
+
+    def _take(self, report: SliceReport) -> None:
+        if report.failure is not None:
+            raise report.failure.error()
+        self.ready = self.ready or report.ready
+        self.progress = report.progress or self.progress
+        self.facts = report.facts
+
+    def _ended(self) -> None:
+        """It has ended without its facts: what its spool has is all there is."""
+        code = self._child.wait()
+        if not self._start_ns:
+            raise DynoError(f"{self._name} ended before the load began ({_how(code)}).")
+        p = self.progress
+        planned, end_ns = p.count if p.until_s is None else p.sent, self._start_ns + p.elapsed_ns
+        self.facts = ClientFacts(self._start_ns, end_ns, "lost", planned, p.sent, 0.0, p.reads, [], kernel_stamps=True)
+
+    def _send(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):  # it is dead: `look` shows it
+            while data:
+                data = data[self._in.write(data) or 0 :]
+
+
+def _how(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"code {code}"
+
+
+if __name__ == "__main__":
+    main()

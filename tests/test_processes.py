@@ -1,0 +1,195 @@
+"""A load shared by several processes: who sends what, and that the merged records are as those of one client."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from conftest import StartFake
+from dyno.conduct import processes
+from dyno.conduct.prepare import Prepared, Prompts
+from dyno.conduct.session import Session, Watcher
+from dyno.conduct.trial import Outcome, finish, measure
+from dyno.errors import TargetError
+from dyno.facts.client import ClientSpec
+from dyno.facts.load import LoadSpec
+from dyno.facts.target import TargetFacts, TargetSpec
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import Request, Workload, WorkloadSpec
+from dyno.load import slices
+from dyno.load.plan import Plan
+from dyno.load.progress import Progress, Stop
+from dyno.store.run import create
+from test_wire import refused_port
+
+
+def outcome(
+    folder: Path,
+    base_url: str,
+    count: int,
+    load: LoadSpec,
+    output_tokens: int = 4,
+    watch: Callable[[Progress], None] | None = None,
+    stop: Stop | None = None,
+) -> Outcome:
+    """A trial of `count` requests, each with a prompt of its own length."""
+    trial = TrialSpec(
+        target=TargetSpec(base_url, "openai", "/v1/completions", "fake"),
+        workload=WorkloadSpec("random", num_prompts=count),
+        load=load,
+        ignore_eos=True,
+        correctness_check=False,
+        client=ClientSpec(procs=2),
+    )
+    wanted = [Request("a " * (i + 1), i + 1, output_tokens) for i in range(count)]
+    work = Workload(trial.workload, wanted, [], "fake", "server", "")
+    watcher = Watcher()
+    if watch is not None:
+        watcher.progress = watch  # type: ignore[method-assign]
+    session = Session(TargetFacts(model="fake"), {}, watcher, stop or Stop())
+    run = create(folder, "processes")
+    measure(run, session, Prepared(trial, Prompts(work)))
+    return finish(run, keep_raw=True, keys_known=True)
+
+
+# ---- slices ----
+
+
+@pytest.mark.parametrize(("count", "n"), [(10, 3), (3, 3), (7, 2), (1000, 7)])
+def test_slices_hold_each_request_once(count: int, n: int) -> None:
+    plan = Plan(count, list(range(0, 10 * count, 10)), in_flight_max=n + 1, stop_sending_ns=99)
+    each = [slices.share(plan, k, n) for k in range(n)]
+    assert sum(p.count for p in each) == count
+    assert sum(p.in_flight_max or 0 for p in each) == n + 1 and each[0].in_flight_max == 2
+    assert {p.stop_sending_ns for p in each} == {99}
+    for k, p in enumerate(each):
+        assert p.due_ns == [(plan.due_ns or [])[j * n + k] for j in range(p.count)]
+
+
+@pytest.mark.parametrize(("prompts", "n", "count"), [(6, 4, 30), (5, 3, 100), (4, 2, 4), (1, 3, 9), (12, 8, 2**31)])
+def test_prompts_come_round_as_from_one_client(prompts: int, n: int, count: int) -> None:
+    for k in range(n):
+        share = slices.share(Plan(count, None, n), k, n).count
+        own = slices.of_slice(range(prompts), k, n, share)
+        for j in range(min(share, 3 * prompts)):
+            assert own[j % len(own)] == (j * n + k) % prompts
+
+
+def test_no_process_is_without_a_slot_or_a_request() -> None:
+    assert processes.needed(ClientSpec(8), Plan(100, None, 3)) == 3
+    assert processes.needed(ClientSpec(8), Plan(2, None, None)) == 2
+    assert processes.needed(ClientSpec(8), Plan(100, [0] * 100, None)) == 8
+
+
+# ---- a load ----
+
+
+@pytest.mark.parametrize(
+    "load", [LoadSpec(max_concurrency=4), LoadSpec(request_rate_rps=200, seed=3)], ids=["closed", "rate"]
+)
+def test_two_processes_send_each_request_once(fake: StartFake, tmp_path: Path, load: LoadSpec) -> None:
+    server = fake(first_ms=5, gap_ms=1)
+    done = outcome(tmp_path, server.base_url, 21, load)
+    records = sorted(done.run.records(), key=lambda r: r.index)
+    assert [r.index for r in records] == list(range(21))
+    # The prompt of each request is its own, by its length, and so is the server's count of it.
+    assert [(r.prompt_tokens_planned, r.prompt_tokens) for r in records] == [(i + 1, i + 1) for i in range(21)]
+    s, client = done.result.served, done.run.client()
+    assert (s.planned, s.sent, s.completed, s.failed, s.outcome) == (21, 21, 21, 0, "complete")
+    assert client and [p.sent for p in client.processes] == [11, 10] and client.reads == sum(r.reads for r in records)
+    assert len({p.start_ns for p in client.processes}) == 1, "they agreed on an instant"
+    assert len(server.log()["streams"]) == 21
+    assert done.manifest.processes == 2 and len(done.run.spools()) == 2
+
+
+def test_merged_times_are_those_of_the_servers_log(fake: StartFake, tmp_path: Path) -> None:
+    server = fake(first_ms=30, gap_ms=5)
+    done = outcome(tmp_path, server.base_url, 16, LoadSpec(max_concurrency=16), output_tokens=20)
+    client = done.run.client()
+    assert client
+    sent = sorted(t for stream in server.log()["streams"] for t in stream[1:])
+    arrived = sorted(t + client.start_ns for r in done.run.records() for t in r.chunk_ns)
+    off_ms = sorted(abs(a - b) / 1e6 for a, b in zip(arrived, sent, strict=True))
+    assert off_ms[len(off_ms) // 2] < 1.0, "one zero for all: half of the chunks are where the server has them"
+
+
+def test_a_duration_ends_all_processes(fake: StartFake, tmp_path: Path) -> None:
+    server = fake(first_ms=5, gap_ms=1)
+    done = outcome(tmp_path, server.base_url, 7, LoadSpec(max_concurrency=2, duration_s=0.4))
+    s = done.result.served
+    assert s.outcome == "complete" and s.planned == s.sent == s.completed > 7, "prompts come round again"
+    assert {r.prompt_tokens_planned for r in done.run.records()} == {1, 2, 3, 4, 5, 6, 7}
+    assert all(r.prompt_tokens == r.prompt_tokens_planned for r in done.run.records())
+
+
+def test_a_stop_reaches_every_process_and_keeps_what_was_measured(fake: StartFake, tmp_path: Path) -> None:
+    stop = Stop()
+
+    def watch(progress: Progress) -> None:
+        if progress.ended >= 4:
+            stop.request()
+
+    load = LoadSpec(max_concurrency=2, duration_s=600)
+    done = outcome(tmp_path, fake(first_ms=5, gap_ms=1).base_url, 4, load, watch=watch, stop=stop)
+    client = done.run.client()
+    assert client and {p.outcome for p in client.processes} == {"interrupted"}
+    assert done.result.served.outcome == "interrupted" and done.result.served.completed >= 4
+
+
+def test_a_process_that_dies_loses_only_its_open_requests(
+    fake: StartFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []  # the second one dies
+    original = processes.SliceProcess.__init__
+
+    def start(self: Any, name: str) -> None:
+        original(self, name)
+        started.append(self._child.pid)
+
+    def watch(progress: Progress) -> None:
+        if progress.ended >= 8 and len(started) == 2:
+            os.kill(started.pop(), signal.SIGKILL)
+
+    monkeypatch.setattr(processes.SliceProcess, "__init__", start)
+    done = outcome(tmp_path, fake(first_ms=100, gap_ms=1).base_url, 40, LoadSpec(max_concurrency=4), watch=watch)
+    client, s = done.run.client(), done.result.served
+    assert client and [p.outcome for p in client.processes] == ["complete", "lost"]
+    ended = {k: [r for r in done.run.records() if r.index % 2 == k] for k in (0, 1)}
+    assert len(ended[0]) == 20 and all(r.error is None for r in ended[0])
+    assert sum(r.error is None for r in ended[1]) >= 2 and {r.error for r in ended[1]} == {None, "lost"}
+    assert s.completed + s.failed == s.sent == len(ended[0]) + len(ended[1]) < s.planned == 40
+
+
+def test_a_server_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="Nothing listens at"):
+        outcome(tmp_path, f"http://127.0.0.1:{refused_port()}", 4, LoadSpec(max_concurrency=2))
+
+
+def test_a_parent_that_is_gone_stops_its_processes(fake: StartFake, tmp_path: Path) -> None:
+    from dyno.http import Route, Url
+    from dyno.load import http1
+    from dyno.load.process import SliceProcess
+    from dyno.load.wire import Traffic
+
+    url = Url(fake(first_ms=1000, gap_ms=1000).base_url)
+    payload = http1.payload({}, msgspec.json.encode({"prompt": "a", "max_tokens": 600, "stream": True}))
+    front = http1.front("POST", "/v1/completions", url.netloc)
+    traffic = Traffic([Route(url)], [front], [payload], Plan(2, None, 2))
+    [task] = slices.cut(traffic, [tmp_path / "exchanges.spool"], [])
+    with SliceProcess("It") as process:
+        process.start(task)
+        deadline = time.monotonic() + 60
+        while not process.ready and time.monotonic() < deadline:
+            process.look()
+            time.sleep(0.01)
+        process.go(time.monotonic_ns())
+        process._in.close()  # as the system does for one that is killed
+        while process.facts is None and time.monotonic() < deadline:
+            process.look()
+            time.sleep(0.01)
+    assert process.facts and process.facts.outcome == "interrupted"
