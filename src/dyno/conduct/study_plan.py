@@ -103,6 +103,16 @@ def choose_rig(study: Study, machine: Rig, asked: str | None, anyway: bool) -> s
     )
 
 
+def choose_rigs(study: Study, machine: Rig, asked: str | None, anyway: bool) -> list[str] | None:
+    """Return the rigs whose trials run now: this machine's, and those elsewhere. None: the study names none."""
+    far = [name for name, wanted in study.rigs.items() if wanted.elsewhere and asked in (None, name)]
+    if not study.rigs or (far and len(far) == len(study.rigs)) or asked in far:
+        return far or None
+    near = {name: wanted for name, wanted in study.rigs.items() if not wanted.elsewhere or name == asked}
+    here = choose_rig(msgspec.structs.replace(study, rigs=near), machine, asked, anyway)
+    return [*([here] if here else []), *far]
+
+
 def assumed(wanted: RigWanted, machine: Rig) -> Rig:
     """Return this machine with the accelerators that the study is meant for: for a dry run elsewhere."""
     if fits(wanted, machine):

@@ -55,6 +55,17 @@ class DstackSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 8000
 
 
+class RigPython(msgspec.Struct, frozen=True):
+    """The Python that dyno uses on another machine, and what that machine is."""
+
+    python: str  # path
+    version: tuple[int, int]
+    tag: str  # cpython-311
+    system: str  # Linux
+    machine: str  # x86_64
+    libc: tuple[str, str]  # glibc, 2.36
+
+
 class RigEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Something that dyno has, or may have, running on another machine. Written before it is started there."""
 
