@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 HOST_PORT, CONTAINER_PORT, RUNNER_PORT = 10998, 10022, 10999  # fixed by dstack
+USER = getpass.getuser()
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 # What the server runs on the host to install its agent changes nothing here. `tee` and `uv`: the default image's start.
@@ -99,7 +101,7 @@ class Container:
                 self.commands = body["job_spec"]["commands"]
             case "/api/run":
                 self.start()
-                return {"working_dir": str(self.folder), "username": getpass.getuser()}
+                return {"working_dir": str(self.folder), "username": USER}
             case "/api/pull":
                 after = int(path.partition("timestamp=")[2] or 0)
                 logs, states = ([e for e in es if e["timestamp"] > after] for es in (self.logs, self.states))
@@ -226,14 +228,17 @@ def serve(port: int, answer: Any) -> ThreadingHTTPServer:
 
 
 @contextmanager
-def machine(folder: Path, port: int) -> Iterator[Path]:
-    """A host that dstack's server can add to a fleet. Yields the private key that logs in."""
+def machine(folder: Path) -> Iterator[tuple[int, Path]]:
+    """A host that dstack's server can add to a fleet. Yields its SSH port and the private key that logs in."""
     prepare(folder)
     key = folder / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(key)], check=True)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
     sshd = start_sshd(folder, folder / "host", port, [key.with_suffix(".pub").read_text()])
     try:
-        yield key
+        yield port, key
     finally:
         sshd.terminate()
         sshd.wait(10)

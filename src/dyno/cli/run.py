@@ -360,6 +360,7 @@ def preview(
     """Print the trials in their order, the commands, and how long it may take."""
     from dyno.cli.progress import clock
     from dyno.conduct import study_plan
+    from dyno.rigs import dstack
 
     groups = sessions(study, {p.place.id for p in wanted})
     print(f"# {study.name}: {many(len(wanted), 'trial')}, {many(len(groups), 'session')} with an engine")
@@ -371,6 +372,9 @@ def preview(
             print(f"   {where}{p.place.label}{repeat}: {_asked(p)}, ~{clock(trial_s(p.trial))}")
     print("\n# The commands")
     for rig in dict.fromkeys(p.place.rig for p in wanted if p.place.rig):
+        if study.rigs[rig].dstack:
+            configs = dstack.configurations(dstack.run_name(rig, "dry-run"), study.rigs[rig])
+            print(f"\n# {rig}: submitted to dstack", dstack.as_yaml(configs), sep="\n", end="")
         for when, commands in (("before", study.rigs[rig].before), ("after", study.rigs[rig].after)):
             if commands:
                 print(f"\n# {rig}: {when} the study", *map(secrets.public_command, commands), sep="\n")

@@ -162,16 +162,16 @@ class DstackRig:
         self._api.client.fleets.apply_plan(self._project, plan)
 
     def _wait_for_host(self, say: Say) -> None:
-        say(f"dstack connects to {self.spec.host}")
-        while (fleet := self._fleet()) is not None:
-            [instance] = fleet.instances
+        say(f"dstack connects to {self.spec.host}, for at most 10 min")
+        while (fleet := self._fleet()) is not None and fleet.instances:
+            instance = fleet.instances[0]
             if instance.status.is_available():
                 return
             if not instance.status.is_active():
                 why = instance.termination_reason_message or instance.termination_reason or instance.status.value
                 raise RigError(f"dstack could not use {self.spec.host}: {one_line(why)}. Its server's log has more.")
             time.sleep(_POLL_S)
-        raise RigError(f"dstack's fleet {self.name} was deleted while dyno waited for {self.spec.host}.")
+        raise RigError(f"dstack has no {self.spec.host} in the fleet {self.name} any more. Its server's log has more.")
 
     # ---- the way there ----
 
