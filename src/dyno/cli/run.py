@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,6 +25,9 @@ from dyno.numbers import many
 from dyno.option import Option
 from dyno.store.study import StudyFolder, failure_of
 from dyno.study.order import OWN_START_S, START_S, TOKEN_S, TrialGroup, left_s, sessions, trial_s
+
+if TYPE_CHECKING:
+    from dyno.conduct.held import FarMachine
 
 Headers = Callable[[PlannedTrial], dict[str, str]]
 Show = Callable[[StudyFolder, list[PlannedTrial], dict[str, Result]], None]
@@ -100,6 +104,7 @@ def run(options: argparse.Namespace) -> int:
         return preview(study, _wanted(study, name and [name], options), machine, options.runs, in_keys)
     names = study_plan.choose_rigs(study, machine, options.rig, options.any_rig)
     wanted = _wanted(study, names, options)
+    _check_elsewhere(study, wanted)
     here = [p for p in wanted if not _elsewhere(study, p)]
     if options.prepare_only:
         lines = preparing.for_study([p.trial for p in here], options)
@@ -146,6 +151,16 @@ def _read(options: argparse.Namespace) -> tuple[Study, str, bool]:
     return elsewhere.places(study, given), text, False
 
 
+def _check_elsewhere(study: Study, wanted: list[PlannedTrial]) -> None:
+    """Refuse what can't be measured from here: an offline run has no client."""
+    for p in wanted:
+        if p.place.rig and p.trial.offline and study.rigs[p.place.rig].client == "here":
+            raise UsageError(
+                f'[rigs.{p.place.rig}] client = "here" is for serving; {p.place.label} is an offline benchmark, in the '
+                'engine\'s own process. Use client = "rig".'
+            )
+
+
 def _elsewhere(study: Study, planned: PlannedTrial) -> bool:
     return planned.place.rig is not None and study.rigs[planned.place.rig].elsewhere
 
@@ -162,7 +177,7 @@ def conduct(
 ) -> int:
     """Run what is left of a study and print the results. `show`: prints them instead of the study's table."""
     stopped, ran = _measure(study, text, folder, wanted, machine, options, headers or _headers)
-    problems = [] if stopped else _conduct_elsewhere(study, text, folder, wanted, options)
+    problems = [] if stopped else _conduct_elsewhere(study, text, folder, wanted, options, headers or _headers)
     stopped = stopped or None in problems
     results = {p.place.id: run.result() for p in wanted if (run := folder.run(p.place)).whole}
     (show or _show)(folder, wanted, results)
@@ -222,30 +237,73 @@ def _measure(
 
 
 def _conduct_elsewhere(
-    study: Study, text: str, folder: StudyFolder, wanted: list[PlannedTrial], options: argparse.Namespace
+    study: Study,
+    text: str,
+    folder: StudyFolder,
+    wanted: list[PlannedTrial],
+    options: argparse.Namespace,
+    headers: Headers,
 ) -> list[str | None]:
     """Run the trials of rigs that are elsewhere, one rig after the other. Return what went wrong; None: Ctrl-C."""
     from dyno.conduct.elsewhere import Elsewhere
+    from dyno.conduct.held import FarMachine
     from dyno.conduct.signals import interrupt, lent
 
-    words = [f"--{name.replace('_', '-')}" for name in ("any_rig", "no_prepare", "keep_raw") if getattr(options, name)]
-    words += ["--limit", str(options.limit)] if options.limit else []
-    words += [word for pattern in options.only for word in ("--only", pattern)]
     problems: list[str | None] = []
     for name in dict.fromkeys(p.place.rig for p in wanted if _elsewhere(study, p)):
         assert name is not None
+        mine, stop = [p for p in wanted if p.place.rig == name], Stop()
 
         def say(text: str, name: str = name) -> None:
             print(f"[{name}] {text}", file=sys.stderr, flush=True)
 
+        def measure(far: FarMachine, name: str = name, stop: Stop = stop) -> None:
+            _from_here(study, folder, wanted, options, headers, stop, {name: far})
+
         try:
             with lent((signal.SIGTERM, signal.SIGHUP), interrupt):
-                Elsewhere(study, text, folder, name, say).conduct([p for p in wanted if p.place.rig == name], words)
+                far = Elsewhere(study, text, folder, name, say)
+                if study.rigs[name].client == "rig":
+                    far.conduct(mine, _words_there(options))
+                elif {p.place.id for p in mine} - folder.done():
+                    far.from_here(mine, measure)
         except RigError as e:
             problems.append(str(e))
         except KeyboardInterrupt:
+            stop.requested = True
+        if stop.requested:
             return [*problems, None]
     return problems
+
+
+def _words_there(options: argparse.Namespace) -> list[str]:
+    """Flags that dyno on the rig gets, too."""
+    words = [f"--{name.replace('_', '-')}" for name in ("any_rig", "no_prepare", "keep_raw") if getattr(options, name)]
+    words += ["--limit", str(options.limit)] if options.limit else []
+    return words + [word for pattern in options.only for word in ("--only", pattern)]
+
+
+def _from_here(
+    study: Study,
+    folder: StudyFolder,
+    wanted: list[PlannedTrial],
+    options: argparse.Namespace,
+    headers: Headers,
+    stop: Stop,
+    far: "dict[str, FarMachine]",
+) -> None:
+    """Run trials whose engines are on another machine, with the load from here."""
+    from dyno.cli.progress import StudyView
+    from dyno.conduct.study import Conductor
+
+    done = folder.done()
+    ids = {p.place.id for p in wanted if p.place.rig in far} - done
+    left = [p for session in sessions(study, ids) for p in session.trials][: options.limit]
+    view = StudyView(study.name, left, sum(p.place.id in done for p in wanted), live=not options.plain)
+    try:
+        Conductor(study, folder, headers, view, stop, options.keep_raw, far).conduct(left)
+    finally:
+        view.close()
 
 
 def _show(_: StudyFolder, wanted: list[PlannedTrial], done: dict[str, Result]) -> None:
@@ -290,10 +348,10 @@ def _conclude(
 def given_variables(words: list[str]) -> dict[str, str]:
     """Read variables from the command line. A relative path there starts in the working folder."""
     given = flags.pairs(words, "--set")
-    return {k: _from_here(v) for k, v in given.items()}
+    return {k: _absolute(v) for k, v in given.items()}
 
 
-def _from_here(value: str) -> str:
+def _absolute(value: str) -> str:
     scheme, colon, path = ("file", ":", value[5:]) if value.startswith("file:") else ("", "", value)
     return f"{scheme}{colon}{Path(path).absolute()}" if path.startswith(("./", "../")) else value
 

@@ -21,6 +21,7 @@ import msgspec
 
 from dyno.archive import UnsafeMember, plain_files
 from dyno.conduct import study_plan
+from dyno.conduct.held import FarMachine
 from dyno.engines.environment import home
 from dyno.engines.kinds import kind_of
 from dyno.errors import RigError, StoreError, Unreachable
@@ -30,6 +31,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.numbers import human_bytes, many
 from dyno.probe.model import looks_local
 from dyno.rigs import wheel
+from dyno.rigs.dstack import DstackRig, configurations, run_name
 from dyno.rigs.register import Register, new_id
 from dyno.rigs.ssh import SshMachine, decoded
 from dyno.store.run import Run, make_folder, private
@@ -60,7 +62,8 @@ class Elsewhere:
     def __init__(self, study: Study, text: str, folder: StudyFolder, rig: str, say: Say) -> None:
         self.study, self.text, self.folder, self.rig, self.say = study, text, folder, rig, say
         self.register = register()
-        self.failed: set[str] = set()  # ids of the trials that failed there now
+        self.begun = False  # something runs there
+        self._offset = -1  # bytes of its log that were shown; -1: none, and only the last ones are
 
     def conduct(self, wanted: Sequence[PlannedTrial], words: Sequence[str]) -> None:
         """Run those that have no result yet, and bring all results home. `words`: flags for dyno there.
@@ -69,56 +72,113 @@ class Elsewhere:
         """
         for path in self.folder.path.glob(".coming-*"):  # of a dyno that was killed
             shutil.rmtree(path, ignore_errors=True)
-        if entry := self.register.find(self.folder.path, self.rig):
-            if _alive(entry.process):
-                raise RigError(f"Another dyno (process {entry.process}) runs {entry.study} on {self.rig}. Wait for it.")
+        if entry := self._earlier():
             self.say(f"resuming: started at {entry.since}")
             if self._job(entry, wanted, begin=None):
                 return
-        left = [p for p in wanted if p.place.id not in self.folder.done()]
-        if left:
-            ssh = self.study.rigs[self.rig].ssh
-            assert ssh is not None
-            self._job(self._entry(ssh), wanted, begin=words)
+        if any(p.place.id not in self.folder.done() for p in wanted):
+            self._job(self.new_entry(), wanted, begin=words)
 
-    def _entry(self, ssh: SshSpec) -> RigEntry:
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        folder = str(self.folder.path.absolute())
-        return RigEntry(id=new_id(), rig=self.rig, study=self.study.name, folder=folder, since=now, ssh=ssh)
+    def from_here(self, wanted: Sequence[PlannedTrial], measure: Callable[[FarMachine], None]) -> None:
+        """Let `measure` run the trials from here, with engines on that machine."""
+        entry = self._earlier()
+        with self.connected(entry or self.new_entry(), new=entry is None) as machine:
+            install(machine, self.say)
+            measure(FarMachine(machine, environ(wanted)))
+
+    def _earlier(self) -> RigEntry | None:
+        """Return the job of a dyno that was killed, or lost the connection."""
+        entry = self.register.find(self.folder.path, self.rig)
+        if entry and _alive(entry.process):
+            raise RigError(f"Another dyno (process {entry.process}) runs {entry.study} on {self.rig}. Wait for it.")
+        return entry
+
+    def new_entry(self) -> RigEntry:
+        """Describe a job that is to be started."""
+        now, rig, name = datetime.datetime.now(datetime.UTC), self.study.rigs[self.rig], new_id()
+        return RigEntry(
+            id=name, rig=self.rig, study=self.study.name, folder=str(self.folder.path.absolute()),
+            since=now.isoformat(timespec="seconds"), ssh=rig.ssh, dstack=rig.dstack,
+            dstack_run=run_name(self.rig, name) if rig.dstack else None,
+        )  # fmt: skip
 
     def _job(self, entry: RigEntry, wanted: Sequence[PlannedTrial], begin: Sequence[str] | None) -> bool:
         """Follow a job to its end, and clean up. `begin`: flags of one to be started. False: it was cut there."""
-        assert entry.ssh is not None
-        self.register.write(msgspec.structs.replace(entry, process=os.getpid()))
-        with closing(SshMachine(entry.ssh, entry.id)) as machine:
+        with self.connected(entry, new=begin is not None) as machine:
+            if begin is not None:
+                self._start(machine, wanted, begin)
+            self.begun = True
             try:
-                if begin is not None:
-                    self._start(machine, wanted, begin)
                 state = self._follow(machine, wanted)
             except KeyboardInterrupt:
                 self.say("stopping it there")
                 machine.call("stop")
                 self._follow(machine, wanted)
-                self._remove(machine, entry)
                 raise
-            except Unreachable as e:
-                raise Unreachable(
-                    f"{e} What runs there goes on. The same command follows it again; `dyno rigs down {self.rig}` "
-                    "stops it."
-                ) from None
-            except RigError:
-                if begin is not None:  # refused before anything ran
-                    with contextlib.suppress(RigError):
-                        self._remove(machine, entry)
-                raise
-            self._remove(machine, entry)
         if begin is not None and (state == "lost" or state.startswith("-")):
             raise RigError(f"dyno on {self.rig} was killed. Finished trials are here. Repeat the command to resume.")
         return state in ("0", "1", "2", "3")
 
-    def _remove(self, machine: SshMachine, entry: RigEntry) -> None:
-        machine.call("remove")
+    @contextlib.contextmanager
+    def connected(self, entry: RigEntry, new: bool = True) -> Iterator[SshMachine]:
+        """Register a machine and connect to it; dstack provides one first. On leaving, it is cleaned up or given back.
+
+        What can't be reached, or has results that can't be stored here, stays in the register.
+        """
+        if new and entry.ssh:
+            with closing(_machine(entry)) as machine:
+                machine.call("status")  # a host that refuses us gets no entry: nothing was started there
+        entry = msgspec.structs.replace(entry, process=os.getpid())
+        self.register.write(entry)
+        try:
+            entry = self._provided(entry)
+            with closing(_machine(entry)) as machine:
+                yield machine
+                self._clean(entry, machine)
+        except KeyboardInterrupt:
+            self._clean_anyway(entry)
+            raise
+        except RigError as e:
+            if not self.begun and not isinstance(e, Unreachable):
+                self._clean_anyway(entry)
+                raise
+            end = f"The same command resumes; `dyno rigs down {self.rig}` stops what runs there."
+            raise type(e)(f"{e} {end}") from None
+
+    def _clean_anyway(self, entry: RigEntry) -> None:
+        try:
+            with closing(_machine(entry)) if entry.ssh else contextlib.nullcontext() as machine:
+                self._clean(entry, machine)
+        except RigError as e:
+            self.say(f"can't clean up: {e} `dyno rigs down {self.rig}` tries again.")
+
+    def _provided(self, entry: RigEntry) -> RigEntry:
+        """Return the entry with a machine of dstack's, which is submitted where it isn't yet."""
+        if entry.dstack is None or entry.dstack_run is None:
+            return entry
+        rented = DstackRig(entry.dstack_run, entry.dstack, self.register.folder)
+        configs = configurations(entry.dstack_run, self.study.rigs[self.rig])
+        entry = msgspec.structs.replace(entry, ssh=rented.up(configs, self.say))
+        self.register.write(entry)
+        return entry
+
+    def _clean(self, entry: RigEntry, machine: SshMachine | None) -> None:
+        if machine:
+            machine.call("remove")
+        if entry.dstack and entry.dstack_run:
+            DstackRig(entry.dstack_run, entry.dstack, self.register.folder).down(self.say)
         self.register.remove(entry)
+
+    def down(self, entry: RigEntry) -> None:
+        """Stop what runs there, bring home what is finished, and clean up."""
+        if entry.ssh is None:  # dstack had not provided it yet
+            self._clean(entry, None)
+            return
+        with closing(_machine(entry)) as machine:
+            machine.call("stop")
+            if mine := [p for p in self.study.trials if p.place.rig == self.rig]:
+                self._follow(machine, mine)
+            self._clean(entry, machine)
 
     # ---- start ----
 
@@ -169,17 +229,18 @@ class Elsewhere:
     def _follow(self, machine: SshMachine, wanted: Sequence[PlannedTrial]) -> str:
         """Show progress and take results until it ends there; return how. A lost connection is opened again."""
         names = {trial_name(p.place): p for p in wanted}
-        offset, deadline, pause_s = -1, 0.0, 1.0
+        deadline, pause_s = 0.0, 1.0
         while True:
             try:
-                with machine.started("follow", str(offset)) as process:
+                with machine.started("follow", str(self._offset)) as process:
                     assert process.stdout
                     for line in process.stdout:
                         deadline, pause_s = 0.0, 1.0
                         event = decoded([line])
                         for text in strings(event.get("log")):
                             self.say(text)
-                        offset = event.get("offset", offset) if isinstance(event.get("offset"), int) else offset
+                        if isinstance(event.get("offset"), int):
+                            self._offset = event["offset"]
                         if "finished" in event:
                             self._take(machine, str(event["finished"]), names)
                         if "ended" in event:
@@ -209,14 +270,37 @@ class Elsewhere:
             if not Run(path).whole and not (path / "failed.json").is_file():
                 raise RigError(f"{self.rig} sent a folder for {planned.place.label} that is not a run.")
             self.folder.take(planned.place, path)
-        if not self.folder.run(planned.place).whole:
-            self.failed.add(planned.place.id)
 
     def _skip(self, skipped: Any, names: dict[str, PlannedTrial]) -> None:
         ids = {p.place.id for p in names.values()}
         more = {k: str(v)[:1000] for k, v in skipped.items() if k in ids} if isinstance(skipped, dict) else {}
         if more:
             self.folder.write_skipped({**self.folder.skipped(), **more})
+
+
+def _machine(entry: RigEntry) -> SshMachine:
+    assert entry.ssh is not None
+    return SshMachine(entry.ssh, entry.id)
+
+
+def take_down(entry: RigEntry, say: Say) -> None:
+    """Stop what an entry of the register runs, and clean up. Results go to its study's folder, if that is here."""
+    folder = StudyFolder(Path(entry.folder))
+    study = folder.study() if folder.exists else Study(entry.study, [])
+    Elsewhere(study, "", folder, entry.rig, say).down(entry)
+
+
+def state(entry: RigEntry) -> str:
+    """Describe in a few words what an entry does now."""
+    try:
+        if entry.dstack and entry.dstack_run:
+            return DstackRig(entry.dstack_run, entry.dstack, register().folder).state()
+        with closing(_machine(entry)) as machine:
+            answer = str(machine.ask("status").get("state"))
+    except RigError as e:
+        return f"unknown: {e}"
+    words = {"running": "running", "absent": "not there any more", "ready": "not started", "lost": "killed there"}
+    return words.get(answer, f"ended with code {answer[:20]}")
 
 
 @contextlib.contextmanager

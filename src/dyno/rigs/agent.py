@@ -78,6 +78,9 @@ class Job:
             free_bytes=shutil.disk_usage(existing(self.home)).free,
         )  # fmt: skip
 
+    def status(self) -> None:
+        say(state=self.state())
+
     def state(self) -> str:
         """absent, ready, running, or the exit code; 'lost' where it died without one."""
         if not os.path.isdir(self.folder):

@@ -108,15 +108,15 @@ class SshMachine:
 
     def _failure(self, code: int, words: str) -> RigError:
         lines = [line.strip() for line in words.splitlines() if line.strip()]
-        last = secrets.public_text(lines[-1])[:300] if lines else f"exit code {code}"
+        last = secrets.public_text(lines[-1])[:300] if lines else ""
         if code == 255:  # ssh's own
-            why = next((advice for text, advice in _ADVICE.items() if text in words.lower()), last)
+            why = next((advice for text, advice in _ADVICE.items() if text in words.lower()), last or "it hung up")
             return Unreachable(f"{self.spec.host} can't be reached: {why.rstrip('.')}.")
         if code == 127 or (re.search(r"not found|no such file", last, re.I) and self.python in last):
             return RigError(
                 f"{self.spec.host} has no {self.python}. Install Python 3.11 or newer, or set python = PATH."
             )
-        return RigError(f"{self.spec.host}: {last.rstrip('.')}.")
+        return RigError(f"{self.spec.host}: {last.rstrip('.') or f'exit code {code}'}.")
 
     @contextlib.contextmanager
     def forwarded(self, local: int, there: int) -> Iterator[None]:
