@@ -128,6 +128,7 @@ class Elsewhere:
         if new and entry.ssh:
             with closing(_machine(entry)) as machine:
                 machine.call("status")  # a host that refuses us gets no entry: nothing was started there
+        _rented(entry, self.register)  # raises where dstack is missing or not configured: before there is an entry
         entry = msgspec.structs.replace(entry, process=os.getpid())
         self.register.write(entry)
         try:
@@ -139,7 +140,7 @@ class Elsewhere:
             self._clean_anyway(entry)
             raise
         except RigError as e:
-            if not self.begun and not isinstance(e, Unreachable):
+            if not self.begun and (entry.dstack or not isinstance(e, Unreachable)):
                 self._clean_anyway(entry)
                 raise
             end = f"The same command resumes; `dyno rigs down {self.rig}` stops what runs there."
@@ -154,19 +155,18 @@ class Elsewhere:
 
     def _provided(self, entry: RigEntry) -> RigEntry:
         """Return the entry with a machine of dstack's, which is submitted where it isn't yet."""
-        if entry.dstack is None or entry.dstack_run is None:
+        if (rented := _rented(entry, self.register)) is None:
             return entry
-        rented = DstackRig(entry.dstack_run, entry.dstack, self.register.folder)
-        configs = configurations(entry.dstack_run, self.study.rigs[self.rig])
+        configs = configurations(rented.name, self.study.rigs[self.rig])
         entry = msgspec.structs.replace(entry, ssh=rented.up(configs, self.say))
         self.register.write(entry)
         return entry
 
     def _clean(self, entry: RigEntry, machine: SshMachine | None) -> None:
-        if machine:
+        if rented := _rented(entry, self.register):
+            rented.down(self.say)  # with everything on it
+        elif machine:
             machine.call("remove")
-        if entry.dstack and entry.dstack_run:
-            DstackRig(entry.dstack_run, entry.dstack, self.register.folder).down(self.say)
         self.register.remove(entry)
 
     def down(self, entry: RigEntry) -> None:
@@ -175,9 +175,14 @@ class Elsewhere:
             self._clean(entry, None)
             return
         with closing(_machine(entry)) as machine:
-            machine.call("stop")
-            if mine := [p for p in self.study.trials if p.place.rig == self.rig]:
-                self._follow(machine, mine)
+            try:
+                machine.call("stop")
+                if mine := [p for p in self.study.trials if p.place.rig == self.rig]:
+                    self._follow(machine, mine)
+            except Unreachable as e:
+                if entry.dstack is None:
+                    raise
+                self.say(f"{e} Nothing more comes home from it.")
             self._clean(entry, machine)
 
     # ---- start ----
@@ -283,6 +288,12 @@ def _machine(entry: RigEntry) -> SshMachine:
     return SshMachine(entry.ssh, entry.id)
 
 
+def _rented(entry: RigEntry, register: Register) -> DstackRig | None:
+    if entry.dstack is None or entry.dstack_run is None:
+        return None
+    return DstackRig(entry.dstack_run, entry.dstack, register.folder)
+
+
 def take_down(entry: RigEntry, say: Say) -> None:
     """Stop what an entry of the register runs, and clean up. Results go to its study's folder, if that is here."""
     folder = StudyFolder(Path(entry.folder))
@@ -293,8 +304,8 @@ def take_down(entry: RigEntry, say: Say) -> None:
 def state(entry: RigEntry) -> str:
     """Describe in a few words what an entry does now."""
     try:
-        if entry.dstack and entry.dstack_run:
-            return DstackRig(entry.dstack_run, entry.dstack, register().folder).state()
+        if rented := _rented(entry, register()):
+            return rented.state()
         with closing(_machine(entry)) as machine:
             answer = str(machine.ask("status").get("state"))
     except RigError as e:

@@ -283,9 +283,9 @@ def _key_pair(path: str | None) -> Any:
     try:
         public, _, private, _ = resolve_ssh_key(path or "")
     except (OSError, ValueError) as e:
-        raise UsageError(f"dstack.key_file = {path!r} is not a private key without a passphrase: {e}.") from None
+        raise RigError(f"dstack.key_file = {path!r} is not a private key without a passphrase: {e}.") from None
     if private is None:
-        raise UsageError(f"dstack.key_file = {path!r} is a public key. dstack's server needs the private one.")
+        raise RigError(f"dstack.key_file = {path!r} is a public key. dstack's server needs the private one.")
     secrets.learn(private.splitlines())
     return SSHKey(public=public, private=private)
 
