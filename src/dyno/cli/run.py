@@ -129,11 +129,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _read(options: argparse.Namespace) -> tuple[Study, str, bool]:
     """Read the study, its text, and whether another dyno ordered it on stdin, with the keys that it needs."""
-    from dyno.conduct import elsewhere, study_plan
+    from dyno.conduct import study_plan
 
     if options.study == "-":
+        from dyno.conduct.elsewhere import Order
+
         try:
-            order = msgspec.json.decode(files.taken(sys.stdin.buffer, files.FACTS, "stdin"), type=elsewhere.Order)
+            order = msgspec.json.decode(files.taken(sys.stdin.buffer, files.FACTS, "stdin"), type=Order)
         except (OSError, msgspec.MsgspecError) as e:
             raise UsageError(f"`dyno run -` reads what another dyno sends (docs/rigs.md), but got: {e}.") from None
         os.environ.update(order.environ)
@@ -148,7 +150,7 @@ def _read(options: argparse.Namespace) -> tuple[Study, str, bool]:
             )
         if why := ssh_problem(host):
             raise UsageError(f"--ssh {name}={host}: {why}")
-    return elsewhere.places(study, given), text, False
+    return study_plan.placed(study, given), text, False
 
 
 def _check_elsewhere(study: Study, wanted: list[PlannedTrial]) -> None:

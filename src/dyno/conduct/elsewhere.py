@@ -25,8 +25,8 @@ from dyno.conduct.held import FarMachine
 from dyno.engines.environment import home
 from dyno.engines.kinds import kind_of
 from dyno.errors import RigError, StoreError, Unreachable
-from dyno.facts.elsewhere import RigEntry, RigPython, SshSpec
-from dyno.facts.study import PlannedTrial, RigWanted, Study
+from dyno.facts.elsewhere import RigEntry, RigPython
+from dyno.facts.study import PlannedTrial, Study
 from dyno.facts.trial import TrialSpec
 from dyno.numbers import human_bytes, many
 from dyno.probe.model import looks_local
@@ -412,11 +412,3 @@ def unpack(stream: IO[bytes], folder: Path, what: str) -> None:
         raise StoreError(f"{folder} can't be written: {e.strerror}.") from None
     if listed:
         raise Unreachable(f"{what}: {many(len(listed), 'file')} didn't arrive.")
-
-
-def places(study: Study, given: dict[str, str]) -> Study:
-    """Return the study with rigs that the command line places: NAME → user@host."""
-    rigs: dict[str, RigWanted] = dict(study.rigs)
-    for name, host in given.items():
-        rigs[name] = msgspec.structs.replace(rigs[name], ssh=SshSpec(host), dstack=None)
-    return msgspec.structs.replace(study, rigs=rigs)

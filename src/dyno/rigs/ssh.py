@@ -79,7 +79,7 @@ class SshMachine:
         return decoded(self.call(verb, *words).splitlines()[-1:])
 
     @contextlib.contextmanager
-    def started(self, verb: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    def started(self, verb: str, *words: str) -> "Iterator[subprocess.Popen[bytes]]":
         """Start a verb of the agent. On leaving, it is over: its failure is raised, or its connection closed."""
         source = _SOURCE()
         with tempfile.TemporaryFile() as errors:
