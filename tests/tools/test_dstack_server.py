@@ -7,6 +7,7 @@ dstack's agent on a machine, and its containers are processes.
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -113,3 +114,125 @@ def test_the_server_takes_each_configuration_and_plans_it(server: DstackServer, 
     assert "sleep infinity" in job["job_spec"]["commands"][-1]
     assert job["job_spec"]["max_duration"] == (7200 if wanted.client == "here" else 86400)
     assert server.up() == []
+
+
+STUDY = """
+[rigs.rented]
+client = "{client}"
+dstack = {{ {spec} }}
+[engines.e]
+kind = "fake"
+args = ["first_ms=2", "gap_ms=1"]
+[workloads.w]
+input_len = 16
+output_len = {tokens}
+num_prompts = 20
+[loads.l]
+max_concurrency = [1, 2]
+"""
+
+
+class DynoHere(NamedTuple):
+    """dyno on this machine, with a study on one of dstack's."""
+
+    server: DstackServer
+    folder: Path
+
+    def write(self, spec: DstackSpec, tokens: int = 3, client: str = "rig", more: str = "") -> None:
+        given = f'host = "{spec.host}", port = {spec.port}, key_file = "{spec.key_file}"' if spec.host else ""
+        (self.folder / "s.toml").write_text(STUDY.format(spec=given, tokens=tokens, client=client) + more)
+
+    def start(self, *words: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", "dyno", *words]
+        return subprocess.Popen(
+            command, cwd=self.folder, env=self.server.environ(), text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def run(self, *words: str) -> tuple[int, str]:
+        with self.start(*words) as process:
+            out, _ = process.communicate(timeout=400)
+        return process.returncode, out
+
+    def wait_for_run(self, process: "subprocess.Popen[str]") -> str:
+        """Return the name of the run that it submits."""
+        while not (names := [name for name in self.server.up() if not name.startswith("fleet")]):
+            assert process.poll() is None, process.communicate()[0]
+            time.sleep(0.2)
+        return names[0]
+
+    def registered(self) -> list[str]:
+        return sorted(path.name for path in (self.server.home / "dyno" / "rigs").glob("*") if path.is_file())
+
+    def done(self) -> int:
+        return len(list(self.folder.glob("runs/s/trials/*/summary.json")))
+
+
+@pytest.fixture
+def dyno(server: DstackServer, tmp_path: Path) -> DynoHere:
+    assert server.up() == []
+    return DynoHere(server, tmp_path)
+
+
+def test_a_study_runs_on_a_machine_of_dstacks_and_nothing_is_left(dyno: DynoHere, rig: DstackSpec) -> None:
+    dyno.write(rig)
+    code, out = dyno.run("run", "s.toml", "--no-report")
+    assert code == 0, out
+    assert dyno.done() == 2
+    assert "dstack has 1 offer for this task" in out
+    assert (dyno.server.up(), dyno.registered()) == ([], [])
+    private = Path(str(rig.key_file)).read_text().splitlines()[1]
+    assert private not in out
+    assert not any(private.encode() in p.read_bytes() for p in dyno.folder.glob("runs/**/*") if p.is_file())
+
+
+def test_without_offers_nothing_is_submitted(dyno: DynoHere) -> None:
+    dyno.write(DstackSpec(), more='[rigs.rented.price]\naccelerator_hour = 1\nsource = "x"\n')
+    text = (dyno.folder / "s.toml").read_text()
+    (dyno.folder / "s.toml").write_text(text.replace("[rigs.rented]", '[rigs.rented]\naccelerator = "H100"', 1))
+    code, out = dyno.run("run", "s.toml", "--no-report")
+    assert code == 1, out
+    assert 'dstack has no offers for this fleet: {"resources":{"gpu":"H100"}' in out
+    assert (dyno.server.up(), dyno.registered()) == ([], [])
+
+
+def test_a_killed_submission_is_listed_and_taken_down(dyno: DynoHere, rig: DstackSpec) -> None:
+    dyno.write(rig)
+    process = dyno.start("run", "s.toml", "--no-report")
+    name = dyno.wait_for_run(process)
+    process.kill()
+    process.communicate()
+    code, out = dyno.run("rigs")
+    assert code == 0 and name in out and "rented" in out, out
+    assert dyno.server.up() == [name, f"fleet {name}"]
+    code, out = dyno.run("rigs", "down")
+    assert code == 0, out
+    assert (dyno.server.up(), dyno.registered()) == ([], [])
+    assert "Nothing runs on other machines." in dyno.run("rigs")[1]
+
+
+def test_ctrl_c_gives_the_machine_back(dyno: DynoHere, rig: DstackSpec) -> None:
+    dyno.write(rig)
+    process = dyno.start("run", "s.toml", "--no-report")
+    dyno.wait_for_run(process)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=200)
+    assert process.returncode == 130, out
+    assert (dyno.server.up(), dyno.registered()) == ([], [])
+
+
+def test_a_killed_dyno_goes_on_with_the_same_machine(dyno: DynoHere, rig: DstackSpec) -> None:
+    dyno.write(rig, tokens=300)
+    process = dyno.start("run", "s.toml", "--no-report")
+    name = dyno.wait_for_run(process)
+    while not dyno.done():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.2)
+    process.kill()
+    process.communicate()
+    code, out = dyno.run("run", "s.toml", "--no-report")
+    assert code == 0, out
+    assert dyno.done() == 2
+    runs = dyno.server.ask("/api/runs/list", limit=100)
+    assert runs[0]["run_spec"]["run_name"] == name  # the newest
+    assert (dyno.server.up(), dyno.registered()) == ([], [])
