@@ -236,3 +236,18 @@ def test_a_killed_dyno_goes_on_with_the_same_machine(dyno: DynoHere, rig: Dstack
     runs = dyno.server.ask("/api/runs/list", limit=100)
     assert runs[0]["run_spec"]["run_name"] == name  # the newest
     assert (dyno.server.up(), dyno.registered()) == ([], [])
+
+
+def test_a_load_from_here_goes_through_the_service(dyno: DynoHere, rig: DstackSpec) -> None:
+    dyno.write(rig, client="here")
+    code, out = dyno.run("run", "s.toml", "--no-report")
+    assert code == 0, out
+    assert "dstack has 1 offer for this service" in out
+    folders = list(dyno.folder.glob("runs/s/trials/*"))
+    targets = [json.loads((path / "trial.json").read_text())["trial"]["target"]["base_url"] for path in folders]
+    assert len(targets) == dyno.done() == 2
+    assert all(url.startswith(f"{dyno.server.url}/proxy/services/main/dyno-rented-") for url in targets)
+    assert "The network is in the latencies" in dyno.run("runs", "show", str(folders[0]))[1]
+    assert not any(TOKEN.encode() in p.read_bytes() for p in dyno.folder.glob("runs/**/*") if p.is_file())
+    assert TOKEN not in out
+    assert (dyno.server.up(), dyno.registered()) == ([], [])

@@ -298,12 +298,17 @@ def _from_here(
     from dyno.cli.progress import StudyView
     from dyno.conduct.study import Conductor
 
+    def with_address(planned: PlannedTrial) -> dict[str, str]:
+        """Keys of the engine, and of the address by which its machine publishes it."""
+        published = far[planned.place.rig or ""].published
+        return {**headers(planned), **(published.headers if published else {})}
+
     done = folder.done()
     ids = {p.place.id for p in wanted if p.place.rig in far} - done
     left = [p for session in sessions(study, ids) for p in session.trials][: options.limit]
     view = StudyView(study.name, left, sum(p.place.id in done for p in wanted), live=not options.plain)
     try:
-        Conductor(study, folder, headers, view, stop, options.keep_raw, far).conduct(left)
+        Conductor(study, folder, with_address, view, stop, options.keep_raw, far).conduct(left)
     finally:
         view.close()
 

@@ -21,7 +21,7 @@ import msgspec
 
 from dyno.archive import UnsafeMember, plain_files
 from dyno.conduct import study_plan
-from dyno.conduct.held import FarMachine
+from dyno.conduct.held import FarMachine, Published
 from dyno.engines.environment import home
 from dyno.engines.kinds import kind_of
 from dyno.errors import RigError, StoreError, Unreachable
@@ -81,10 +81,11 @@ class Elsewhere:
 
     def from_here(self, wanted: Sequence[PlannedTrial], measure: Callable[[FarMachine], None]) -> None:
         """Let `measure` run the trials from here, with engines on that machine."""
-        entry = self._earlier()
-        with self.connected(entry or self.new_entry(), new=entry is None) as machine:
+        earlier = self._earlier()
+        entry = earlier or self.new_entry()
+        with self.connected(entry, new=earlier is None) as machine:
             install(machine, self.say)
-            measure(FarMachine(machine, environ(wanted)))
+            measure(FarMachine(machine, environ(wanted), _published(_rented(entry, self.register))))
 
     def _earlier(self) -> RigEntry | None:
         """Return the job of a dyno that was killed, or lost the connection."""
@@ -292,6 +293,14 @@ def _rented(entry: RigEntry, register: Register) -> DstackRig | None:
     if entry.dstack is None or entry.dstack_run is None:
         return None
     return DstackRig(entry.dstack_run, entry.dstack, register.folder)
+
+
+def _published(rented: DstackRig | None) -> Published | None:
+    """Return the address of dstack's service."""
+    if rented is None:
+        return None
+    url, token = rented.service()
+    return Published(rented.spec.service_port, url, {"Authorization": f"Bearer {token}"})
 
 
 def take_down(entry: RigEntry, say: Say) -> None:
