@@ -9,7 +9,19 @@ import numpy as np
 import pytest
 
 from dyno.audit.document import read_bytes as imported
-from dyno.checks import CHECKS, client, correctness, engine, examine, load, machine, physics, statistics, tokens
+from dyno.checks import (
+    CHECKS,
+    client,
+    correctness,
+    engine,
+    examine,
+    load,
+    machine,
+    network,
+    physics,
+    statistics,
+    tokens,
+)
 from dyno.checks import requests as requests_check
 from dyno.checks.evidence import Evidence
 from dyno.facts.correctness import PROMPTS, Correctness, GreedyAnswer
@@ -1011,6 +1023,9 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
         "client.proxy",
         "note",
     ),
+    (network.round_trip, evidence(), None, None),
+    (network.round_trip, evidence(round_trips_ns=[2_000, 3_000]), "client.network", "note"),
+    (network.round_trip, evidence(round_trips_ns=[200_000, 900_000_000]), "client.network", "doubt"),
     (client.busy, evidence(client={"cpu_share": 0.5}), None, None),
     (client.busy, evidence(client={"cpu_share": 0.93}), "client.busy", "note"),
     (client.busy, evidence(client={"cpu_share": 0.99}), "client.busy", "doubt"),

@@ -126,8 +126,8 @@ def held(machine: SshMachine, order: HoldOrder, folder: Path, say: Say, below: B
             process.stdin.flush()
             engine = _ready(process, folder, say, below)
             ports = [free_port() for _ in (*engine.ports, engine.echo)]
-            for here, there in zip(ports, (*engine.ports, engine.echo), strict=True):
-                last.enter_context(machine.forwarded(here, there))
+            for local, remote in zip(ports, (*engine.ports, engine.echo), strict=True):
+                last.enter_context(machine.forwarded(local, remote))
             fleet = HeldFleet(engine, [f"http://127.0.0.1:{port}" for port in ports[:-1]], ports[-1], host)
             Run(folder).write_engine(engine.facts)
             reading = threading.Thread(target=_read_rest, args=(process, fleet, folder), daemon=True)
