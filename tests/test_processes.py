@@ -24,7 +24,9 @@ from dyno.facts.workload import Request, Workload, WorkloadSpec
 from dyno.load import slices
 from dyno.load.plan import Plan
 from dyno.load.progress import Progress, Stop
+from dyno.probe import peaks, rig
 from dyno.store.run import create
+from dyno.units import NS_PER_S
 from test_wire import refused_port
 
 
@@ -81,9 +83,33 @@ def test_prompts_come_round_as_from_one_client(prompts: int, n: int, count: int)
 
 
 def test_no_process_is_without_a_slot_or_a_request() -> None:
-    assert processes.needed(ClientSpec(8), Plan(100, None, 3)) == 3
-    assert processes.needed(ClientSpec(8), Plan(2, None, None)) == 2
-    assert processes.needed(ClientSpec(8), Plan(100, [0] * 100, None)) == 8
+    assert processes.needed(ClientSpec(8), Plan(100, None, 3), 10) == 3
+    assert processes.needed(ClientSpec(8), Plan(2, None, None), 10) == 2
+    assert processes.needed(ClientSpec(8), Plan(100, [0] * 100, None), 10) == 8
+
+
+@pytest.mark.parametrize(
+    ("plan", "tokens", "wanted"),
+    [
+        (Plan(1000, None, 64), 128, 1),
+        (Plan(10_000, None, 1024), 128, 3),  # 102,400 chunks/s by streams of a fast engine
+        (Plan(10_000, None, 10_000), 128, 15),  # one of 16 cores stays free
+        (Plan(2**31, None, 512), 128, 2),  # goes round its prompts until time is up
+        (Plan(1000, [i * NS_PER_S // 100 for i in range(1, 1001)], None), 1000, 3),  # 100 requests/s of 1,000 tokens
+        (Plan(1000, [i * NS_PER_S // 100 for i in range(1, 1001)], None), 10, 1),
+        (Plan(1000, [i * NS_PER_S // 100 for i in range(1, 1001)], 64), 1000, 1),  # a cap bounds it, too
+    ],
+)
+def test_auto_is_by_what_the_doctor_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plan: Plan, tokens: float, wanted: int
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    machine = msgspec.structs.replace(rig.look(), cores=16)
+    monkeypatch.setattr(rig, "look", lambda: machine)
+    peaks.keep_client(machine, peaks.TestedClient(512, 40_000.0))
+    assert processes.needed(ClientSpec("auto"), plan, tokens) == wanted
+    (tmp_path / "dyno/peaks.json").unlink()  # the doctor never ran here
+    assert processes.needed(ClientSpec("auto"), Plan(1000, None, 500), 1) == 2
 
 
 # ---- a load ----

@@ -232,11 +232,12 @@ def test_ctrl_c_ends_a_command_and_its_children(tmp_path: Path) -> None:
         wait_for(lambda: descendants_of(marker))
         os.kill(os.getpid(), signal.SIGINT)
 
+    def watch(line: str, stays: bool = False) -> None:
+        if line == "begins":
+            thread.start()
+
     thread = threading.Thread(target=press)
-    with (
-        pytest.raises(KeyboardInterrupt),
-        running(EnginePlan(spec, RIG), tmp_path, {}, lambda text: thread.start() if marker in text else None, print),
-    ):
+    with pytest.raises(KeyboardInterrupt), running(EnginePlan(spec, RIG), tmp_path, {}, print, print, watch):
         pass
     thread.join()
     assert not descendants_of(marker)
