@@ -6,6 +6,7 @@ installed here; else pip downloads them here for that machine, in the same versi
 
 import importlib.metadata
 import importlib.util
+import os
 import platform
 import re
 import subprocess
@@ -99,7 +100,7 @@ def _download(requirements: list[str], remote: RigPython, folder: Path) -> None:
     here, other = (".".join(map(str, v)) for v in (sys.version_info[:2], remote.version))
     raise RigError(
         f"dyno's dependencies for Python {other} on {remote.machine} can't be downloaded here: {why}. Use Python "
-        f"{here} on both machines: then none is downloaded. Or put wheels of these into {folder}: {' '.join(requirements)}"
+        f"{here} on both machines: then none is downloaded. Or put their wheels into {folder}: {' '.join(requirements)}"
     )
 
 
@@ -109,10 +110,12 @@ def _download(requirements: list[str], remote: RigPython, folder: Path) -> None:
 def _own_wheel(folder: Path) -> Path:
     """Make dyno's wheel of the package as it is: installed, or a working copy."""
     package, dist = Path(dyno.__file__).parent, importlib.metadata.distribution(NAME)
+    # A working copy has its studies behind a link.
+    walked = (Path(folder, name) for folder, _, names in os.walk(package, followlinks=True) for name in names)
     files = {
         f"dyno/{path.relative_to(package).as_posix()}": path.read_bytes()
-        for path in sorted(package.rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
+        for path in sorted(walked)
+        if "__pycache__" not in path.parts
     }
     return _write(dist, "py3-none-any", files, folder, anew=True)
 
