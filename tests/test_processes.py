@@ -2,12 +2,15 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from conftest import StartFake
@@ -24,7 +27,9 @@ from dyno.facts.workload import Request, Workload, WorkloadSpec
 from dyno.load import slices
 from dyno.load.plan import Plan
 from dyno.load.progress import Progress, Stop
-from dyno.store.run import create
+from dyno.probe import peaks, rig
+from dyno.store.run import Run, create
+from dyno.units import NS_PER_S
 from test_wire import refused_port
 
 
@@ -81,9 +86,33 @@ def test_prompts_come_round_as_from_one_client(prompts: int, n: int, count: int)
 
 
 def test_no_process_is_without_a_slot_or_a_request() -> None:
-    assert processes.needed(ClientSpec(8), Plan(100, None, 3)) == 3
-    assert processes.needed(ClientSpec(8), Plan(2, None, None)) == 2
-    assert processes.needed(ClientSpec(8), Plan(100, [0] * 100, None)) == 8
+    assert processes.needed(ClientSpec(8), Plan(100, None, 3), 10) == 3
+    assert processes.needed(ClientSpec(8), Plan(2, None, None), 10) == 2
+    assert processes.needed(ClientSpec(8), Plan(100, [0] * 100, None), 10) == 8
+
+
+@pytest.mark.parametrize(
+    ("plan", "tokens", "wanted"),
+    [
+        (Plan(1000, None, 64), 128, 1),
+        (Plan(10_000, None, 1024), 128, 3),  # 102,400 chunks/s by streams of a fast engine
+        (Plan(10_000, None, 10_000), 128, 15),  # one of 16 cores stays free
+        (Plan(2**31, None, 512), 128, 2),  # goes round its prompts until time is up
+        (Plan(1000, [i * NS_PER_S // 100 for i in range(1, 1001)], None), 1000, 3),  # 100 requests/s of 1,000 tokens
+        (Plan(1000, [i * NS_PER_S // 100 for i in range(1, 1001)], None), 10, 1),
+        (Plan(1000, [i * NS_PER_S // 100 for i in range(1, 1001)], 64), 1000, 1),  # a cap bounds it, too
+    ],
+)
+def test_auto_is_by_what_the_doctor_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, plan: Plan, tokens: float, wanted: int
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    machine = msgspec.structs.replace(rig.look(), cores=16)
+    monkeypatch.setattr(rig, "look", lambda: machine)
+    peaks.keep_client(machine, peaks.TestedClient(512, 40_000.0))
+    assert processes.needed(ClientSpec("auto"), plan, tokens) == wanted
+    (tmp_path / "dyno/peaks.json").unlink()  # the doctor never ran here
+    assert processes.needed(ClientSpec("auto"), Plan(1000, None, 500), 1) == 2
 
 
 # ---- a load ----
@@ -193,3 +222,50 @@ def test_a_parent_that_is_gone_stops_its_processes(fake: StartFake, tmp_path: Pa
             process.look()
             time.sleep(0.01)
     assert process.facts and process.facts.outcome == "interrupted"
+
+
+# ---- the command ----
+
+
+def start(folder: Path, base_url: str) -> "subprocess.Popen[str]":
+    """A load without end by two processes, begun when both have answers."""
+    words = ["bench", "serve", "--base-url", base_url, "--max-concurrency", "4", "--duration", "600", "--procs", "2"]
+    words += ["--num-prompts", "8", "--random-input-len", "4", "--random-output-len", "4", "--no-correctness-check"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process: subprocess.Popen[str] = subprocess.Popen([sys.executable, "-m", "dyno", *words], cwd=folder, **pipes)
+    wait_for(lambda: sum(p.stat().st_size > 20_000 for p in folder.rglob("exchanges*.spool")) == 2)
+    return process
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.02)
+
+
+@pytest.mark.hostile
+def test_a_dyno_that_is_killed_leaves_no_process_and_a_run_that_can_be_decoded(fake: StartFake, tmp_path: Path) -> None:
+    process = start(tmp_path, fake(first_ms=5, gap_ms=1).base_url)
+    children = [p for p in psutil.Process(process.pid).children() if "dyno.load.process" in p.cmdline()]
+    process.kill()
+    process.communicate()
+    assert len(children) == 2
+    wait_for(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in children))
+    [path] = (tmp_path / "runs").iterdir()
+    done = finish(Run(path))
+    records = list(done.run.records())
+    assert {r.index % 2 for r in records} == {0, 1} and len({r.index for r in records}) == len(records) > 20
+    assert done.result.served.outcome == "interrupted" and {r.error for r in records} <= {None, "interrupted"}
+
+
+@pytest.mark.hostile
+def test_ctrl_c_stops_both_and_keeps_what_was_measured_even_if_one_hangs(fake: StartFake, tmp_path: Path) -> None:
+    process = start(tmp_path, fake(first_ms=5, gap_ms=1).base_url)
+    children = [p for p in psutil.Process(process.pid).children() if "dyno.load.process" in p.cmdline()]
+    children[1].suspend()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "client.process_lost: Process 2 of 2 ended before the load was over" in out
+    assert not any(p.is_running() for p in children)

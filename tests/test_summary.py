@@ -9,7 +9,19 @@ import numpy as np
 import pytest
 
 from dyno.audit.document import read_bytes as imported
-from dyno.checks import CHECKS, client, correctness, engine, examine, load, machine, physics, statistics, tokens
+from dyno.checks import (
+    CHECKS,
+    client,
+    correctness,
+    engine,
+    examine,
+    load,
+    machine,
+    network,
+    physics,
+    statistics,
+    tokens,
+)
 from dyno.checks import requests as requests_check
 from dyno.checks.evidence import Evidence
 from dyno.facts.correctness import PROMPTS, Correctness, GreedyAnswer
@@ -615,6 +627,12 @@ def copies(*each: tuple[int, float | None]) -> list[ReplicaSummary]:
     return [ReplicaSummary(i, done, done, 0, 10 * done, 100.0, tpot) for i, (done, tpot) in enumerate(each)]
 
 
+def processes(*each: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a client: a blameless process for each, but for these fields."""
+    facts: Callable[..., Any] = msgspec.structs.replace
+    return {"processes": [facts(SOUND.client, **fields) for fields in each]}
+
+
 def slip(why: Any) -> EngineFacts:
     return EngineFacts("vllm", "0.24.0", [], misspelt=[Misspelt("VLLM_X", None, why)])
 
@@ -1011,9 +1029,19 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
         "client.proxy",
         "note",
     ),
+    (network.round_trip, evidence(), None, None),
+    (network.round_trip, evidence(round_trips_ns=[2_000, 3_000]), "client.network", "note"),
+    (network.round_trip, evidence(round_trips_ns=[200_000, 900_000_000]), "client.network", "doubt"),
     (client.busy, evidence(client={"cpu_share": 0.5}), None, None),
     (client.busy, evidence(client={"cpu_share": 0.93}), "client.busy", "note"),
     (client.busy, evidence(client={"cpu_share": 0.99}), "client.busy", "doubt"),
+    (client.busy, evidence(client=processes({}, {"cpu_share": 0.99})), "client.busy", "doubt"),
+    (client.unseen_chunks, evidence(client=processes({"unseen_share": 0.2}, {})), "client.unseen_chunks", "note"),
+    (client.late_sends, evidence(client=processes({}, {"send_late": SOME_LATE})), None, None),
+    (client.lost, evidence(), None, None),
+    (client.lost, evidence(client=processes({}, {})), None, None),
+    (client.lost, evidence(client=processes({}, {"lost": True})), "client.process_lost", "doubt"),
+    (client.lost, evidence(client=processes({"lost": True}, {"lost": True})), "client.process_lost", "void"),
     (machine.throttled, evidence(), None, None),
     (machine.throttled, evidence(**sampled()), None, None),
     (machine.throttled, evidence(**sampled({"throttled": {"power cap": 1.0}})), None, None),  # as it is built
@@ -1240,3 +1268,45 @@ def test_a_run_without_blemish_is_sound_and_a_bad_ones_worst_comes_first() -> No
     bad = examine(evidence(some, prompts=2009))
     assert [f.level for f in bad] == ["void", "doubt", "note"]
     assert verdict(bad) == "void"
+
+
+# ---- several processes ----
+
+
+def test_of_several_processes_the_worst_is_named() -> None:
+    late = distribution_ms([5e7], [99])
+    busy = {"waited_share": 0.3, "unseen_share": 0.2, "send_late": late, "cpu_share": 0.95}
+    e = evidence({"duration_s": 60.0}, processes({}, {}, busy))
+    texts = [f.text for check in (client.unseen_chunks, client.late_sends, client.busy) for f in check(e)]
+    assert len(texts) == 3 and all(text.startswith("Process 3 of 3 ") for text in texts)
+    assert "no free core for 30 % of the load" in texts[0]
+
+
+def test_each_process_is_judged_by_its_own_requests() -> None:
+    tally = Tally(TRIAL, processes=2)
+    for i in range(40):
+        late_ns = 20 * NS_PER_MS * (i % 2)  # the second process sends late, and reads late
+        r = record(i, sent_ns=late_ns, due_ns=0)
+        r.late_ns_sum, r.late_ns_max, r.reads = late_ns, late_ns, 1
+        tally.add(r)
+    each = [client_facts(1.0, sent=20, cpu_s=0.2), client_facts(1.0, sent=20, cpu_s=0.7, ticks_late_ns=[NS_PER_S])]
+    s = tally.summary(client_facts(1.0, sent=40, cpu_s=0.9, processes=each))
+    first, second = s.client.processes
+    assert (first.send_late.mean, second.send_late.mean, s.client.send_late.mean) == (0, 20, 10)
+    assert (first.cpu_share, second.cpu_share, s.client.cpu_share) == pytest.approx((0.2, 0.7, 0.7))
+    assert (first.read_late_max_ms, second.read_late_max_ms, s.client.read_late_max_ms) == (0, 20, 20)
+    assert s.client.loop_late_p99_ms == second.loop_late_p99_ms == 1000
+    assert s.completed == 40 and (first.streams_peak, s.client.streams_peak) == (20, 40)
+
+
+def test_a_slot_is_free_for_the_requests_of_its_own_process() -> None:
+    """With a rate and a cap, a request that waits for a slot of its process is not the client's delay."""
+    capped = with_(load=LoadSpec(request_rate_rps=10, max_concurrency=2))
+    tally = Tally(capped, processes=2)
+    # Process 1: busy for 50 ms, then its next request is sent at once. Process 2 had a free slot all the time.
+    for i, (due_ms, sent_ms, end_ms) in enumerate([(0, 0, 50), (0, 0, 1), (10, 50, 60), (10, 10, 12)]):
+        r = record(i, due_ns=due_ms * NS_PER_MS, sent_ns=sent_ms * NS_PER_MS)
+        r.end_ns = end_ms * NS_PER_MS
+        tally.add(r)
+    s = tally.summary(client_facts(1.0, sent=4, processes=[client_facts(1.0, sent=2)] * 2))
+    assert s.client.send_late.mean == 0

@@ -474,7 +474,7 @@ CHECKS = (
     }, server=client.limits),
     Check({
         "client.unseen_chunks": ("note above 1 % of the chunks; doubt if a figure is known only within bounds",
-            "dyno was too busy to time some chunks: no free core, its own CPU use, or a pause.",
+            "dyno (or one of its processes) was too busy to time some chunks: no free core, its CPU use, or a pause.",
             "Give dyno a core of its own, or run it on another machine."),
     }, server=client.unseen_chunks),
     Check({
@@ -493,8 +493,14 @@ CHECKS = (
     Check({
         "client.busy": ("note above 90 %; doubt above 97 %",
             "dyno's sending process used most of a core, in a run of over a second.",
-            "A faster server would not look faster. Lower the concurrency, or use a faster client machine."),
+            "A faster server would not look faster. Share the load among more processes (--procs), or lower the "
+            "concurrency."),
     }, server=client.busy),
+    Check({
+        "client.process_lost": ("doubt; void if all were lost",
+            "A process of the client ended before its load was over: it was killed, or its machine is gone.",
+            "The load was lower from then on. Look for the cause (memory, the system's log) and measure again."),
+    }, server=client.lost),
     Check({
         "client.others_cpu": ("doubt; note with accelerators", "Other processes used over 15 % of the cores (30 % in "
             "a load under a second) beside an engine that dyno started.",

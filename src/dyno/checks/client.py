@@ -1,11 +1,11 @@
-"""Did the client keep up? Otherwise its own slowness is in the figures."""
+"""Did the client keep up? Otherwise its own slowness is in the figures. Of several processes, the worst one counts."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dyno.checks.evidence import Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, Level, doubt, note
 from dyno.facts.metric import STEMS
-from dyno.facts.summary import Summary
+from dyno.facts.summary import ClientSummary, Summary
 from dyno.numbers import number, percent
 
 LATE_SEND_MS = 10.0
@@ -17,6 +17,13 @@ _NAMES = {name: stem.words for name, stem in STEMS.items()} | {
 _RATES = {
     "goodput": "goodput (req/s)", "peak_output_tokens_per_s": "peak tok/s", "steady_output_throughput": "steady tok/s",
 }  # fmt: skip
+
+
+def _worst(s: Summary, figure: Callable[[ClientSummary], float]) -> tuple[ClientSummary, str]:
+    """Return the process with the largest figure, and its name in a sentence."""
+    each = s.client.processes or [s.client]
+    worst = max(each, key=figure)
+    return worst, f"Process {each.index(worst) + 1} of {len(each)}" if len(each) > 1 else "dyno"
 
 
 def proxy(e: Evidence) -> Iterator[Finding]:
@@ -36,13 +43,15 @@ def limits(e: Evidence) -> Iterator[Finding]:
 
 def unseen_chunks(e: Evidence) -> Iterator[Finding]:
     s = e.summary
-    share, unknown = s.client.unseen_share, _unknown(s)
-    if share <= UNSEEN_NOTE and not unknown:
+    (worst, who), unknown = _worst(s, lambda client: client.unseen_share), _unknown(s)
+    if worst.unseen_share <= UNSEEN_NOTE and not unknown:
         return
+    of_all = f" ({percent(s.client.unseen_share)} of all)"  # the whole run's
     first = f" ({percent(s.client.unseen_first / s.completed)} of the first ones)" if s.completed else ""
-    reason, advice = _limit(e)
+    which = f"its chunks{of_all}" if s.client.processes else f"the chunks{first}"
+    reason, advice = _limit(e, worst)
     effect = f"Known only within bounds: {'; '.join(unknown)}." if unknown else "All figures are still known to ± 1 %."
-    text = f"dyno was too busy to time {percent(share)} of the chunks{first}: {reason}. {effect}"
+    text = f"{who} was too busy to time {percent(worst.unseen_share)} of {which}: {reason}. {effect}"
     yield Finding("client.unseen_chunks", "doubt" if unknown else "note", text, advice)
 
 
@@ -57,11 +66,11 @@ def _unknown(s: Summary) -> list[str]:
     return unknown
 
 
-def _limit(e: Evidence) -> tuple[str, str]:
+def _limit(e: Evidence, client: ClientSummary) -> tuple[str, str]:
     """Return why the client couldn't read its sockets in time, and what helps."""
-    client, cores = e.summary.client, e.rig.cores if e.rig else 0
+    cores = e.rig.cores if e.rig else 0
     if client.waited_share is not None and client.waited_share > WAITED:
-        others = client.others_cpu
+        others = e.summary.client.others_cpu
         shared = f" of {cores}" if cores else ""
         busy = others is not None and others > 0.1
         who = f"; other processes used {number(others, digits=2)} cores{shared}" if busy else ""
@@ -73,8 +82,8 @@ def _limit(e: Evidence) -> tuple[str, str]:
     if client.cpu_share is not None and client.cpu_share > 0.9:
         return (
             f"it used {percent(client.cpu_share)} of the one core it can use",
-            "Lower the concurrency, or use a faster client machine. `dyno doctor` finds the load up to which timings "
-            "hold.",
+            "Share the load among more processes (--procs), or lower the concurrency. `dyno doctor` finds the load up "
+            "to which timings hold.",
         )
     return (
         f"it was paused (its loop ran {number(client.loop_late_p99_ms)} ms late, p99)",
@@ -89,35 +98,51 @@ def clock_set(e: Evidence) -> Iterator[Finding]:
 
 
 def late_sends(e: Evidence) -> Iterator[Finding]:
-    late = e.summary.client.send_late
-    worst = max(late.percentiles.values(), default=late.mean)
     # In a closed loop a late sending leaves a slot empty that long: the average counts. In an open
     # one each request has its time.
     closed = e.trial.load.closed_loop
-    judged, limit_ms = (late.mean, 1.0) if closed else (worst, LATE_SEND_MS)
-    if judged > limit_ms and judged > 0.02 * (e.summary.e2el.mean or 0.0):
-        reason, advice = _limit(e)
-        text = f"dyno itself sent late: mean {number(late.mean)} ms, worst {number(worst)} ms. Reason: {reason}."
+
+    def judged(client: ClientSummary) -> float:
+        late = client.send_late
+        return late.mean if closed else max(late.percentiles.values(), default=late.mean)
+
+    client, who = _worst(e.summary, judged)
+    if judged(client) > (1.0 if closed else LATE_SEND_MS) and judged(client) > 0.02 * (e.summary.e2el.mean or 0.0):
+        late, (reason, advice) = client.send_late, _limit(e, client)
+        worst = max(late.percentiles.values(), default=late.mean)
+        text = f"{who} itself sent late: mean {number(late.mean)} ms, worst {number(worst)} ms. Reason: {reason}."
         advice = f"Service latency (from sent) is right, but the load came late. {advice}"
         yield doubt("client.late_sends", text, advice)
 
 
 def late_loop(e: Evidence) -> Iterator[Finding]:
-    client = e.summary.client
-    if client.kernel_stamps:
-        return  # times are the kernel's: a late loop delays no figure
-    if client.loop_late_p99_ms > max(1.0, 0.1 * (e.summary.itl.median or 0.0)):
+    # Where times are the kernel's, a late loop delays no figure.
+    client, who = _worst(e.summary, lambda client: 0.0 if client.kernel_stamps else client.loop_late_p99_ms)
+    if not client.kernel_stamps and client.loop_late_p99_ms > max(1.0, 0.1 * (e.summary.itl.median or 0.0)):
         late = f"{number(client.loop_late_p99_ms)} ms late (p99)"
-        text = f"dyno's loop ran up to {late}, and this system has no kernel receive timestamps."
+        text = f"The loop of {who} ran up to {late}, and this system has no kernel receive timestamps."
         yield doubt("client.late_loop", text)
 
 
 def busy(e: Evidence) -> Iterator[Finding]:
-    client = e.summary.client
+    client, who = _worst(e.summary, lambda client: client.cpu_share or 0.0)
     if client.cpu_share is not None and client.cpu_share > 0.9 and e.summary.duration_s > 1:
-        text = f"dyno used {percent(client.cpu_share)} of a core, close to the most that one process can receive."
+        text = f"{who} used {percent(client.cpu_share)} of a core, close to the most that one process can receive."
         level: Level = "doubt" if client.cpu_share > 0.97 or not client.kernel_stamps else "note"
         yield Finding("client.busy", level, text)
+
+
+def lost(e: Evidence) -> Iterator[Finding]:
+    s = e.summary
+    each = s.client.processes
+    if numbers := [str(k + 1) for k, client in enumerate(each) if client.lost]:
+        which = f"Process {numbers[0]}" if len(numbers) == 1 else f"Processes {', '.join(numbers)}"
+        unsent = f" and {s.planned - s.sent:,} were not sent" if s.planned > s.sent else ""
+        text = (
+            f"{which} of {len(each)} ended before the load was over: {s.failures.get('lost', 0):,} open requests were "
+            f"lost{unsent}."
+        )
+        yield Finding("client.process_lost", "void" if len(numbers) == len(each) else "doubt", text)
 
 
 def others(e: Evidence | OfflineEvidence) -> Iterator[Finding]:

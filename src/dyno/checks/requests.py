@@ -50,6 +50,7 @@ def cut_short(e: Evidence | OfflineEvidence) -> Iterator[Finding]:
             yield doubt("requests.cut_short", text)
     elif (s := e.summary).outcome != "complete":
         reasons = {"interrupted": "was interrupted", "all failed": "was stopped, because every request failed,"}
+        reasons["lost"] = "ended early, because all processes of dyno's client ended,"
         why = reasons.get(s.outcome, "ended early, because the server stopped answering,")
         total = "" if e.trial.load.duration_s is not None else f" of {s.planned:,}"
         text = f"The run {why} after {s.sent:,}{total} requests; {s.failures.get('interrupted', 0):,} were still open."

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dyno import secrets
-from dyno.cli import exit_codes
+from dyno.cli import exit_codes, flags
 from dyno.cli.terminal import draw
 from dyno.cli.vocabulary import in_keys
 from dyno.errors import UsageError
+from dyno.facts.client import MOST_PROCESSES
 from dyno.facts.finding import worst_first
 from dyno.facts.rig import Rig
 from dyno.facts.study import RigWanted
 from dyno.numbers import UNKNOWN, count, many, number, percent
+from dyno.option import Option
 from dyno.report.block import finding_lines
 from dyno.report.machine import peak_lines, rig_lines
 from dyno.report.table import Cell, terminal, text_table
@@ -54,6 +56,8 @@ def add(p: argparse.ArgumentParser) -> None:
         "--concurrency", "--streams", dest="levels", type=int, nargs="+", default=list(LEVELS), metavar="N",
         help=f"concurrencies to try, until one is not accurate (default: {levels})",
     )  # fmt: skip
+    processes = Option("--procs", "N", "client processes that share the load", least=1, most=MOST_PROCESSES)
+    flags.number(p, int, processes, 1)
     p.add_argument("--measure-peaks", action="store_true", help="measure the peaks of the processor again")
     p.add_argument("--json", action="store_true", help="print JSON, with full values")
     p.set_defaults(command=run)
@@ -62,6 +66,7 @@ def add(p: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dyno import checks
     from dyno.probe import host, rig
+    from dyno.probe.peaks import TestedClient, keep_client
 
     if min(options.levels) < 1:
         raise UsageError("--concurrency must be at least 1.")
@@ -75,7 +80,10 @@ def run(options: argparse.Namespace) -> int:
         print("\nPeaks", *_peak_lines(peaks), sep="\n")
         if findings:
             print("\nBefore you measure here", *(n for f in findings for n in finding_lines(f)), sep="\n")
-    rows = [] if options.quick else _calibrate(sorted(options.levels), options.json)
+    rows = [] if options.quick else _calibrate(sorted(options.levels), options.procs, options.json)
+    accurate = [row for row in rows if row["accurate"] and not row["busy"]]
+    if accurate and options.procs == 1:
+        keep_client(machine, TestedClient(accurate[-1]["shape"]["streams"], accurate[-1]["chunks_per_s"]))
     if options.json:
         facts = {"rig": machine, "peaks": [p.peaks for p in peaks if p.peaks], "findings": findings}
         print(json.dumps({**msgspec.to_builtins(facts, str_keys=True), "calibration": rows}))
@@ -144,7 +152,7 @@ def _peak_lines(peaks: list["KnownPeaks"]) -> list[str]:
     return lines
 
 
-def _calibrate(levels: list[int], silent: bool) -> list[dict[str, Any]]:
+def _calibrate(levels: list[int], procs: int, silent: bool) -> list[dict[str, Any]]:
     from dyno.conduct.calibration import busy_processes
 
     def say(text: str) -> None:
@@ -153,12 +161,13 @@ def _calibrate(levels: list[int], silent: bool) -> list[dict[str, Any]]:
 
     with tempfile.TemporaryDirectory(prefix="dyno-") as folder:
         say("")
-        say("Timings of dyno's client on this machine as it is, reported/actual in ms:")
-        idle, safe = _climb(levels, 0, Path(folder), silent)
+        client = f"{procs} processes of dyno's client" if procs > 1 else "dyno's client"
+        say(f"Timings of {client} on this machine as it is, reported/actual in ms:")
+        idle, safe = _climb(levels, procs, 0, Path(folder), silent)
         with busy_processes(Path(folder)) as busy:
             say("")
             say(f"The same beside {busy} busy processes, one per core, as beside an engine on the CPU:")
-            loaded, safe_beside = _climb(levels, busy, Path(folder), silent)
+            loaded, safe_beside = _climb(levels, procs, busy, Path(folder), silent)
     rows = [*idle, *loaded]
     say("")
     if safe:
@@ -177,7 +186,7 @@ def _calibrate(levels: list[int], silent: bool) -> list[dict[str, Any]]:
 _HEAD = "concurrency chunks/s   TTFT mean    TTFT p99     ITL p99    CPU  unseen accurate"
 
 
-def _climb(levels: list[int], busy: int, folder: Path, silent: bool) -> tuple[list[dict[str, Any]], int]:
+def _climb(levels: list[int], procs: int, busy: int, folder: Path, silent: bool) -> tuple[list[dict[str, Any]], int]:
     """Return a row for each level until one is not accurate, and the highest that is."""
     from dyno.conduct.calibration import Shape, calibrate
 
@@ -187,7 +196,8 @@ def _climb(levels: list[int], busy: int, folder: Path, silent: bool) -> tuple[li
     for streams in levels:
         if sys.stderr.isatty():
             draw("", f"concurrency {streams} …", "\r")
-        row = calibrate(Shape(streams, rounds=2), folder)
+        # As many engines as processes: one engine must not be what limits them.
+        row = calibrate(Shape(streams, rounds=2, procs=procs, servers=procs), folder)
         rows.append({**msgspec.to_builtins(row), "busy": busy, "accurate": row.holds})
         if not silent:
             print(_row(streams, row))
@@ -204,7 +214,7 @@ def _row(streams: int, row: "Calibration") -> str:
         count(streams).rjust(11),
         number(row.chunks_per_s).rjust(8),
         *(f"{number(reported)}/{number(actual)}".rjust(11) for reported, actual in pairs),
-        percent(row.wire_us_per_chunk * row.chunks_per_s / 1e6).rjust(6),
+        percent(row.client_cpu_share).rjust(6),
         percent(row.unseen_share).rjust(7),
         styled("yes", "good") if row.holds else styled("no", "bad"),
     ]

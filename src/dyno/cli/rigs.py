@@ -21,7 +21,7 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--json", action="store_true", help="print JSON")
     p.set_defaults(command=list_)
     verbs = p.add_subparsers(title="verbs", metavar="VERB")
-    does = "stop what runs on a rig, bring home what is finished, and clean up"
+    does = "stop what runs on a rig, fetch what is finished, and clean up"
     down = verbs.add_parser("down", help=does, description=f"{does[0].upper()}{does[1:]}.")
     down.add_argument("names", nargs="*", metavar="RIG", help="names of rigs (default: all that are listed)")
     down.add_argument("--forget", action="store_true", help="only remove them from the list; nothing is stopped")

@@ -355,6 +355,8 @@ def exit_code(outcome: "Outcome", options: argparse.Namespace) -> int:
     elif served.outcome == "all failed":
         failures = ", ".join(f"{count} {kind}" for kind, count in served.failures.items())
         why = f"every request failed ({failures}), so the load was stopped. Read the server's log."
+    elif served.outcome == "lost":
+        why = "every process of the client ended before the load was over. Look for the cause in the system's log."
     elif served.outcome != "complete":
         why = f"the server stopped answering after {served.completed} completed requests. Read its log."
     else:

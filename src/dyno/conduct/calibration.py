@@ -4,8 +4,7 @@ import contextlib
 import os
 import resource
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -16,6 +15,7 @@ from dyno.conduct.session import Session
 from dyno.conduct.trial import Outcome, finish, measure
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.engines.process import EngineProcess
+from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
@@ -32,6 +32,8 @@ class Shape(msgspec.Struct, frozen=True):
     chunks: int = 100
     first_ms: float = 50.0
     gap_ms: float = 10.0
+    procs: int = 1  # of the client
+    servers: int = 1  # copies of the fake engine
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -52,7 +54,9 @@ class Calibration(msgspec.Struct, frozen=True):
     chunks_per_s: float
     cpu_us_per_chunk: float  # of the client, for everything: sending, reading, spooling, decoding, saving, summing up
     wire_us_per_chunk: float  # of that, while the load ran
+    client_cpu_share: float  # of one core, while the load ran: the busiest process of the client
     memory_bytes: int  # the process's peak
+    server_cpu_share: float  # of one core, while the load ran: the busiest fake engine
     unseen_share: float
     priority: str  # of the wire
     verdict: str
@@ -77,24 +81,35 @@ def busy_processes(folder: Path, count: int | None = None) -> Iterator[int]:
         yield count or cores
 
 
-def calibrate(shape: Shape, folder: Path, stop: Stop | None = None) -> Calibration:
+def calibrate(
+    shape: Shape,
+    folder: Path,
+    stop: Stop | None = None,
+    start: Callable[[FakeSpec, Path], Fake] = Fake.start,
+) -> Calibration:
     spec = FakeSpec(first_ms=shape.first_ms, gap_ms=shape.gap_ms)
-    with Fake.start(spec, folder / "fake.log") as fake:
-        cpu = time.process_time()
+    with contextlib.ExitStack() as running:
+        fakes = [running.enter_context(start(spec, folder / f"fake-{i}.log")) for i in range(shape.servers)]
+        before = [fake.log()["cpu_s"] for fake in fakes]
+        cpu = sum(os.times()[:4])
         run = create(folder, "calibration")
         target = TargetFacts(model=spec.model, models_listed=[spec.model])
         session = Session(target, {}, stop=stop or Stop())
-        measure(run, session, Prepared(_trial(shape, fake.base_url), Prompts(_workload(shape))))
+        measure(run, session, Prepared(_trial(shape, [fake.base_url for fake in fakes]), Prompts(_workload(shape))))
         outcome = finish(run)
-        cpu = time.process_time() - cpu
-        return _compare(shape, outcome, fake.log()["streams"], cpu)
+        cpu = sum(os.times()[:4]) - cpu
+        logs = [fake.log() for fake in fakes]
+    server_cpu_s = max(log["cpu_s"] - cpu_s for log, cpu_s in zip(logs, before, strict=True))
+    return _compare(shape, outcome, [stream for log in logs for stream in log["streams"]], cpu, server_cpu_s)
 
 
-def _trial(shape: Shape, base_url: str) -> TrialSpec:
+def _trial(shape: Shape, urls: list[str]) -> TrialSpec:
+    first, *more = urls
     return TrialSpec(
-        target=TargetSpec(base_url=base_url, backend="openai", endpoint="/v1/completions", model="fake"),
+        target=TargetSpec(first, backend="openai", endpoint="/v1/completions", model="fake", more_urls=more),
         workload=WorkloadSpec(dataset="calibration", num_prompts=shape.streams * shape.rounds),
         load=LoadSpec(max_concurrency=shape.streams),
+        client=ClientSpec(shape.procs),
         ignore_eos=True,
         correctness_check=False,
     )
@@ -106,10 +121,10 @@ def _workload(shape: Shape) -> Workload:
     return Workload(WorkloadSpec("calibration"), requests, [], "fake", "server", "")
 
 
-def _compare(shape: Shape, outcome: Outcome, log: list[list[int]], cpu_s: float) -> Calibration:
-    s = outcome.result.served
+def _compare(shape: Shape, outcome: Outcome, log: list[list[int]], cpu_s: float, server_cpu_s: float) -> Calibration:
+    s, client = outcome.result.served, outcome.run.client()
     chunks = max(s.chunks, 1)
-    wire_s = (s.client.cpu_share or 0.0) * s.duration_s
+    wire_s = client.cpu_s if client else 0.0
     first, last = min(entry[1] for entry in log), max(entry[-1] for entry in log)
     return Calibration(
         shape=shape,
@@ -121,6 +136,8 @@ def _compare(shape: Shape, outcome: Outcome, log: list[list[int]], cpu_s: float)
         cpu_us_per_chunk=cpu_s / chunks * 1e6,
         wire_us_per_chunk=wire_s / chunks * 1e6,
         memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        client_cpu_share=s.client.cpu_share or 0.0,
+        server_cpu_share=server_cpu_s / s.duration_s,
         unseen_share=s.client.unseen_share,
         priority=s.client.priority,
         verdict=outcome.result.verdict,

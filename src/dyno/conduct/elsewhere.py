@@ -66,9 +66,9 @@ class Elsewhere:
         self._offset = -1  # bytes of its log that were shown; -1: none, and only the last ones are
 
     def conduct(self, wanted: Sequence[PlannedTrial], words: Sequence[str]) -> None:
-        """Run those that have no result yet, and bring all results home. `words`: flags for dyno there.
+        """Run those that have no result yet, and fetch all results. `words`: flags for dyno there.
 
-        KeyboardInterrupt stops it there, brings home what is finished and cleans up.
+        KeyboardInterrupt stops it there, fetches what is finished and cleans up.
         """
         for path in self.folder.path.glob(".coming-*"):  # of a dyno that was killed
             shutil.rmtree(path, ignore_errors=True)
@@ -171,7 +171,7 @@ class Elsewhere:
         self.register.remove(entry)
 
     def down(self, entry: RigEntry) -> None:
-        """Stop what runs there, bring home what is finished, and clean up."""
+        """Stop what runs there, fetch what is finished, and clean up."""
         if entry.ssh is None:  # dstack had not provided it yet
             self._clean(entry, None)
             return
@@ -202,7 +202,7 @@ class Elsewhere:
         """Return the rig's trials with paths as they are there, and the files to send: data sets and tokenizers."""
         files: dict[str, Path] = {}
 
-        def there(path: str | None) -> str | None:
+        def shipped(path: str | None) -> str | None:
             if path is None or path.startswith("hub:") or not Path(path).expanduser().exists():
                 return path
             source = Path(path).expanduser()
@@ -215,8 +215,10 @@ class Elsewhere:
 
         def moved(planned: PlannedTrial) -> PlannedTrial:
             trial = planned.trial
-            workload = msgspec.structs.replace(trial.workload, path=there(trial.workload.path))
-            tokenizer = there(trial.tokenizer) if trial.tokenizer and looks_local(trial.tokenizer) else trial.tokenizer
+            workload = msgspec.structs.replace(trial.workload, path=shipped(trial.workload.path))
+            tokenizer = (
+                shipped(trial.tokenizer) if trial.tokenizer and looks_local(trial.tokenizer) else trial.tokenizer
+            )
             trial = msgspec.structs.replace(trial, workload=workload, tokenizer=tokenizer)
             return msgspec.structs.replace(planned, trial=trial)
 
@@ -257,7 +259,7 @@ class Elsewhere:
                 deadline = deadline or time.monotonic() + PATIENCE_S
                 if time.monotonic() > deadline:
                     raise
-                self.say(f"{e} What runs there goes on. Connecting again …")
+                self.say(f"{e} The study continues there. Connecting again …")
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, 30.0)
 
@@ -336,10 +338,10 @@ def install(machine: SshMachine, say: Say, files: Sequence[tuple[str, Path]] = (
     like = f"{sys.version_info[0]}.{sys.version_info[1]}"
     answer = machine.ask("look", machine.spec.python or "", like)
     try:
-        there = msgspec.convert(answer, type=RigPython, strict=False)
+        remote = msgspec.convert(answer, type=RigPython, strict=False)
     except msgspec.ValidationError as e:
         raise RigError(f"{machine.spec.host} describes itself in a way that dyno doesn't understand: {e}.") from None
-    packages = wheel.wheels(there, home() / "rigs" / "wheels", say)
+    packages = wheel.wheels(remote, home() / "rigs" / "wheels", say)
     sent = [*((f"wheels/{path.name}", path) for path in packages), *files]
     total, free = sum(path.stat().st_size for _, path in sent), answer.get("free_bytes")
     if isinstance(free, int) and free < 4 * total:  # unpacked they are three times as large
@@ -354,7 +356,7 @@ def install(machine: SshMachine, say: Say, files: Sequence[tuple[str, Path]] = (
                     info.size = os.fstat(file.fileno()).st_size
                     tar.addfile(info, file)
 
-    machine.call("install", there.python, send=packed)
+    machine.call("install", remote.python, send=packed)
 
 
 def send(stdin: IO[bytes], data: bytes) -> None:

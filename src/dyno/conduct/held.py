@@ -141,8 +141,8 @@ def held(far: FarMachine, order: HoldOrder, folder: Path, say: Say, below: Below
             process.stdin.flush()
             engine = _ready(process, folder, say, below)
             ports = [free_port() for _ in (*engine.ports, engine.echo)]
-            for here, there in zip(ports, (*engine.ports, engine.echo), strict=True):
-                last.enter_context(machine.forwarded(here, there))
+            for local, remote in zip(ports, (*engine.ports, engine.echo), strict=True):
+                last.enter_context(machine.forwarded(local, remote))
             urls = [f"http://127.0.0.1:{port}" for port in ports[:-1]]
             if far.published:
                 if len(urls) > 1:

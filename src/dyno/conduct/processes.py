@@ -2,11 +2,12 @@
 
 import contextlib
 import heapq
+import math
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from dyno.conduct.session import Session
-from dyno.facts.client import ClientSpec
+from dyno.facts.client import MOST_PROCESSES, ClientSpec
 from dyno.facts.record import ClientFacts, Record
 from dyno.load import decode, slices
 from dyno.load.decode import Lengths
@@ -14,15 +15,32 @@ from dyno.load.plan import Plan
 from dyno.load.process import SliceProcess
 from dyno.load.protocols import WireProtocol
 from dyno.load.wire import Traffic
+from dyno.probe import peaks, rig
 from dyno.store.run import Run
+from dyno.units import seconds
 
+STREAM_CHUNKS_PER_S = 100.0  # of a fast engine: a token each 10 ms, as in `dyno doctor`
+ANYWHERE_CHUNKS_PER_S = 25_000.0  # one process can time so many on any machine: used where `dyno doctor` never ran
 _LOST = "a process of dyno's client ended before the response was complete"
 
 
-def needed(spec: ClientSpec, plan: Plan) -> int:
-    """Return how many processes share the load: each has a request to send, and a slot for it."""
-    wanted = 1 if spec.procs == "auto" else spec.procs
+def needed(spec: ClientSpec, plan: Plan, output_tokens: float) -> int:
+    """Return how many processes share the load: each has a request to send, and a slot for it.
+
+    `output_tokens`: of a request, on average."""
+    wanted = _enough(spec, plan, output_tokens) if spec.procs == "auto" else spec.procs
     return min(wanted, plan.count, plan.in_flight_max or wanted)
+
+
+def _enough(spec: ClientSpec, plan: Plan, output_tokens: float) -> int:
+    """Return as many as the load may need, by what one process can time on this machine. One core stays free."""
+    chunks_per_s = min(plan.in_flight_max or plan.count, plan.count) * STREAM_CHUNKS_PER_S
+    if plan.due_ns:
+        chunks_per_s = min(chunks_per_s, plan.count * output_tokens / seconds(max(plan.due_ns[-1], 1)))
+    machine = rig.look()
+    tested = peaks.of_client(machine)
+    most = max(machine.cores - 1, 1) if spec.on == "here" else MOST_PROCESSES
+    return min(math.ceil(chunks_per_s / (tested.chunks_per_s if tested else ANYWHERE_CHUNKS_PER_S)), most)
 
 
 def drive(run: Run, session: Session, load: Traffic, count: int, keys: Sequence[bytes]) -> ClientFacts:

@@ -125,7 +125,8 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
     """Warm up and put the load on. All that was measured is in the run's folder then."""
     trial, work, watcher, stop = prepared.trial, prepared.prompts.workload, session.watcher, session.stop
     load = traffic(trial, session, work.requests)
-    count = processes.needed(trial.client, load.plan)
+    tokens = sum(r.output_tokens for r in work.requests) / len(work.requests)
+    count = processes.needed(trial.client, load.plan, tokens)
     manifest = msgspec.structs.replace(manifest_of(session, prepared), processes=count)
     run.write_manifest(manifest, work.requests)
     keys = [word.encode() for word in secrets.of_headers(session.headers)]
@@ -147,7 +148,7 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
             # After the warm-up: what it left in the cache must not help a measured request.
             emptied = session.empty_cache(trial.target)
             run.write_manifest(msgspec.structs.replace(manifest, cache_emptied=emptied))
-        watcher.phase("Measuring")
+        watcher.phase("Measuring" if count == 1 else f"Measuring with {count} processes")
         last.callback(watcher.over)
         last.callback(sampling.end)
         sampling.begin()
@@ -230,7 +231,7 @@ def _finish(
     manifest, client, engine = run.manifest(), run.client(), run.engine()
     trial = manifest.trial
     wordless = not keys_known and _keyed(trial)
-    tally = Tally(trial)
+    tally = Tally(trial, len(client.processes) if client else 1)
     last_ns = sent = 0
     placed = client is not None  # else the load's place on the samples' clock is lost
     for record in run.write_records(_records(run, manifest, client, tokenizer, wordless)):

@@ -68,7 +68,7 @@ class ClientSummary(msgspec.Struct, frozen=True):
     """How well the client kept up."""
 
     kernel_stamps: bool
-    cpu_share: float | None  # of one core; None: the load was too short to say
+    cpu_share: float | None  # of one core, by the busiest process; None: the load was too short to say
     send_late: Distribution  # sent minus due, where only the client caused the delay
     read_late_mean_ms: float
     read_late_max_ms: float
@@ -81,6 +81,10 @@ class ClientSummary(msgspec.Struct, frozen=True):
     unseen_first: int = 0  # completed requests whose first chunk is unseen
     unstamped: int = 0  # reads timed by dyno's own clock, because the wall clock was set meanwhile
     waited_share: float | None = None  # of the load: the client was ready to run and had no core; None: not counted
+    lost: bool = False  # the process ended before its load was over
+    processes: list[
+        "ClientSummary"
+    ] = []  # where several share the load; above are then all requests, the worst process
 
 
 class Counts(msgspec.Struct, frozen=True):

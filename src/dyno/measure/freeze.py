@@ -109,7 +109,7 @@ class Cuts:
         )
 
     def client(self, c: ClientFacts) -> ClientFacts:
-        return msgspec.structs.replace(c, end_ns=c.start_ns + self.moved(c.duration_ns))
+        return msgspec.structs.replace(c, end_ns=c.start_ns + self.moved(c.duration_ns), processes=[])
 
 
 def unfrozen(s: Summary) -> Unfrozen:

@@ -4,10 +4,11 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import numpy as np
 
 from dyno.facts.record import ClientFacts, Record
-from dyno.facts.spread import Latency
+from dyno.facts.spread import Distribution, Latency
 from dyno.facts.summary import ClientSummary, Counts, ReplicaSummary, Steady, Summary, Wait
 from dyno.facts.trial import TrialSpec
 from dyno.measure import counting, timing
@@ -18,14 +19,19 @@ from dyno.units import NS_PER_MS, NS_PER_S, ns, seconds
 
 NAMES_MAX = 50
 CPU_FROM_S = 0.1  # a shorter load has no CPU share: the kernel counts in hundredths of a second
+Chosen = np.ndarray | slice  # requests, in the order in which they were added
+ALL = slice(None)
 _A_SECOND = NS_PER_S // BUCKET_NS  # in buckets
 
 
 class Tally:
     """Collects records one by one; `summary()` closes it."""
 
-    def __init__(self, trial: TrialSpec) -> None:
+    def __init__(self, trial: TrialSpec, processes: int = 1) -> None:
+        """`processes`: of the client; a request's number tells which one sent it."""
         self._trial = trial
+        self._processes: list[Counter[str]] = [Counter() for _ in range(processes)] if processes > 1 else []
+        self._index = array("q")
         self._failures: Counter[str] = Counter()
         self._examples: dict[str, str] = {}
         self._finish: Counter[str] = Counter()
@@ -55,11 +61,11 @@ class Tally:
         self._end.append(r.end_ns)
         self._completed.append(r.error is None)
         n = self._n
-        n["late_sum"] += r.late_ns_sum
-        n["late_max"] = max(n["late_max"], r.late_ns_max)
-        n["reads"] += r.reads
+        self._add_to_client(r, n)
+        if self._processes:
+            self._index.append(r.index)
+            self._add_to_client(r, self._processes[r.index % len(self._processes)])
         n["resent"] += r.resent
-        n["unstamped"] += r.unstamped
         if self._replicas:
             self._add_to_replica(r, self._replicas[r.replica])
         self._silences.add(r)
@@ -67,10 +73,6 @@ class Tally:
             self._failures[r.error] += 1
             self._examples.setdefault(r.error, r.error_detail)
             return
-        n["completed"] += 1
-        # The last one often shares a read with the end of the stream, however prompt the client is.
-        n["unseen"] += len(r.unseen) - (r.unseen[-1:] == [len(r.chunk_ns) - 1])
-        n["unseen_first"] += r.unseen[:1] == [0]
         n["empty_chunks"] += r.empty_chunks
         n["reasoning"] += r.reasoning
         odd = counting.prompt_is_odd(r)
@@ -89,6 +91,18 @@ class Tally:
         if r.cached_tokens is not None and not odd:
             self._cached = (self._cached or 0) + r.cached_tokens
         self._add_times(r)
+
+    def _add_to_client(self, r: Record, n: Counter[str]) -> None:
+        n["late_sum"] += r.late_ns_sum
+        n["late_max"] = max(n["late_max"], r.late_ns_max)
+        n["reads"] += r.reads
+        n["unstamped"] += r.unstamped
+        if r.error is None:
+            n["completed"] += 1
+            n["chunks"] += len(r.chunk_ns)
+            # The last one often shares a read with the end of the stream, however prompt the client is.
+            n["unseen"] += len(r.unseen) - (r.unseen[-1:] == [len(r.chunk_ns) - 1])
+            n["unseen_first"] += r.unseen[:1] == [0]
 
     def _add_counts(self, used: int, other: int, by_server: bool) -> None:
         name, claimed, counted = ("miscounted", used, other) if by_server else ("impossible", other, used)
@@ -127,7 +141,6 @@ class Tally:
         self._add_goodput({"ttft": ttft, "tpot": tpot or Span(0, 0), "e2el": e2el})
         times = np.array(r.chunk_ns, dtype=np.int64)
         tokens = np.array(r.chunk_tokens) if r.chunk_tokens else (r.output_tokens or len(times)) / len(times)
-        self._n["chunks"] += len(times)
         early = np.array(timing.earliest_ns(r), dtype=np.int64) if r.unseen else times
         self._add_gaps(times, early, tokens, r.unseen)
         self._tokens = _in_buckets(self._tokens, times, tokens)
@@ -308,10 +321,10 @@ class Tally:
             last_median_ms=float(np.median(last)),
         )
 
-    def _streams_mean(self, start: int, end: int) -> float:
+    def _streams_mean(self, start: int, end: int, chosen: Chosen = ALL) -> float:
         if end <= start:
             return 0.0
-        return float(self._open_ns(start, end).sum()) / (end - start)
+        return float(self._open_ns(start, end)[chosen].sum()) / (end - start)
 
     def _open_ns(self, start: int, end: int) -> np.ndarray:
         """Return how long each request was in flight within the window."""
@@ -319,42 +332,64 @@ class Tally:
         open_ns: np.ndarray = overlap.clip(min=0)
         return open_ns
 
-    def _streams_peak(self) -> int:
+    def _streams_peak(self, chosen: Chosen) -> int:
         # At the same instant an end comes before a start: a slot is handed on, not doubled.
-        marks = sorted([(t, 1) for t in self._sent] + [(t, -1) for t in self._end])
+        sent, end = np.array(self._sent)[chosen], np.array(self._end)[chosen]
+        marks = sorted([(t, 1) for t in sent] + [(t, -1) for t in end])
         return int(max(np.cumsum([step for _, step in marks]), default=0)) if marks else 0
 
     def _client(self, client: ClientFacts) -> ClientSummary:
-        n = self._n
-        capped = self._trial.load.max_concurrency is not None and not self._trial.load.closed_loop
-        # With a rate and a cap, a late sending may be the cap's doing: then lateness is counted from the moment
-        # at which a slot was free, which is when an earlier request ended.
-        late = np.maximum(np.array(self._sent) - np.array(self._due) - np.array(self._connecting), 0)
-        if capped and len(late):
-            late = np.minimum(late, self._since_last_end())
+        whole = self._kept_up(client, self._n, ALL)
+        if not self._processes:
+            return whole
+        sender = np.array(self._index) % len(self._processes)
+        every = enumerate(zip(client.processes, self._processes, strict=True))
+        each = [self._kept_up(facts, n, sender == k) for k, (facts, n) in every]
+        return msgspec.structs.replace(
+            whole,
+            processes=each,
+            cpu_share=max((c.cpu_share for c in each if c.cpu_share is not None), default=None),
+            waited_share=max((c.waited_share for c in each if c.waited_share is not None), default=None),
+            loop_late_p99_ms=max(c.loop_late_p99_ms for c in each),
+            # A slot is free for the requests of its own process.
+            send_late=self._late([self._late_ns(sender == k) for k in range(len(each))]),
+        )
+
+    def _kept_up(self, client: ClientFacts, n: Counter[str], chosen: Chosen) -> ClientSummary:
+        """Return how well a client kept up with the requests that it sent."""
         ticks = client.ticks_late_ns or [0]
         return ClientSummary(
             kernel_stamps=client.kernel_stamps,
             cpu_share=client.cpu_s / duration_s if (duration_s := seconds(client.duration_ns)) >= CPU_FROM_S else None,
-            send_late=distribution_ms(late, sorted({*self._trial.percentiles, 99.0})),  # a median would hide it
+            send_late=self._late([self._late_ns(chosen)]),
             read_late_mean_ms=n["late_sum"] / n["reads"] / NS_PER_MS if n["reads"] else 0.0,
             read_late_max_ms=n["late_max"] / NS_PER_MS,
             unseen_share=n["unseen"] / n["chunks"] if n["chunks"] else 0.0,
             loop_late_p99_ms=float(np.percentile(ticks, 99)) / NS_PER_MS,
-            streams_mean=self._streams_mean(0, client.duration_ns),
-            streams_peak=self._streams_peak(),
+            streams_mean=self._streams_mean(0, client.duration_ns, chosen),
+            streams_peak=self._streams_peak(chosen),
             others_cpu=client.others_cpu,
             priority=client.priority,
             unseen_first=n["unseen_first"],
             unstamped=n["unstamped"],
             waited_share=None if client.waited_s is None else client.waited_s / (seconds(client.duration_ns) or 1.0),
+            lost=client.outcome == "lost",
         )
 
-    def _since_last_end(self) -> np.ndarray:
-        ends = np.sort(np.array(self._end))
-        sent = np.array(self._sent)
-        before = np.searchsorted(ends, sent, side="right") - 1
-        return np.where(before >= 0, sent - ends[np.maximum(before, 0)], ns(3600))
+    def _late(self, late_ns: list[np.ndarray]) -> Distribution:
+        return distribution_ms(np.concatenate(late_ns), sorted({*self._trial.percentiles, 99.0}))  # a median hides it
+
+    def _late_ns(self, chosen: Chosen) -> np.ndarray:
+        """Return how late the client sent each request, by its own fault."""
+        sent, due, connecting = (np.array(column)[chosen] for column in (self._sent, self._due, self._connecting))
+        late: np.ndarray = np.maximum(sent - due - connecting, 0)
+        # With a rate and a cap, a late sending may be the cap's doing: then lateness is counted from the moment
+        # at which a slot was free, which is when an earlier request ended.
+        if self._trial.load.max_concurrency is not None and not self._trial.load.closed_loop and len(late):
+            ends = np.sort(np.array(self._end)[chosen])
+            before = np.searchsorted(ends, sent, side="right") - 1
+            late = np.minimum(late, np.where(before >= 0, sent - ends[np.maximum(before, 0)], ns(3600)))
+        return late
 
 
 def _count_name(names: Counter[str], name: str) -> None:

@@ -47,6 +47,13 @@ class TestedAccelerator(msgspec.Struct, frozen=True):
     flops: dict[str, float]
 
 
+class TestedClient(msgspec.Struct, frozen=True):
+    """The highest load up to which the timings of one client process held, by `dyno doctor`."""
+
+    streams: int
+    chunks_per_s: float
+
+
 class _Cache:
     """Earlier tests by key, in a file."""
 
@@ -224,6 +231,15 @@ def of_processor(rig: Rig, *, cache: Path | None = None, anew: bool = False, onl
     if not tested.bandwidth_by_size:
         return KnownPeaks(None, "there is too little free memory to measure the CPU")
     return KnownPeaks(_measured(rig, features, tested))
+
+
+def of_client(rig: Rig, *, cache: Path | None = None) -> TestedClient | None:
+    """Return what `dyno doctor` found on this machine; None: it has not been asked."""
+    return _Cache(cache).get(f"client, {_key(rig, host.features())}", TestedClient)
+
+
+def keep_client(rig: Rig, tested: TestedClient, *, cache: Path | None = None) -> None:
+    _Cache(cache).put(f"client, {_key(rig, host.features())}", tested)
 
 
 def _measured(rig: Rig, features: frozenset[str], tested: Tested) -> Peaks:

@@ -41,7 +41,7 @@ def main(verb: str, folder: str, job_id: str, *words: str) -> None:
         or os.environ.get("DYNO_HOME")
         or os.path.join(os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share"), "dyno")
     )
-    job = Job(os.path.abspath(os.path.expanduser(home)), job_id)
+    job = RigJob(os.path.abspath(os.path.expanduser(home)), job_id)
     os.umask(0o077)
     getattr(job, verb)(*words)
 
@@ -51,7 +51,7 @@ def say(**event: Any) -> None:
     sys.stdout.flush()
 
 
-class Job:
+class RigJob:
     def __init__(self, home: str, job_id: str) -> None:
         self.home, self.folder = home, os.path.join(home, "jobs", job_id)
         self.python = self.path("env", "bin", "python")

@@ -61,8 +61,8 @@ class SshMachine:
         return ["ssh", *given, *settings, *words, "--", spec.host, *([command] if command else [])]
 
     def _agent(self, verb: str, *words: str) -> list[str]:
-        there = [self.python, "-c", _START, verb, self.spec.folder or "", self.job, *words]
-        return self._ssh("-o", "ClearAllForwardings=yes", command=shlex.join(there))
+        call = [self.python, "-c", _START, verb, self.spec.folder or "", self.job, *words]
+        return self._ssh("-o", "ClearAllForwardings=yes", command=shlex.join(call))
 
     def call(self, verb: str, *words: str, send: Callable[[IO[bytes]], None] | None = None) -> bytes:
         """Run a verb of the agent there and return what it prints. `send` writes what its stdin holds."""
@@ -119,9 +119,9 @@ class SshMachine:
         return RigError(f"{self.spec.host}: {last.rstrip('.') or f'exit code {code}'}.")
 
     @contextlib.contextmanager
-    def forwarded(self, local: int, there: int) -> Iterator[None]:
+    def forwarded(self, local: int, remote: int) -> Iterator[None]:
         """Reach a port of that machine at a port here, on loopback at both ends."""
-        ports = f"127.0.0.1:{local}:127.0.0.1:{there}"
+        ports = f"127.0.0.1:{local}:127.0.0.1:{remote}"
         done = subprocess.run(self._ssh("-O", "forward", "-L", ports), capture_output=True, text=True)
         if done.returncode:
             raise self._failure(255, done.stderr)

@@ -6,6 +6,7 @@ installed here; else pip downloads them here for that machine, in the same versi
 
 import importlib.metadata
 import importlib.util
+import os
 import platform
 import re
 import subprocess
@@ -28,38 +29,38 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same content is the same file
 _MANYLINUX = {"x86_64": 5, "aarch64": 17}  # architecture → glibc's oldest minor version that wheels are made for
 
 
-def same_as_here(there: RigPython) -> bool:
-    """Whether packages that are installed here run there."""
+def same_as_here(remote: RigPython) -> bool:
+    """Whether packages that are installed here run remote."""
     here = platform.libc_ver()
-    alike = (there.tag, there.system, there.machine) == (
+    alike = (remote.tag, remote.system, remote.machine) == (
         sys.implementation.cache_tag, platform.system(), platform.machine(),
     )  # fmt: skip
-    return alike and there.libc[0] == here[0] and _version(there.libc[1]) >= _version(here[1])
+    return alike and remote.libc[0] == here[0] and _version(remote.libc[1]) >= _version(here[1])
 
 
-def wheels(there: RigPython, cache: Path, say: Callable[[str], None]) -> list[Path]:
+def wheels(remote: RigPython, cache: Path, say: Callable[[str], None]) -> list[Path]:
     """Return dyno's own wheel and those of its dependencies, for a machine."""
-    folder = cache / f"{there.tag}-{there.system.lower()}-{there.machine}-{'-'.join(there.libc)}"
+    folder = cache / f"{remote.tag}-{remote.system.lower()}-{remote.machine}-{'-'.join(remote.libc)}"
     folder.mkdir(parents=True, exist_ok=True)
-    needed = _closure(there)
+    needed = _closure(remote)
     own = _own_wheel(folder)
-    if same_as_here(there):
+    if same_as_here(remote):
         return [own, *(_repacked(dist, folder) for dist in needed.values() if dist)]
     lacking = [name for name in needed if not list(folder.glob(f"{_file_name(name)}-*.whl"))]
     if lacking:
-        say(f"Downloading {many(len(lacking), 'package')} for Python {'.'.join(map(str, there.version))}")
-        _download([f"{name}=={d.version}" if (d := needed[name]) else name for name in lacking], there, folder)
+        say(f"Downloading {many(len(lacking), 'package')} for Python {'.'.join(map(str, remote.version))}")
+        _download([f"{name}=={d.version}" if (d := needed[name]) else name for name in lacking], remote, folder)
     return [own, *(path for name in needed for path in folder.glob(f"{_file_name(name)}-*.whl"))]
 
 
-def _closure(there: RigPython) -> dict[str, Distribution | None]:
+def _closure(remote: RigPython) -> dict[str, Distribution | None]:
     """All that dyno needs there, with what is installed here of it. Markers are those of that machine."""
     from packaging.requirements import Requirement
 
-    version = ".".join(map(str, there.version))
+    version = ".".join(map(str, remote.version))
     environment = {
-        "extra": "", "python_version": version, "python_full_version": f"{version}.0", "platform_system": there.system,
-        "sys_platform": there.system.lower(), "platform_machine": there.machine,
+        "extra": "", "python_version": version, "python_full_version": f"{version}.0", "platform_system": remote.system,
+        "sys_platform": remote.system.lower(), "platform_machine": remote.machine,
     }  # fmt: skip
     needed: dict[str, Distribution | None] = {}
 
@@ -80,13 +81,13 @@ def _closure(there: RigPython) -> dict[str, Distribution | None]:
     return needed
 
 
-def _download(requirements: list[str], there: RigPython, folder: Path) -> None:
-    minor = _version(there.libc[1])[1]
-    names = [f"manylinux_2_{m}_{there.machine}" for m in range(minor, _MANYLINUX.get(there.machine, 17) - 1, -1)]
-    options = [word for name in (*names, f"manylinux2014_{there.machine}") for word in ("--platform", name)]
+def _download(requirements: list[str], remote: RigPython, folder: Path) -> None:
+    minor = _version(remote.libc[1])[1]
+    names = [f"manylinux_2_{m}_{remote.machine}" for m in range(minor, _MANYLINUX.get(remote.machine, 17) - 1, -1)]
+    options = [word for name in (*names, f"manylinux2014_{remote.machine}") for word in ("--platform", name)]
     command = [
         *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"),
-        *("--only-binary=:all:", "--python-version", ".".join(map(str, there.version)), *options),
+        *("--only-binary=:all:", "--python-version", ".".join(map(str, remote.version)), *options),
         *("--dest", str(folder), *requirements),
     ]
     if importlib.util.find_spec("pip") is None:
@@ -96,10 +97,10 @@ def _download(requirements: list[str], there: RigPython, folder: Path) -> None:
         if done.returncode == 0:
             return
         why = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "pip failed")
-    here, other = (".".join(map(str, v)) for v in (sys.version_info[:2], there.version))
+    here, other = (".".join(map(str, v)) for v in (sys.version_info[:2], remote.version))
     raise RigError(
-        f"dyno's dependencies for Python {other} on {there.machine} can't be downloaded here: {why}. Use Python {here} "
-        f"on both machines: then none is downloaded. Or put wheels of these into {folder}: {' '.join(requirements)}"
+        f"dyno's dependencies for Python {other} on {remote.machine} can't be downloaded here: {why}. Use Python "
+        f"{here} on both machines: then none is downloaded. Or put their wheels into {folder}: {' '.join(requirements)}"
     )
 
 
@@ -109,10 +110,12 @@ def _download(requirements: list[str], there: RigPython, folder: Path) -> None:
 def _own_wheel(folder: Path) -> Path:
     """Make dyno's wheel of the package as it is: installed, or a working copy."""
     package, dist = Path(dyno.__file__).parent, importlib.metadata.distribution(NAME)
+    # A working copy has its studies behind a link.
+    walked = (Path(folder, name) for folder, _, names in os.walk(package, followlinks=True) for name in names)
     files = {
         f"dyno/{path.relative_to(package).as_posix()}": path.read_bytes()
-        for path in sorted(package.rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
+        for path in sorted(walked)
+        if "__pycache__" not in path.parts
     }
     return _write(dist, "py3-none-any", files, folder, anew=True)
 
