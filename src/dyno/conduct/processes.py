@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
+from dyno.conduct import on_ray
 from dyno.conduct.session import Session
 from dyno.facts.client import MOST_PROCESSES, ClientSpec
 from dyno.facts.record import ClientFacts, Record
@@ -15,6 +16,7 @@ from dyno.load.plan import Plan
 from dyno.load.process import SliceProcess
 from dyno.load.protocols import WireProtocol
 from dyno.load.wire import Traffic
+from dyno.measure import clocks
 from dyno.probe import peaks, rig
 from dyno.store.run import Run
 from dyno.units import seconds
@@ -43,9 +45,15 @@ def _enough(spec: ClientSpec, plan: Plan, output_tokens: float) -> int:
     return min(math.ceil(chunks_per_s / (tested.chunks_per_s if tested else ANYWHERE_CHUNKS_PER_S)), most)
 
 
-def drive(run: Run, session: Session, load: Traffic, count: int, keys: Sequence[bytes]) -> ClientFacts:
-    """Put the load on by `count` processes on this machine. What they measured is in the run's spools."""
+def drive(
+    run: Run, session: Session, load: Traffic, spec: ClientSpec, count: int, keys: Sequence[bytes]
+) -> ClientFacts:
+    """Put the load on by `count` processes, here or on Ray's nodes. What they measured is in the run's spools."""
     tasks = slices.cut(load, [run.spool(k) for k in range(count)], keys)
+    if spec.on == "ray":
+        with on_ray.placed(spec.ray_address, list(tasks)) as nodes:
+            session.watcher.phase("Measuring")
+            return slices.drive(nodes, session.watcher.progress, session.stop, on_ray.HEAD_START_NS)
     with contextlib.ExitStack() as running:
         clients = [running.enter_context(SliceProcess(f"Process {k + 1} of {count}")) for k in range(count)]
         for client, task in zip(clients, tasks, strict=True):
@@ -57,21 +65,21 @@ def records(
     run: Run, count: int, client: ClientFacts | None, lengths: Sequence[Lengths], protocol: WireProtocol
 ) -> Iterator[Record]:
     """Yield the records of all processes in the order in which they ended, numbered as in the whole load."""
-    if count == 1:
-        start, unasked = (client.start_ns, client.unasked) if client else (None, ())
-        yield from decode.records(run.spool(0), lengths, protocol, start, unasked)
-        return
-    each = client.processes if client else [None] * count
-    slices_ = [_of_process(run, k, each[k], lengths, protocol, count) for k in range(count) if run.spool(k).exists()]
+    slices_ = [_of_process(run, k, client, lengths, protocol, count) for k in range(count) if run.spool(k).exists()]
     yield from heapq.merge(*slices_, key=attrgetter("end_ns"))
 
 
 def _of_process(
-    run: Run, k: int, facts: ClientFacts | None, lengths: Sequence[Lengths], protocol: WireProtocol, count: int
+    run: Run, k: int, client: ClientFacts | None, lengths: Sequence[Lengths], protocol: WireProtocol, count: int
 ) -> Iterator[Record]:
     own = slices.of_slice(lengths, k, count, len(lengths))
-    start, unasked = (facts.start_ns, facts.unasked) if facts else (None, ())
-    for record in decode.records(run.spool(k), own, protocol, start, unasked):
+    facts = client.processes[k] if client and client.processes else client
+    zero_ns, unasked = (client.start_ns, facts.unasked) if client and facts else (None, ())
+    clock = facts.clock if facts else None
+    if clock and zero_ns is not None:
+        zero_ns += clock.before.ahead_ns
+    decoded = decode.records(run.spool(k), own, protocol, zero_ns, unasked)
+    for record in clocks.align(decoded, clock, zero_ns or 0) if clock else decoded:
         record.index = record.index * count + k
         if facts and facts.outcome == "lost" and record.error == "interrupted":
             record.error, record.error_detail = "lost", _LOST

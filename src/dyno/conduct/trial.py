@@ -147,19 +147,20 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
             # After the warm-up: what it left in the cache must not help a measured request.
             emptied = session.empty_cache(trial.target)
             run.write_manifest(msgspec.structs.replace(manifest, cache_emptied=emptied))
-        watcher.phase("Measuring" if count == 1 else f"Measuring with {count} processes")
+        here, shared = trial.client.on == "here", "" if count == 1 else f" with {count} processes"
+        watcher.phase(f"Measuring{shared}" if here else f"Starting the client{shared} on Ray")
         last.callback(watcher.over)
         last.callback(sampling.end)
         sampling.begin()
         watcher.sampling(sampling)
         before = others_s(session.cpu_s)
-        if count == 1:
+        if here and count == 1:
             with contextlib.closing(Spool(run.spool_path, keys)) as spool:
                 client = Wire(load, spool, watch=watcher.progress, stop=stop, core=session.core).drive()
         else:
-            client = processes.drive(run, session, load, count, keys)
+            client = processes.drive(run, session, load, trial.client, count, keys)
         after = others_s(session.cpu_s)
-        if before is not None and after is not None and client.duration_ns:
+        if here and before is not None and after is not None and client.duration_ns:
             others = max(after - before, 0.0) / seconds(client.duration_ns)
             client = msgspec.structs.replace(client, others_cpu=others)
         run.write_client(client)
