@@ -48,8 +48,8 @@ REAL = {
         "accelerators", "busy_machine", "charts", "cli", "compare_cli", "completion", "container", "correctness",
         "docs_commands", "dstack", "embedded", "environment", "fleet", "frames", "gguf", "golden_real", "host", "model",
         "models_hub", "offline", "peaks", "probe_server", "processes", "protocols", "provide", "quality", "quantize",
-        "replicas", "report_cli", "rig", "runs", "shipped_studies", "software", "sql", "start", "study", "telemetry",
-        "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload", "clocks", "on_ray",
+        "replicas", "report_cli", "rig", "rigs", "runs", "shipped_studies", "software", "sql", "start", "study",
+        "telemetry", "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload", "clocks", "on_ray",
     )
 }  # fmt: skip
 

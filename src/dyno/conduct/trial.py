@@ -20,6 +20,7 @@ from dyno.checks.evidence import Evidence
 from dyno.conduct import correctness, processes
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
+from dyno.conduct.held import HeldFleet
 from dyno.conduct.prepare import Prepared, hidden, longest, make_prompts, prepare, public, traffic, warmup
 from dyno.conduct.session import Session, Watcher, attach, others_s
 from dyno.conduct.signals import lent
@@ -133,7 +134,7 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
     # While the load runs, Ctrl-C asks it to stop: what was measured is kept.
     with lent((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), stop.request), contextlib.ExitStack() as last:
         # Before the warm-up: it takes a moment to start.
-        sampling = Sampler(_sampled(run, trial, session.headers))
+        sampling = Sampler(_sampled(run, trial, session))
         last.callback(sampling.end)
         if work.warmups:
             watcher.phase(f"Warming up with {len(work.warmups)} requests")
@@ -156,6 +157,7 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         last.callback(sampling.end)
         sampling.begin()
         watcher.sampling(sampling)
+        trip = session.round_trip_ns()
         before = others_s(session.cpu_s)
         if here and count == 1:
             with contextlib.closing(Spool(run.spool_path, keys)) as spool:
@@ -166,6 +168,9 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         if here and before is not None and after is not None and client.duration_ns:
             others = max(after - before, 0.0) / seconds(client.duration_ns)
             client = msgspec.structs.replace(client, others_cpu=others)
+        if trip is not None:
+            trips = [trip, *filter(None, [session.round_trip_ns()])]
+            client = msgspec.structs.replace(client, round_trips_ns=trips)
         run.write_client(client)
     if trial.correctness_check and client.outcome == "complete":
         correctness.ask_after(run, session, trial)
@@ -186,17 +191,17 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
         repeated_prompts=work.repeated,
         sent_before=prepared.sent_before,
         test_requests=prepared.test_requests,
-        rig=fleet.plan.seen(rig.look(trial.target.urls)) if fleet else rig.look(trial.target.urls),
+        rig=fleet.machine(trial.target.urls) if fleet else rig.look(trial.target.urls),
         place=prepared.place,
-        model=fleet.plan.shape() if fleet else None,
+        model=fleet.shape() if fleet else None,
         peaks=fleet.peaks if fleet else None,
         dataset=prepared.prompts.file,
     )
 
 
-def _sampled(run: Run, trial: TrialSpec, headers: dict[str, str]) -> SamplerSpec:
-    local = any(Url(url).local for url in trial.target.urls)
-    return SamplerSpec(str(run.telemetry_path), trial.target.urls, headers, trial.target, accelerators=local)
+def _sampled(run: Run, trial: TrialSpec, session: Session) -> SamplerSpec:
+    local = any(Url(url).local for url in trial.target.urls) and not isinstance(session.fleet, HeldFleet)
+    return SamplerSpec(str(run.telemetry_path), trial.target.urls, session.headers, trial.target, accelerators=local)
 
 
 def finish(
@@ -274,6 +279,7 @@ def _finish(
             roofline=shares,
             remarks=log_remarks(run),
             correctness=run.correctness(),
+            round_trips_ns=client.round_trips_ns,
         )
     )
     result = Result(summary, findings, verdict(findings), sampled, roofline=shares)
