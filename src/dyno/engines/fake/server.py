@@ -52,7 +52,7 @@ class FakeServer:
         self._log: list[list[int]] = []  # for each answered generation: arrival, then each send
         self._words: dict[str, int] = {}
         self._streams: dict[tuple[object, ...], list[bytes]] = {}
-        self._listener = socket.create_server(("127.0.0.1", port), backlog=4096, reuse_port=False)
+        self._listener = socket.create_server((spec.host, port), backlog=4096, reuse_port=False)
         self._listener.setblocking(False)
         self._poller = select.epoll()
         self._poller.register(self._listener.fileno(), select.EPOLLIN)
