@@ -50,7 +50,7 @@ REAL = {
         "docs_commands", "dstack", "embedded", "environment", "fleet", "frames", "gguf", "golden_real", "host", "model",
         "models_hub", "offline", "peaks", "probe_server", "processes", "protocols", "provide", "quality", "quantize",
         "replicas", "report_cli", "rig", "rigs", "runs", "shipped_studies", "software", "sql", "start", "study",
-        "telemetry", "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload",
+        "telemetry", "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload", "clocks", "on_ray",
     )
 }  # fmt: skip
 

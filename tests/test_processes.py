@@ -39,6 +39,7 @@ def outcome(
     count: int,
     load: LoadSpec,
     output_tokens: int = 4,
+    warmups: int = 0,
     watch: Callable[[Progress], None] | None = None,
     stop: Stop | None = None,
 ) -> Outcome:
@@ -52,7 +53,7 @@ def outcome(
         client=ClientSpec(procs=2),
     )
     wanted = [Request("a " * (i + 1), i + 1, output_tokens) for i in range(count)]
-    work = Workload(trial.workload, wanted, [], "fake", "server", "")
+    work = Workload(trial.workload, wanted, wanted[:warmups], "fake", "server", "")
     watcher = Watcher()
     if watch is not None:
         watcher.progress = watch  # type: ignore[method-assign]
@@ -123,7 +124,7 @@ def test_auto_is_by_what_the_doctor_found(
 )
 def test_two_processes_send_each_request_once(fake: StartFake, tmp_path: Path, load: LoadSpec) -> None:
     server = fake(first_ms=5, gap_ms=1)
-    done = outcome(tmp_path, server.base_url, 21, load)
+    done = outcome(tmp_path, server.base_url, 21, load, warmups=3)
     records = sorted(done.run.records(), key=lambda r: r.index)
     assert [r.index for r in records] == list(range(21))
     # The prompt of each request is its own, by its length, and so is the server's count of it.
@@ -132,7 +133,8 @@ def test_two_processes_send_each_request_once(fake: StartFake, tmp_path: Path, l
     assert (s.planned, s.sent, s.completed, s.failed, s.outcome) == (21, 21, 21, 0, "complete")
     assert client and [p.sent for p in client.processes] == [11, 10] and client.reads == sum(r.reads for r in records)
     assert len({p.start_ns for p in client.processes}) == 1, "they agreed on an instant"
-    assert len(server.log()["streams"]) == 21
+    assert len(server.log()["streams"]) == 21 + 3, "warm-ups came from both, too"
+    assert not [*tmp_path.rglob("warmup*")]
     assert done.manifest.processes == 2 and len(done.run.spools()) == 2
 
 

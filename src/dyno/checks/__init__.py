@@ -502,6 +502,14 @@ CHECKS = (
             "The load was lower from then on. Look for the cause (memory, the system's log) and measure again."),
     }, server=client.lost),
     Check({
+        "client.clock_uncertain": ("note; doubt above 1 % of the load's time",
+            "The clock of a Ray node is known less exactly than 1 % of the median TTFT or TPOT.",
+            "Each latency is measured by one node's clock and doesn't depend on it. The order of requests on different "
+            "nodes does. Use nodes with a shorter round trip to dyno."),
+        "client.clock_drift": ("doubt", "The clock of a Ray node ran over 500 ppm faster or slower than the one here.",
+            "One of the two clocks is wrong. Times of that node are converted to the clock here. Check both machines."),
+    }, server=client.clocks),
+    Check({
         "client.others_cpu": ("doubt; note with accelerators", "Other processes used over 15 % of the cores (30 % in "
             "a load under a second) beside an engine that dyno started.",
             "The engine had less of the machine. Stop other processes and measure again."),

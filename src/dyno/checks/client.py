@@ -7,9 +7,12 @@ from dyno.facts.finding import Finding, Level, doubt, note
 from dyno.facts.metric import STEMS
 from dyno.facts.summary import ClientSummary, Summary
 from dyno.numbers import number, percent
+from dyno.units import NS_PER_MS
 
 LATE_SEND_MS = 10.0
 UNSEEN_NOTE = 0.01
+CLOCK_SHARE = 0.01  # of a latency, or of the load's time
+DRIFT = 500e-6  # more than NTP ever bends a clock
 WAITED = 0.02  # of the load's time: more than an ordinary wait for a core
 _NAMES = {name: stem.words for name, stem in STEMS.items()} | {
     "itl_per_token": "ITL per token", "response_ttft": "TTFT from due", "response_e2el": "E2EL from due",
@@ -23,7 +26,8 @@ def _worst(s: Summary, figure: Callable[[ClientSummary], float]) -> tuple[Client
     """Return the process with the largest figure, and its name in a sentence."""
     each = s.client.processes or [s.client]
     worst = max(each, key=figure)
-    return worst, f"Process {each.index(worst) + 1} of {len(each)}" if len(each) > 1 else "dyno"
+    where = f" on node {worst.node}" if worst.node else ""
+    return worst, f"Process {each.index(worst) + 1} of {len(each)}{where}" if len(each) > 1 else f"dyno{where}"
 
 
 def proxy(e: Evidence) -> Iterator[Finding]:
@@ -134,8 +138,10 @@ def busy(e: Evidence) -> Iterator[Finding]:
 
 def lost(e: Evidence) -> Iterator[Finding]:
     s = e.summary
-    each = s.client.processes
-    if numbers := [str(k + 1) for k, client in enumerate(each) if client.lost]:
+    each = s.client.processes or [s.client]
+    if numbers := [
+        f"{k + 1} (node {client.node})" if client.node else str(k + 1) for k, client in enumerate(each) if client.lost
+    ]:
         which = f"Process {numbers[0]}" if len(numbers) == 1 else f"Processes {', '.join(numbers)}"
         unsent = f" and {s.planned - s.sent:,} were not sent" if s.planned > s.sent else ""
         text = (
@@ -143,6 +149,27 @@ def lost(e: Evidence) -> Iterator[Finding]:
             f"lost{unsent}."
         )
         yield Finding("client.process_lost", "void" if len(numbers) == len(each) else "doubt", text)
+
+
+def clocks(e: Evidence) -> Iterator[Finding]:
+    """The clocks of Ray's nodes, against the one here."""
+    s = e.summary
+    read = [(client.node, client.clock) for client in s.client.processes if client.clock]
+    if not read:
+        return
+    node, clock = max(read, key=lambda pair: pair[1].uncertainty_ns)
+    off_ms = clock.uncertainty_ns / NS_PER_MS
+    medians = {"TTFT": s.ttft.median, "TPOT": s.tpot.median}
+    short = [f"{name} ({number(ms)} ms)" for name, ms in medians.items() if ms and off_ms > CLOCK_SHARE * ms]
+    if short:
+        text = f"The clock of node {node} is known to ± {number(off_ms)} ms, over 1 % of the median {', '.join(short)}."
+        void_from_ms = CLOCK_SHARE * s.duration_s * 1000
+        yield Finding("client.clock_uncertain", "doubt" if off_ms > void_from_ms else "note", text)
+    node, clock = max(read, key=lambda pair: abs(pair[1].drift))
+    if abs(clock.drift) > DRIFT and clock.gain_ns > 2 * clock.uncertainty_ns:
+        gain, way = number(clock.gain_ns / NS_PER_MS), "fast" if clock.drift > 0 else "slow"
+        text = f"The clock of node {node} ran {number(abs(clock.drift) * 1e6)} ppm {way}: {gain} ms during the load."
+        yield doubt("client.clock_drift", text)
 
 
 def others(e: Evidence | OfflineEvidence) -> Iterator[Finding]:

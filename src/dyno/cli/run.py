@@ -298,12 +298,17 @@ def _from_here(
     from dyno.cli.progress import StudyView
     from dyno.conduct.study import Conductor
 
+    def with_address(planned: PlannedTrial) -> dict[str, str]:
+        """Keys of the engine, and of the address by which its machine publishes it."""
+        published = far[planned.place.rig or ""].published
+        return {**headers(planned), **(published.headers if published else {})}
+
     done = folder.done()
     ids = {p.place.id for p in wanted if p.place.rig in far} - done
     left = [p for session in sessions(study, ids) for p in session.trials][: options.limit]
     view = StudyView(study.name, left, sum(p.place.id in done for p in wanted), live=not options.plain)
     try:
-        Conductor(study, folder, headers, view, stop, options.keep_raw, far).conduct(left)
+        Conductor(study, folder, with_address, view, stop, options.keep_raw, far).conduct(left)
     finally:
         view.close()
 
@@ -420,6 +425,7 @@ def preview(
     """Print the trials in their order, the commands, and how long it may take."""
     from dyno.cli.progress import clock
     from dyno.conduct import study_plan
+    from dyno.rigs import dstack
 
     groups = sessions(study, {p.place.id for p in wanted})
     print(f"# {study.name}: {many(len(wanted), 'trial')}, {many(len(groups), 'session')} with an engine")
@@ -431,6 +437,9 @@ def preview(
             print(f"   {where}{p.place.label}{repeat}: {_asked(p)}, ~{clock(trial_s(p.trial))}")
     print("\n# The commands")
     for rig in dict.fromkeys(p.place.rig for p in wanted if p.place.rig):
+        if study.rigs[rig].dstack:
+            configs = dstack.configurations(dstack.run_name(rig, "dry-run"), study.rigs[rig])
+            print(f"\n# {rig}: submitted to dstack", dstack.as_yaml(configs), sep="\n", end="")
         for when, commands in (("before", study.rigs[rig].before), ("after", study.rigs[rig].after)):
             if commands:
                 print(f"\n# {rig}: {when} the study", *map(secrets.public_command, commands), sep="\n")

@@ -22,7 +22,7 @@ import msgspec
 
 from dyno.archive import UnsafeMember, plain_files
 from dyno.conduct import study_plan
-from dyno.conduct.held import FarMachine
+from dyno.conduct.held import FarMachine, Published
 from dyno.engines.environment import home
 from dyno.engines.kinds import kind_of
 from dyno.errors import RigError, StoreError, Unreachable
@@ -82,10 +82,11 @@ class Elsewhere:
 
     def from_here(self, wanted: Sequence[PlannedTrial], measure: Callable[[FarMachine], None]) -> None:
         """Let `measure` run the trials from here, with engines on that machine."""
-        entry = self._earlier()
-        with self.connected(entry or self.new_entry(), new=entry is None) as machine:
+        earlier = self._earlier()
+        entry = earlier or self.new_entry()
+        with self.connected(entry, new=earlier is None) as machine:
             install(machine, self.say)
-            measure(FarMachine(machine, environ(wanted)))
+            measure(FarMachine(machine, environ(wanted), _published(_rented(entry, self.register))))
 
     def _earlier(self) -> RigEntry | None:
         """Return the job of a dyno that was killed, or lost the connection."""
@@ -131,6 +132,7 @@ class Elsewhere:
         if new and entry.ssh:
             with closing(_machine(entry)) as machine:
                 machine.call("status")  # a host that refuses us gets no entry: nothing was started there
+        _rented(entry, self.register)  # raises where dstack is missing or not configured: before there is an entry
         entry = msgspec.structs.replace(entry, process=os.getpid())
         self.register.write(entry)
         try:
@@ -142,7 +144,7 @@ class Elsewhere:
             self._clean_anyway(entry)
             raise
         except RigError as e:
-            if not self.begun and not isinstance(e, Unreachable):
+            if not self.begun and (entry.dstack or not isinstance(e, Unreachable)):
                 self._clean_anyway(entry)
                 raise
             end = f"The same command resumes; `dyno rigs down {self.rig}` stops what runs there."
@@ -157,19 +159,18 @@ class Elsewhere:
 
     def _provided(self, entry: RigEntry) -> RigEntry:
         """Return the entry with a machine of dstack's, which is submitted where it isn't yet."""
-        if entry.dstack is None or entry.dstack_run is None:
+        if (rented := _rented(entry, self.register)) is None:
             return entry
-        rented = DstackRig(entry.dstack_run, entry.dstack, self.register.folder)
-        configs = configurations(entry.dstack_run, self.study.rigs[self.rig])
+        configs = configurations(rented.name, self.study.rigs[self.rig])
         entry = msgspec.structs.replace(entry, ssh=rented.up(configs, self.say))
         self.register.write(entry)
         return entry
 
     def _clean(self, entry: RigEntry, machine: SshMachine | None) -> None:
-        if machine:
+        if rented := _rented(entry, self.register):
+            rented.down(self.say)  # with everything on it
+        elif machine:
             machine.call("remove")
-        if entry.dstack and entry.dstack_run:
-            DstackRig(entry.dstack_run, entry.dstack, self.register.folder).down(self.say)
         self.register.remove(entry)
 
     def down(self, entry: RigEntry) -> None:
@@ -178,9 +179,14 @@ class Elsewhere:
             self._clean(entry, None)
             return
         with closing(_machine(entry)) as machine:
-            machine.call("stop")
-            if mine := [p for p in self.study.trials if p.place.rig == self.rig]:
-                self._follow(machine, mine)
+            try:
+                machine.call("stop")
+                if mine := [p for p in self.study.trials if p.place.rig == self.rig]:
+                    self._follow(machine, mine)
+            except Unreachable as e:
+                if entry.dstack is None:
+                    raise
+                self.say(f"{e} Nothing more comes home from it.")
             self._clean(entry, machine)
 
     # ---- start ----
@@ -291,6 +297,20 @@ def _machine(entry: RigEntry) -> SshMachine:
     return SshMachine(entry.ssh, entry.id)
 
 
+def _rented(entry: RigEntry, register: Register) -> DstackRig | None:
+    if entry.dstack is None or entry.dstack_run is None:
+        return None
+    return DstackRig(entry.dstack_run, entry.dstack, register.folder)
+
+
+def _published(rented: DstackRig | None) -> Published | None:
+    """Return the address of dstack's service."""
+    if rented is None:
+        return None
+    url, token = rented.service()
+    return Published(rented.spec.service_port, url, {"Authorization": f"Bearer {token}"})
+
+
 def take_down(entry: RigEntry, say: Say) -> None:
     """Stop what an entry of the register runs, and clean up. Results go to its study's folder, if that is here."""
     folder = StudyFolder(Path(entry.folder))
@@ -301,8 +321,8 @@ def take_down(entry: RigEntry, say: Say) -> None:
 def state(entry: RigEntry) -> str:
     """Describe in a few words what an entry does now."""
     try:
-        if entry.dstack and entry.dstack_run:
-            return DstackRig(entry.dstack_run, entry.dstack, register().folder).state()
+        if rented := _rented(entry, register()):
+            return rented.state()
         with closing(_machine(entry)) as machine:
             answer = str(machine.ask("status").get("state"))
     except RigError as e:

@@ -61,9 +61,24 @@ class HeldEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
 
 
+class Published(NamedTuple):
+    """A port of that machine with an address of its own: requests go there, and not through SSH."""
+
+    port: int
+    url: str
+    headers: dict[str, str]  # which the address wants, and the engine doesn't
+
+
 class FarMachine(NamedTuple):
     machine: SshMachine
     environ: dict[str, str]  # keys that engines need there
+    published: Published | None = None
+
+    def order(self, spec: EngineSpec, headers: dict[str, str]) -> HoldOrder:
+        if self.published:
+            spec = msgspec.structs.replace(spec, port=self.published.port)
+            headers = {name: value for name, value in headers.items() if name not in self.published.headers}
+        return HoldOrder(spec, headers, self.environ)
 
 
 class HeldFleet:
@@ -115,9 +130,9 @@ class HeldFleet:
 
 
 @contextlib.contextmanager
-def held(machine: SshMachine, order: HoldOrder, folder: Path, say: Say, below: Below) -> Iterator[HeldFleet]:
+def held(far: FarMachine, order: HoldOrder, folder: Path, say: Say, below: Below) -> Iterator[HeldFleet]:
     """Start an engine there, and yield it with ports here that reach it. On leaving, it is stopped."""
-    host = machine.spec.host
+    machine, host = far.machine, far.machine.spec.host
     try:
         with machine.started("run", "dyno.conduct.hold") as process, contextlib.ExitStack() as last:
             assert process.stdin and process.stdout
@@ -128,7 +143,12 @@ def held(machine: SshMachine, order: HoldOrder, folder: Path, say: Say, below: B
             ports = [free_port() for _ in (*engine.ports, engine.echo)]
             for local, remote in zip(ports, (*engine.ports, engine.echo), strict=True):
                 last.enter_context(machine.forwarded(local, remote))
-            fleet = HeldFleet(engine, [f"http://127.0.0.1:{port}" for port in ports[:-1]], ports[-1], host)
+            urls = [f"http://127.0.0.1:{port}" for port in ports[:-1]]
+            if far.published:
+                if len(urls) > 1:
+                    raise EngineError(f"{host} publishes one port, but the engine has {len(urls)} replicas.")
+                urls = [far.published.url]
+            fleet = HeldFleet(engine, urls, ports[-1], host)
             Run(folder).write_engine(engine.facts)
             reading = threading.Thread(target=_read_rest, args=(process, fleet, folder), daemon=True)
             reading.start()

@@ -22,7 +22,7 @@ from dyno import secrets
 from dyno.conduct import quality, weights
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import Fleet, running
-from dyno.conduct.held import FarMachine, HeldFleet, HoldOrder, held
+from dyno.conduct.held import FarMachine, HeldFleet, held
 from dyno.conduct.lifecycle import scrub_all
 from dyno.conduct.offline import engine_plan, same_engine
 from dyno.conduct.offline import finish as finish_offline
@@ -152,7 +152,7 @@ class Conductor:
         """Start the engine on this machine, or hold it on the rig that the load reaches from here."""
         phase, below = self.watcher.phase, self.watcher.below
         if far := self.far.get(first.place.rig or ""):
-            return held(far.machine, HoldOrder(spec, headers, far.environ), start, phase, below)
+            return held(far, far.order(spec, headers), start, phase, below)
         plan = EnginePlan(spec, machine, image=self._pin(first))
         return running(plan, start, headers, phase, Run(start).write_engine, below)
 

@@ -37,7 +37,6 @@ from dyno.facts.telemetry import SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Request
 from dyno.http import Url
-from dyno.load import decode
 from dyno.load.progress import Stop
 from dyno.load.protocols import PROTOCOLS
 from dyno.load.spool import Spool, responses
@@ -139,29 +138,34 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         last.callback(sampling.end)
         if work.warmups:
             watcher.phase(f"Warming up with {len(work.warmups)} requests")
-            with contextlib.closing(Spool(run.warmup_path, keys)) as spool:
-                first = warmup(trial, session, work.warmups)
-                Wire(first, spool, watch=watcher.progress, stop=stop, core=session.core).drive()
+            first = warmup(trial, session, work.warmups)
+            spools = run.spools_of(processes.busy(count, first.plan), warmup=True)
+            if len(spools) == 1:
+                with contextlib.closing(Spool(run.warmup_path, keys)) as spool:
+                    Wire(first, spool, watch=watcher.progress, stop=stop, core=session.core).drive()
+            else:
+                processes.drive(session, first, spools, keys)  # also before a load from elsewhere
             watcher.over()
-            _check_warmup(run, trial, work.warmups, stop)
+            _check_warmup(spools, trial, work.warmups, stop)
         if trial.reset_cache and session.target.prefix_caching is not False:
             # After the warm-up: what it left in the cache must not help a measured request.
             emptied = session.empty_cache(trial.target)
             run.write_manifest(msgspec.structs.replace(manifest, cache_emptied=emptied))
-        watcher.phase("Measuring" if count == 1 else f"Measuring with {count} processes")
+        here, shared = trial.client.on == "here", "" if count == 1 else f" with {count} processes"
+        watcher.phase(f"Measuring{shared}" if here else f"Starting the client{shared} on Ray")
         last.callback(watcher.over)
         last.callback(sampling.end)
         sampling.begin()
         watcher.sampling(sampling)
         trip = session.round_trip_ns()
         before = others_s(session.cpu_s)
-        if count == 1:
+        if here and count == 1:
             with contextlib.closing(Spool(run.spool_path, keys)) as spool:
                 client = Wire(load, spool, watch=watcher.progress, stop=stop, core=session.core).drive()
         else:
-            client = processes.drive(run, session, load, count, keys)
+            client = processes.drive(session, load, run.spools_of(count), keys, trial.client)
         after = others_s(session.cpu_s)
-        if before is not None and after is not None and client.duration_ns:
+        if here and before is not None and after is not None and client.duration_ns:
             others = max(after - before, 0.0) / seconds(client.duration_ns)
             client = msgspec.structs.replace(client, others_cpu=others)
         if trip is not None:
@@ -329,7 +333,7 @@ def _records(
     lengths = run.lengths()
     if not lengths:
         raise StoreError(f"{run.requests_path} is empty: without it, {run.spool_path.name} can't be decoded.")
-    for record in processes.records(run, manifest.processes, client, lengths, protocol):
+    for record in processes.records(run.spools_of(manifest.processes), lengths, protocol, client):
         settling.settle(record)
         if wordless:
             record.text, record.error_detail = "", ""
@@ -338,12 +342,13 @@ def _records(
         yield cleaned(record)
 
 
-def _check_warmup(run: Run, trial: TrialSpec, requests: Sequence[Request], stop: Stop) -> None:
+def _check_warmup(spools: list[Path], trial: TrialSpec, requests: Sequence[Request], stop: Stop) -> None:
     """Raise TargetError if no warm-up request got through: no other will, and now is better than after a thousand
     failures."""
     protocol = PROTOCOLS[trial.target.backend]
-    errors = [(r.error, r.error_detail) for r in map(cleaned, decode.records(run.warmup_path, requests, protocol))]
-    run.warmup_path.unlink()
+    errors = [(r.error, r.error_detail) for r in map(cleaned, processes.records(spools, requests, protocol))]
+    for spool in spools:
+        spool.unlink(missing_ok=True)
     if all(error for error, _ in errors) and not stop.requested:
         kind, detail = errors[0]
         raise TargetError(

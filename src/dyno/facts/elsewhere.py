@@ -36,6 +36,7 @@ class DstackSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpu: Annotated[
         str | None, Option(help="accelerators in dstack's words: MI300X:8, 24GB.. (default: the rig's accelerators)")
     ] = None
+    cpu: Annotated[str | None, Option(help="processor cores, such as 32.. or arm:64.. (default: dstack's)")] = None
     memory: Annotated[str | None, Option(help="main memory, such as 512GB.. (default: dstack's)")] = None
     disk: Annotated[str | None, Option(help="disk, such as 2TB.. (default: dstack's)")] = None
     shm_size: Annotated[str | None, Option(help="shared memory, such as 64GB (default: dstack's)")] = None

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from dyno.facts.clock import NodeClock
+
 # usage: reported by the server. tokenizer: dyno tokenized the text. chunks: one token per chunk is assumed.
 TokensBy = Literal["usage", "tokenizer", "chunks"]
 
@@ -67,6 +69,8 @@ class ClientFacts(msgspec.Struct, frozen=True):
     unasked: list[int] = []
     # Where several share the load: each one's own, with its slice's numbers of requests. Empty: there is one.
     processes: list["ClientFacts"] = []
+    node: str = ""  # address of the machine that it ran on; '': this one
+    clock: NodeClock | None = None  # of that machine. start_ns and end_ns are on this one's
 
     @property
     def duration_ns(self) -> int:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import msgspec
 
+from dyno.facts.clock import NodeClock
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.quality import QualitySummary
@@ -82,6 +83,8 @@ class ClientSummary(msgspec.Struct, frozen=True):
     unstamped: int = 0  # reads timed by dyno's own clock, because the wall clock was set meanwhile
     waited_share: float | None = None  # of the load: the client was ready to run and had no core; None: not counted
     lost: bool = False  # the process ended before its load was over
+    node: str = ""  # address of the machine that it ran on; '': this one
+    clock: NodeClock | None = None  # of that machine
     processes: list[
         "ClientSummary"
     ] = []  # where several share the load; above are then all requests, the worst process

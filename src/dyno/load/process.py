@@ -24,7 +24,7 @@ from dyno.facts.record import ClientFacts
 from dyno.http import Route, Url
 from dyno.load.plan import Plan
 from dyno.load.progress import RECENT, Progress, Stop
-from dyno.load.spool import Spool
+from dyno.load.spool import SENT, Spool, frames
 from dyno.load.wire import Traffic, Wire
 from dyno.transport import Transport
 from dyno.units import NS_PER_S, ns
@@ -195,6 +195,7 @@ class SliceProcess:
 
     def start(self, task: SliceTask) -> None:
         """Hand over its task. Apart from the making: many processes import dyno at the same time."""
+        self._spool = Path(task.spool)
         stop_ns = task.plan.stop_sending_ns
         self.progress = Progress(task.plan.count, None if stop_ns is None else stop_ns / NS_PER_S)
         data = msgspec.msgpack.encode(task)
@@ -236,14 +237,19 @@ class SliceProcess:
         code = self._child.wait()
         if not self._start_ns:
             raise DynoError(f"{self._name} ended before the load began ({_how(code)}).")
-        p = self.progress
-        planned, end_ns = p.count if p.until_s is None else p.sent, self._start_ns + p.elapsed_ns
-        self.facts = ClientFacts(self._start_ns, end_ns, "lost", planned, p.sent, 0.0, p.reads, [], kernel_stamps=True)
+        self.facts = lost(self._spool, self._start_ns, self.progress)
 
     def _send(self, data: bytes) -> None:
         with contextlib.suppress(OSError):  # it is dead: `look` shows it
             while data:
                 data = data[self._in.write(data) or 0 :]
+
+
+def lost(spool: Path, start_ns: int, progress: Progress) -> ClientFacts:
+    """Return the facts of a process that can't report them any more, from its spool and its last report."""
+    sent = len({exchange for exchange, kind, *_ in frames(spool) if kind == SENT})
+    planned, end_ns = progress.count if progress.until_s is None else sent, start_ns + progress.elapsed_ns
+    return ClientFacts(start_ns, end_ns, "lost", planned, sent, 0.0, progress.reads, [], kernel_stamps=True)
 
 
 def _how(code: int) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from dyno.clock import now_ns
 from dyno.facts.record import ClientFacts
 from dyno.load.plan import Plan
@@ -80,7 +82,12 @@ def cut(traffic: Traffic, spools: Sequence[Path], secrets: Sequence[bytes]) -> I
         )
 
 
-def drive(clients: Sequence[SliceClient], watch: Callable[[Progress], None], stop: Stop) -> ClientFacts:
+def drive(
+    clients: Sequence[SliceClient],
+    watch: Callable[[Progress], None],
+    stop: Stop,
+    head_start_ns: int = HEAD_START_NS,
+) -> ClientFacts:
     """Start all at one instant, when all are ready, and wait for their end."""
     begun = stopping = False
     while not all(client.facts for client in clients):
@@ -92,7 +99,7 @@ def drive(clients: Sequence[SliceClient], watch: Callable[[Progress], None], sto
             for client in clients:
                 client.stop()
         if not begun and all(client.ready for client in clients):
-            begun, at_ns = True, now_ns() + HEAD_START_NS
+            begun, at_ns = True, now_ns() + head_start_ns
             for client in clients:
                 client.go(at_ns)
         if begun:
@@ -114,6 +121,8 @@ def joined(each: Sequence[Progress]) -> Progress:
 
 def merged(each: Sequence[ClientFacts]) -> ClientFacts:
     """Return the facts of all processes as those of one client. What has no sum is in `processes`."""
+    if len(each) == 1:
+        return replace(each[0], processes=list(each))
     waited = [facts.waited_s for facts in each if facts.waited_s is not None]
     outcomes = {facts.outcome for facts in each}
     return ClientFacts(

@@ -374,6 +374,8 @@ class Tally:
             unstamped=n["unstamped"],
             waited_share=None if client.waited_s is None else client.waited_s / (seconds(client.duration_ns) or 1.0),
             lost=client.outcome == "lost",
+            node=client.node,
+            clock=client.clock,
         )
 
     def _late(self, late_ns: list[np.ndarray]) -> Distribution:

@@ -52,6 +52,7 @@ class FakeSpec(msgspec.Struct, frozen=True):
     gap_ms: float = 10.0
     model: str = "fake"
     max_model_len: int = 131_072
+    host: str = "127.0.0.1"  # that it listens on; 0.0.0.0: also for clients on other machines
     faults: dict[str, int] = {}  # kind → it strikes every Nth request
 
 

@@ -1,0 +1,233 @@
+"""Slices of a load on the nodes of a Ray cluster: Ray places, starts and watches their workers.
+
+Each worker's clock is read before and after the load: all start together, and their records are merged on the clock
+here.
+"""
+
+import contextlib
+import importlib
+import logging
+import os
+import secrets
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import dyno
+from dyno.clock import now_ns
+from dyno.conduct.signals import interrupt, lent
+from dyno.errors import DynoError, TargetError, UsageError
+from dyno.facts.clock import ClockReading, NodeClock
+from dyno.facts.record import ClientFacts
+from dyno.http import Url
+from dyno.load.echo import Asker
+from dyno.load.process import SliceTask, lost
+from dyno.load.progress import Progress
+from dyno.load.spool import Spool
+from dyno.load.worker import Relay, SliceWorker
+from dyno.measure import clocks
+from dyno.units import NS_PER_S, seconds
+
+HEAD_START_NS = NS_PER_S  # orders go over a network, to many nodes
+_LOOK_NS = NS_PER_S // 2
+_BEGIN_NS = 120 * NS_PER_S  # for a worker to be placed and started; dyno is sent there first
+_SILENT_NS = 60 * NS_PER_S  # Ray gives a node up after some 15 s
+_ANSWER_S = 10.0
+_TRIES = 3  # to begin
+_ROUND_TRIPS, _ROUND_TRIPS_RAY = 400, 100
+
+
+class RaySlice:
+    """A slice that runs on a node. A lost node loses only what it hasn't finished."""
+
+    def __init__(self, ray: Any, task: SliceTask) -> None:
+        self.facts: ClientFacts | None = None
+        self._ray = ray
+        self._spool = Spool(Path(task.spool), task.secrets)
+        self._urls, self._count = task.urls, task.plan.count
+        self._start_ns = 0
+        data, self._masks = _masked(msgspec.msgpack.encode(task), task.secrets)
+        self._task = ray.put(data)
+        self._tries = _TRIES
+        self._begin()
+
+    def _begin(self) -> None:
+        """Let Ray place a worker. Another one, if it dies before the load."""
+        self.ready = False
+        self.progress = Progress(self._count)
+        self._node = ""
+        self._clock: NodeClock | None = None
+        self._received = self._look_ns = 0  # bytes of the node's spool; when to ask for more
+        self._tries -= 1
+        self._worker = self._ray.remote(SliceWorker).options(num_cpus=1, scheduling_strategy="SPREAD").remote()
+        self._answer = self._worker.begin.remote(self._task, self._masks)
+        self._asked_ns = now_ns()
+
+    def look(self) -> None:
+        ray, now = self._ray, now_ns()
+        if self.facts or now < self._look_ns:
+            return
+        try:
+            if self._answer is None:
+                self._asked_ns, self._answer = now, self._worker.look.remote(self._received)
+            if not ray.wait([self._answer], timeout=0)[0]:
+                if now - self._asked_ns > (_SILENT_NS if self._node else _BEGIN_NS):
+                    raise ray.exceptions.GetTimeoutError(f"no answer for {seconds(now - self._asked_ns):.0f} s")
+                return
+            answer, self._answer = ray.get(self._answer), None
+            if isinstance(answer, Relay):
+                self._take(answer)
+            else:
+                self._arrived(answer)
+        except ray.exceptions.ActorUnavailableError:
+            self._answer = None  # the connection is broken: ask again, until Ray says that the node is lost
+        except ray.exceptions.RayError as e:
+            self._lost(e)
+
+    def _arrived(self, node: str) -> None:
+        self._node = node
+        local = [url for url in self._urls if Url(url).local]
+        if local and node != self._ray.util.get_node_ip_address():
+            raise UsageError(
+                f"On Ray node {node}, {local[0]} is a server of that node. Give --base-url an address that all nodes "
+                "can reach."
+            )
+
+    def _take(self, relay: Relay) -> None:
+        if relay.failure:
+            raise relay.failure.error()
+        self._received += len(relay.spool)
+        self._spool.write([relay.spool])
+        self.progress = relay.progress
+        if relay.ready and self._clock is None:
+            self._clock = NodeClock(self._read_clock())
+            self.ready = True
+        if relay.facts:
+            self._end(relay.facts)
+        elif self._start_ns:
+            self._look_ns = now_ns() + _LOOK_NS
+
+    def _read_clock(self) -> ClockReading:
+        """Read the node's clock over a connection, else by calls through Ray, which take longer."""
+        ray, worker, token = self._ray, self._worker, secrets.token_bytes(16)
+        port = ray.get(worker.echo.remote(self._node, token), timeout=_ANSWER_S)
+        try:
+            with contextlib.closing(Asker(self._node, port, token)) as asker:
+                return clocks.read(asker, _ROUND_TRIPS)
+        except OSError:
+            return clocks.read(lambda: ray.get(worker.clock.remote(), timeout=_ANSWER_S), _ROUND_TRIPS_RAY)
+
+    def go(self, at_ns: int) -> None:
+        assert self._clock is not None, "it is ready"
+        self._start_ns = at_ns
+        self._worker.go.remote(at_ns + self._clock.before.ahead_ns)
+
+    def stop(self) -> None:
+        if not self._node:  # Ray hasn't placed it yet
+            now = now_ns()
+            self.facts = ClientFacts(now, now, "interrupted", self.progress.count, 0, 0.0, 0, [], kernel_stamps=True)
+        elif self.facts is None:
+            self._worker.stop.remote()
+
+    def _lost(self, error: Exception) -> None:
+        """Before the load, begin again on another node. Afterwards, what was relayed is all there is."""
+        if not self._start_ns:
+            if not self._tries or isinstance(error, TimeoutError):
+                raise _refusal(error)
+            self._begin()
+            return
+        facts = lost(self._spool.path, self._start_ns, self.progress)
+        self.facts = msgspec.structs.replace(facts, node=self._node, clock=self._clock)
+
+    def _end(self, facts: ClientFacts) -> None:
+        assert self._clock is not None, "it was ready"
+        clock = self._clock
+        with contextlib.suppress(self._ray.exceptions.RayError):  # all is here: the node may go
+            clock = msgspec.structs.replace(clock, after=self._read_clock())
+        start, end = (t - clock.ahead_ns(t) for t in (facts.start_ns, facts.end_ns))
+        self.facts = msgspec.structs.replace(facts, start_ns=start, end_ns=end, node=self._node, clock=clock)
+
+    def close(self) -> None:
+        self._spool.close()
+        self._ray.kill(self._worker)
+
+
+@contextlib.contextmanager
+def placed(address: str | None, tasks: Sequence[SliceTask]) -> Iterator[list[RaySlice]]:
+    """Place each task on a node of the cluster at this address, or of one that is started here and stopped again."""
+    with _cluster(address, len(tasks)) as ray, contextlib.ExitStack() as last:
+        yield [last.enter_context(contextlib.closing(RaySlice(ray, task))) for task in tasks]
+
+
+@contextlib.contextmanager
+def _cluster(address: str | None, workers: int) -> Iterator[Any]:
+    try:
+        ray: Any = importlib.import_module("ray")
+    except ImportError:
+        raise UsageError("--on ray needs Ray. Install it: pip install 'llm-dyno[ray]'.") from None
+    if address is not None:
+        _check(address)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would report to its makers
+    package = {"py_modules": [str(Path(dyno.__file__).parent)], "excludes": ["**/__pycache__"]}
+    with contextlib.ExitStack() as last:
+        # Ray prints what happens to its nodes; stdout has results only.
+        last.enter_context(contextlib.redirect_stdout(last.enter_context(Path(os.devnull).open("w"))))
+        local: dict[str, Any] = {}
+        if address is None:
+            folder = tempfile.TemporaryDirectory(prefix="dyno-ray-", dir="/tmp", ignore_cleanup_errors=True)
+            local = {"num_cpus": workers, "include_dashboard": False, "_temp_dir": last.enter_context(folder)}
+        last.callback(ray.shutdown)
+        try:
+            # Ctrl-C must end a wait for the cluster; and Ray takes these signals, which this gives back.
+            with lent((signal.SIGINT, signal.SIGTERM), interrupt):
+                quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+                ray.init(address or "local", runtime_env=package, **quiet, **local)
+            free = int(ray.available_resources().get("CPU", 0))
+        except (ConnectionError, ValueError, RuntimeError) as e:
+            where = f"No Ray cluster at {address}" if address else "Ray can't start here"
+            raise TargetError(f"{where}: {e}.") from None
+        if free < workers:
+            raise TargetError(
+                f"The Ray cluster has {free} free CPUs; {workers} processes need one each. Lower --procs."
+            )
+        yield ray
+
+
+def _check(address: str) -> None:
+    """Raise an error if nothing listens there: Ray would try for hours."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if address == "auto":
+        return
+    if not (host and port.isdigit()):
+        raise UsageError(f"--ray-address {address} is not an address. Write HOST:PORT, ray://HOST:PORT or auto.")
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
+    except (OSError, OverflowError) as e:
+        raise TargetError(
+            f"No Ray cluster answers at {address}: {e}. Start one (`ray start --head`), or omit --ray-address to start "
+            "one here."
+        ) from None
+
+
+def _masked(data: bytes, words: Sequence[bytes]) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+    """Return the task without its keys: Ray may write an object to disk. They go with a call, which it doesn't."""
+    masks = []
+    for word in words:
+        mask = secrets.token_hex(len(word))[: len(word)].encode()
+        masks.append((mask, word))
+        data = data.replace(word, mask)
+    return data, masks
+
+
+def _refusal(error: Exception) -> DynoError:
+    """Say why a node can't run dyno: Ray's own words are a traceback."""
+    reason = str(error).strip().splitlines()[-1]
+    return TargetError(
+        f"A Ray node can't run a process of the load: {reason}. Its Python environment needs the packages of "
+        "llm-dyno; dyno itself is sent there."
+    )

@@ -1,0 +1,34 @@
+"""Clocks of other machines: read by an echo of their time, and records aligned with the clock here."""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from dyno.clock import now_ns
+from dyno.facts.clock import ClockReading, NodeClock
+from dyno.facts.record import Record
+
+
+def read(ask: Callable[[], int], round_trips: int) -> ClockReading:
+    """Return the reading of the shortest round trip. `ask` returns the other clock's time."""
+    best: ClockReading | None = None
+    for _ in range(round_trips):
+        before = now_ns()
+        shown = ask()
+        after = now_ns()
+        if best is None or after - before < best.round_trip_ns:
+            best = ClockReading(shown, shown - (before + after) // 2, after - before)
+    assert best is not None
+    return best
+
+
+def align(records: Iterable[Record], clock: NodeClock, zero_ns: int) -> Iterator[Record]:
+    """Yield a node's records on the clock here. `zero_ns`: the zero of their times, on the node's clock."""
+    ahead = clock.before.ahead_ns  # the zero here is zero_ns less this
+
+    def here(t: int) -> int:
+        return t + ahead - clock.ahead_ns(zero_ns + t)
+
+    for record in records:
+        record.due_ns, record.sent_ns, record.end_ns = here(record.due_ns), here(record.sent_ns), here(record.end_ns)
+        record.chunk_ns = [*map(here, record.chunk_ns)]
+        record.unseen_since_ns = [*map(here, record.unseen_since_ns)]
+        yield record
