@@ -27,6 +27,7 @@ from dyno.load.spool import END, READ, SENT, Spool, frames
 from dyno.load.wire import Traffic, Wire
 from dyno.transport import Transport
 from dyno.units import NS_PER_S
+from rigs_over_ssh import ssh_rig, ssh_wheels  # noqa: F401  (fixtures)
 
 # A shell makes what it runs in the background ignore Ctrl-C, and with it every dyno that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -48,8 +49,8 @@ REAL = {
         "accelerators", "busy_machine", "charts", "cli", "compare_cli", "completion", "container", "correctness",
         "docs_commands", "dstack", "embedded", "environment", "fleet", "frames", "gguf", "golden_real", "host", "model",
         "models_hub", "offline", "peaks", "probe_server", "processes", "protocols", "provide", "quality", "quantize",
-        "replicas", "report_cli", "rig", "runs", "shipped_studies", "software", "sql", "start", "study", "telemetry",
-        "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload", "clocks", "on_ray",
+        "replicas", "report_cli", "rig", "rigs", "runs", "shipped_studies", "software", "sql", "start", "study",
+        "telemetry", "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload", "clocks", "on_ray",
     )
 }  # fmt: skip
 

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dyno.errors import UsageError
+from dyno.cli.main import main
+from dyno.errors import RigError
 from dyno.facts.elsewhere import DstackSpec
 from dyno.facts.study import RigWanted
 from dyno.rigs import dstack
@@ -54,6 +55,20 @@ def test_with_the_load_from_here_it_is_a_service() -> None:
 def test_the_yaml_is_one_document_for_each() -> None:
     text = dstack.as_yaml(asked(CLOUD))
     assert [msgspec.yaml.decode(part) for part in text.split("---\n")] == asked(CLOUD)
+
+
+def test_a_dry_run_prints_the_yaml_and_asks_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "dstack", None)
+    (tmp_path / "s.toml").write_text(
+        '[rigs.h100]\naccelerator = "H100"\ndstack = { max_price = 3 }\n[engines.e]\nkind = "fake"\n'
+        "[workloads.w]\nnum_prompts = 2\ninput_len = 4\noutput_len = 4\n[loads.l]\nmax_concurrency = 2\n"
+    )
+    assert main(["run", str(tmp_path / "s.toml"), "--dry-run"]) == 0
+    text = capsys.readouterr().out.partition("# h100: submitted to dstack\n")[2].partition("\n# e: ")[0]
+    fleet, task = map(msgspec.yaml.decode, text.split("---\n"))
+    assert (fleet["max_price"], task["fleets"]) == (3.0, [fleet["name"]])
 
 
 @pytest.mark.parametrize("rig", ["h100", "MI300X, 8 of them, in the other building", "ü", "-a-"])
@@ -101,5 +116,5 @@ def test_ssh_reaches_a_container_without_a_host_and_one_behind_a_jump(tmp_path: 
 
 def test_without_the_package_one_sentence_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dstack", None)
-    with pytest.raises(UsageError, match=r"needs the package dstack .*pip install 'llm-dyno\[dstack\]'"):
+    with pytest.raises(RigError, match=r"needs the package dstack .*pip install 'llm-dyno\[dstack\]'"):
         dstack.DstackRig("dyno-x", DstackSpec(), tmp_path)

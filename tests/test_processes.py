@@ -2,12 +2,15 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
 from conftest import StartFake
@@ -25,7 +28,7 @@ from dyno.load import slices
 from dyno.load.plan import Plan
 from dyno.load.progress import Progress, Stop
 from dyno.probe import peaks, rig
-from dyno.store.run import create
+from dyno.store.run import Run, create
 from dyno.units import NS_PER_S
 from test_wire import refused_port
 
@@ -38,6 +41,7 @@ def outcome(
     count: int,
     load: LoadSpec,
     output_tokens: int = 4,
+    warmups: int = 0,
     watch: Callable[[Progress], None] | None = None,
     stop: Stop | None = None,
     client: ClientSpec = TWO,
@@ -52,7 +56,7 @@ def outcome(
         client=client,
     )
     wanted = [Request("a " * (i + 1), i + 1, output_tokens) for i in range(count)]
-    work = Workload(trial.workload, wanted, [], "fake", "server", "")
+    work = Workload(trial.workload, wanted, wanted[:warmups], "fake", "server", "")
     watcher = Watcher()
     if watch is not None:
         watcher.progress = watch  # type: ignore[method-assign]
@@ -123,7 +127,7 @@ def test_auto_is_by_what_the_doctor_found(
 )
 def test_two_processes_send_each_request_once(fake: StartFake, tmp_path: Path, load: LoadSpec) -> None:
     server = fake(first_ms=5, gap_ms=1)
-    done = outcome(tmp_path, server.base_url, 21, load)
+    done = outcome(tmp_path, server.base_url, 21, load, warmups=3)
     records = sorted(done.run.records(), key=lambda r: r.index)
     assert [r.index for r in records] == list(range(21))
     # The prompt of each request is its own, by its length, and so is the server's count of it.
@@ -132,7 +136,8 @@ def test_two_processes_send_each_request_once(fake: StartFake, tmp_path: Path, l
     assert (s.planned, s.sent, s.completed, s.failed, s.outcome) == (21, 21, 21, 0, "complete")
     assert client and [p.sent for p in client.processes] == [11, 10] and client.reads == sum(r.reads for r in records)
     assert len({p.start_ns for p in client.processes}) == 1, "they agreed on an instant"
-    assert len(server.log()["streams"]) == 21
+    assert len(server.log()["streams"]) == 21 + 3, "warm-ups came from both, too"
+    assert not [*tmp_path.rglob("warmup*")]
     assert done.manifest.processes == 2 and len(done.run.spools()) == 2
 
 
@@ -222,3 +227,50 @@ def test_a_parent_that_is_gone_stops_its_processes(fake: StartFake, tmp_path: Pa
             process.look()
             time.sleep(0.01)
     assert process.facts and process.facts.outcome == "interrupted"
+
+
+# ---- the command ----
+
+
+def start(folder: Path, base_url: str) -> "subprocess.Popen[str]":
+    """A load without end by two processes, begun when both have answers."""
+    words = ["bench", "serve", "--base-url", base_url, "--max-concurrency", "4", "--duration", "600", "--procs", "2"]
+    words += ["--num-prompts", "8", "--random-input-len", "4", "--random-output-len", "4", "--no-correctness-check"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process: subprocess.Popen[str] = subprocess.Popen([sys.executable, "-m", "dyno", *words], cwd=folder, **pipes)
+    wait_for(lambda: sum(p.stat().st_size > 20_000 for p in folder.rglob("exchanges*.spool")) == 2)
+    return process
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.02)
+
+
+@pytest.mark.hostile
+def test_a_dyno_that_is_killed_leaves_no_process_and_a_run_that_can_be_decoded(fake: StartFake, tmp_path: Path) -> None:
+    process = start(tmp_path, fake(first_ms=5, gap_ms=1).base_url)
+    children = [p for p in psutil.Process(process.pid).children() if "dyno.load.process" in p.cmdline()]
+    process.kill()
+    process.communicate()
+    assert len(children) == 2
+    wait_for(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in children))
+    [path] = (tmp_path / "runs").iterdir()
+    done = finish(Run(path))
+    records = list(done.run.records())
+    assert {r.index % 2 for r in records} == {0, 1} and len({r.index for r in records}) == len(records) > 20
+    assert done.result.served.outcome == "interrupted" and {r.error for r in records} <= {None, "interrupted"}
+
+
+@pytest.mark.hostile
+def test_ctrl_c_stops_both_and_keeps_what_was_measured_even_if_one_hangs(fake: StartFake, tmp_path: Path) -> None:
+    process = start(tmp_path, fake(first_ms=5, gap_ms=1).base_url)
+    children = [p for p in psutil.Process(process.pid).children() if "dyno.load.process" in p.cmdline()]
+    children[1].suspend()
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "client.process_lost: Process 2 of 2 ended before the load was over" in out
+    assert not any(p.is_running() for p in children)

@@ -9,9 +9,22 @@ import numpy as np
 import pytest
 
 from dyno.audit.document import read_bytes as imported
-from dyno.checks import CHECKS, client, correctness, engine, examine, load, machine, physics, statistics, tokens
+from dyno.checks import (
+    CHECKS,
+    client,
+    correctness,
+    engine,
+    examine,
+    load,
+    machine,
+    network,
+    physics,
+    statistics,
+    tokens,
+)
 from dyno.checks import requests as requests_check
 from dyno.checks.evidence import Evidence
+from dyno.facts.clock import ClockReading, NodeClock
 from dyno.facts.correctness import PROMPTS, Correctness, GreedyAnswer
 from dyno.facts.engine import EngineFacts, EngineSpec, Launch, Misspelt, Remark
 from dyno.facts.finding import Finding, verdict
@@ -621,6 +634,10 @@ def processes(*each: dict[str, Any]) -> dict[str, Any]:
     return {"processes": [facts(SOUND.client, **fields) for fields in each]}
 
 
+def clock(round_trip_ms: float) -> NodeClock:
+    return NodeClock(ClockReading(0, 0, int(round_trip_ms * MS)))
+
+
 def slip(why: Any) -> EngineFacts:
     return EngineFacts("vllm", "0.24.0", [], misspelt=[Misspelt("VLLM_X", None, why)])
 
@@ -1017,12 +1034,22 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
         "client.proxy",
         "note",
     ),
+    (network.round_trip, evidence(), None, None),
+    (network.round_trip, evidence(round_trips_ns=[2_000, 3_000]), "client.network", "note"),
+    (network.round_trip, evidence(round_trips_ns=[200_000, 900_000_000]), "client.network", "doubt"),
     (client.busy, evidence(client={"cpu_share": 0.5}), None, None),
     (client.busy, evidence(client={"cpu_share": 0.93}), "client.busy", "note"),
     (client.busy, evidence(client={"cpu_share": 0.99}), "client.busy", "doubt"),
     (client.busy, evidence(client=processes({}, {"cpu_share": 0.99})), "client.busy", "doubt"),
     (client.unseen_chunks, evidence(client=processes({"unseen_share": 0.2}, {})), "client.unseen_chunks", "note"),
     (client.late_sends, evidence(client=processes({}, {"send_late": SOME_LATE})), None, None),
+    (client.clocks, evidence(client=processes({}, {"node": "n", "clock": clock(0.01)})), None, None),
+    (
+        client.clocks,
+        evidence(client=processes({}, {"node": "n", "clock": clock(40)})),
+        "client.clock_uncertain",
+        "note",
+    ),
     (client.lost, evidence(), None, None),
     (client.lost, evidence(client=processes({}, {})), None, None),
     (client.lost, evidence(client=processes({}, {"lost": True})), "client.process_lost", "doubt"),

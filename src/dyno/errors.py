@@ -5,8 +5,9 @@ DynoError                exit 1   it failed
 ├── WorkloadError        exit 2   prompts or tokenizer: missing, unreadable, too few
 ├── TargetError          exit 1   the server can't be reached, or answers wrongly
 ├── EngineError          exit 1   an engine didn't start, or died
-├── RigError             exit 1   another machine can't be reached or provided
 ├── ModelError           exit 1   a model or data set can't be fetched or made, or isn't what it should be
+├── RigError             exit 1   another machine can't be used
+│   └── Unreachable      exit 1   there is no connection to it; what it runs goes on
 ├── StoreError           exit 1   a run or result can't be written or read
 │   └── NotSummedUp      exit 1   a trial is measured, but can't be summarized
 ├── ImportFailed         exit 1   another tool's file can't be opened
@@ -49,11 +50,15 @@ class EngineError(DynoError):
     pass
 
 
+class ModelError(DynoError):
+    pass
+
+
 class RigError(DynoError):
     pass
 
 
-class ModelError(DynoError):
+class Unreachable(RigError):
     pass
 
 

@@ -26,6 +26,7 @@ OTHER = 'odd/"key\\9&%'  # has what every form of writing must escape
 PASSWORD = "open-sesame-77"
 BASIC = base64.b64encode(b"somebody:" + PASSWORD.encode()).decode()
 NESTED = "nested-hunter22"
+TWO = ("--max-concurrency", "2", "--procs", "2")
 SECRETS = (KEY, OTHER, PASSWORD, BASIC, NESTED)
 
 
@@ -244,8 +245,9 @@ def told_everywhere(dyno: Dyno, tmp_path: Path, what: str) -> None:
     assert leaks(tmp_path, tmp_path / "s.toml") == {}
 
 
+@pytest.mark.parametrize("processes", ["1", "2"])
 def test_keys_that_a_server_sends_back_in_every_way_reach_nothing(
-    dyno: Dyno, scripted: Callable[..., Scripted], tmp_path: Path
+    dyno: Dyno, scripted: Callable[..., Scripted], tmp_path: Path, processes: str
 ) -> None:
     echo = Echo(KEY, OTHER, PASSWORD, BASIC, NESTED)
     base = scripted(echo).base_url
@@ -254,13 +256,14 @@ def test_keys_that_a_server_sends_back_in_every_way_reach_nothing(
         *("--num-prompts", str(len(echo.answers) * 2), "--num-warmups", "3", "--extra-body", body, "--keep-raw"),
         *("--header", f"Authorization=Basic {BASIC}", f"X-Api-Key={KEY}", f"X-Other={OTHER}"),
         *("--save-result", "--save-detailed", "--result-dir", "results", "--metadata", f"api_key={NESTED}"),
+        *("--procs", processes, "--max-concurrency", processes),
     ]
     done = dyno(*bench(base, *words))
     assert done.code in (0, 3), done.text  # some answers fail
     assert "received bytes are not kept" in done.text
     assert f"X-Api-Key: {KEY}" in echo.heads[-1]  # it was sent
     [run] = (tmp_path / "runs").iterdir()
-    assert not (run / "exchanges.spool").exists()
+    assert not [*run.glob("*.spool")]
     records = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
     assert len(records) == 2 * len(echo.answers)
     assert sum("[redacted]" in json.dumps(r) or "***" in json.dumps(r) for r in records) > 0.8 * len(records)
@@ -304,6 +307,23 @@ def test_raw_bytes_are_kept_where_no_key_came_back(
     assert dyno("runs", "pack", spool.parent.name, "-o", "a.tar.zst").code == 0
     assert dyno("runs", "unpack", "a.tar.zst", "--runs", "copy").code == 0
     assert [*tmp_path.glob("copy/*/exchanges.spool")]
+    assert leaks(tmp_path) == {}
+
+
+def test_no_key_is_in_the_command_line_of_a_client_process(
+    dyno: Dyno, scripted: Callable[..., Scripted], tmp_path: Path
+) -> None:
+    echo, seen = Echo(KEY), []
+    echo.answers = [[stream("a", "b", "c")]]
+
+    def look(sock: socket.socket, number: int) -> None:
+        seen.extend(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in psutil.pids() if psutil.pid_exists(pid))
+        echo(sock, number)
+
+    done = dyno(*bench(scripted(look).base_url, "--num-prompts", "4", *TWO), OPENAI_API_KEY=KEY)
+    assert done.code == 0
+    own = [line for line in seen if b"dyno.load.process" in line]
+    assert len(own) >= 2 and not [line for line in own if KEY.encode() in line]
     assert leaks(tmp_path) == {}
 
 

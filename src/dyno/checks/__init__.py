@@ -17,6 +17,7 @@ from dyno.checks import (
     host,
     load,
     machine,
+    network,
     physics,
     quality,
     requests,
@@ -458,6 +459,12 @@ CHECKS = (
         "client.proxy": ("note", "Requests went through a proxy named in the environment.",
             "A proxy adds latency and may buffer streams. To measure the server alone, add it to no_proxy."),
     }, server=client.proxy),
+    Check({
+        "client.network": ("note; doubt above 5 % of the median TTFT",
+            "The load came over a network from another machine (`client = \"here\"`). The round trip is measured "
+            "before and after the load.",
+            "Compare only with runs over the same network, or let the load run on the rig (`client = \"rig\"`)."),
+    }, server=network.round_trip),
     Check({
         "client.limits": ("doubt; void from half of the requests, or if none completed",
             "Requests failed at a limit of the client machine: open files, local ports or memory. `requests.failed` "

@@ -77,6 +77,7 @@ class Evidence(Circumstances, frozen=True, kw_only=True):
     summary: Summary
     cache_emptied: bool | None = None  # None: not tried
     correctness: Correctness | None = None  # None: turned off, or by an older version
+    round_trips_ns: list[int] = []  # over the network to the engine: before the load, after it
 
     @property
     def completed(self) -> int:

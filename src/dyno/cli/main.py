@@ -39,6 +39,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "set up": {
         "engines": ("engines.add", "list, install, start and remove engines"),
         "models": ("models.add", "fetch, convert, quantize and verify models; fetch data sets"),
+        "rigs": ("rigs.add", "list what dyno has running on other machines, and stop it"),
         "doctor": ("doctor.add", "describe this machine; find the load up to which dyno's timings hold"),
         "completion": ("completion.add", "print a completion script for bash, zsh or fish"),
     },

@@ -3,16 +3,19 @@
 import argparse
 import fnmatch
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from dyno import secrets
+from dyno import files, secrets
 from dyno.cli import exit_codes, flags, preparing, settings
 from dyno.cli.vocabulary import WORDS, in_flags, in_keys
-from dyno.errors import UsageError
+from dyno.errors import RigError, UsageError
+from dyno.facts.elsewhere import ssh_problem
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, RigWanted, Study
 from dyno.facts.summary import Result
@@ -22,6 +25,9 @@ from dyno.numbers import many
 from dyno.option import Option
 from dyno.store.study import StudyFolder, failure_of
 from dyno.study.order import OWN_START_S, START_S, TOKEN_S, TrialGroup, left_s, sessions, trial_s
+
+if TYPE_CHECKING:
+    from dyno.conduct.held import FarMachine
 
 Headers = Callable[[PlannedTrial], dict[str, str]]
 Show = Callable[[StudyFolder, list[PlannedTrial], dict[str, Result]], None]
@@ -40,8 +46,11 @@ def add(p: argparse.ArgumentParser) -> None:
                    help="refuse a study whose models, data sets or engines are missing")  # fmt: skip
     flags.number(p, int, Option("--limit", "N", "run at most N trials (default: all)", least=1))
     p.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="set a variable of the study")
-    p.add_argument("--rig", metavar="NAME", help="name of this machine among the study's rigs (default: detected)")
+    p.add_argument("--rig", metavar="NAME",
+                   help="run only this rig's trials (default: this machine's, and all rigs elsewhere)")  # fmt: skip
     p.add_argument("--any-rig", action="store_true", help="run on a machine that the study was not written for")
+    p.add_argument("--ssh", action="append", default=[], metavar="RIG=HOST",
+                   help="run a rig's trials on that machine, as the key ssh does; repeatable")  # fmt: skip
     p.add_argument("--extend", action="store_true", help="if the file has changed: continue in the same folder")
     p.add_argument("--new", action="store_true", help="if the file has changed: start a new folder")
     settings.add_runs(p)
@@ -87,30 +96,75 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--prepare-only and --no-prepare exclude each other. Give one of them.")
     if options.new and options.extend:
         raise UsageError("--new and --extend exclude each other. Give one of them.")
-    study, text = study_plan.read(study_path(options.study), given_variables(options.set))
+    study, text, ordered = _read(options)
     study = _proxied(study)
     machine = rig.look()
     if options.dry_run:
         name = study_plan.choose_rig(study, machine, options.rig, anyway=True) if options.rig else None
-        return preview(study, _wanted(study, name, options), machine, options.runs, in_keys)
-    name = study_plan.choose_rig(study, machine, options.rig, options.any_rig)
-    wanted = _wanted(study, name, options)
+        return preview(study, _wanted(study, name and [name], options), machine, options.runs, in_keys)
+    names = study_plan.choose_rigs(study, machine, options.rig, options.any_rig)
+    wanted = _wanted(study, names, options)
+    _check_elsewhere(study, wanted)
+    here = [p for p in wanted if not _elsewhere(study, p)]
     if options.prepare_only:
-        lines = preparing.for_study([p.trial for p in wanted], options)
+        lines = preparing.for_study([p.trial for p in here], options)
         print(*(lines or ["Nothing is missing."]), sep="\n")
         return exit_codes.DONE
     folder = study_plan.folder_for(options.runs, study, options.new, options.extend)
     with folder.held():
         done = folder.done()
-        left = [p.trial for p in wanted if p.place.id not in done]
+        left = [p.trial for p in here if p.place.id not in done]
         if left and not options.no_prepare:
             preparing.for_study(left, options)
-        here = study.rigs[name] if name and left else RigWanted()
-        with prepared(here, say):
-            machine = rig.look() if here.before else machine
-            if differs := here.host and unmet(here.host, machine):
+        local = study.rigs[here[0].place.rig] if left and here[0].place.rig else RigWanted()
+        with prepared(local, say):
+            machine = rig.look() if local.before else machine
+            if differs := local.host and unmet(local.host, machine):
                 say(f"{differs} `dyno doctor --for {options.study}` prints the commands that set it.")
+            if ordered:  # the dyno that sent it shows the results
+                stopped, _ = _measure(study, text, folder, wanted, machine, options, _headers)
+                return exit_codes.INTERRUPTED if stopped else exit_codes.DONE
             return conduct(study, text, folder, wanted, machine, options)
+
+
+def _read(options: argparse.Namespace) -> tuple[Study, str, bool]:
+    """Read the study, its text, and whether another dyno ordered it on stdin, with the keys that it needs."""
+    from dyno.conduct import study_plan
+
+    if options.study == "-":
+        from dyno.conduct.elsewhere import Order
+
+        try:
+            order = msgspec.json.decode(files.taken(sys.stdin.buffer, files.FACTS, "stdin"), type=Order)
+        except (OSError, msgspec.MsgspecError) as e:
+            raise UsageError(f"`dyno run -` reads what another dyno sends (docs/rigs.md), but got: {e}.") from None
+        os.environ.update(order.environ)
+        secrets.learn(secrets.values(os.environ))
+        return order.study, order.text, True
+    study, text = study_plan.read(study_path(options.study), given_variables(options.set))
+    given = flags.pairs(options.ssh, "--ssh")
+    for name, host in given.items():
+        if name not in study.rigs:
+            raise UsageError(
+                f"--ssh {name}=…: the study has no such rig. There are: {', '.join(study.rigs) or 'none'}."
+            )
+        if why := ssh_problem(host):
+            raise UsageError(f"--ssh {name}={host}: {why}")
+    return study_plan.placed(study, given), text, False
+
+
+def _check_elsewhere(study: Study, wanted: list[PlannedTrial]) -> None:
+    """Refuse what can't be measured from here: an offline run has no client."""
+    for p in wanted:
+        if p.place.rig and p.trial.offline and study.rigs[p.place.rig].client == "here":
+            raise UsageError(
+                f'[rigs.{p.place.rig}] client = "here" is for serving; {p.place.label} is an offline benchmark, in the '
+                'engine\'s own process. Use client = "rig".'
+            )
+
+
+def _elsewhere(study: Study, planned: PlannedTrial) -> bool:
+    return planned.place.rig is not None and study.rigs[planned.place.rig].elsewhere
 
 
 def conduct(
@@ -124,29 +178,53 @@ def conduct(
     show: Show | None = None,
 ) -> int:
     """Run what is left of a study and print the results. `show`: prints them instead of the study's table."""
+    stopped, ran = _measure(study, text, folder, wanted, machine, options, headers or _headers)
+    problems = [] if stopped else _conduct_elsewhere(study, text, folder, wanted, options, headers or _headers)
+    stopped = stopped or None in problems
+    results = {p.place.id: run.result() for p in wanted if (run := folder.run(p.place)).whole}
+    (show or _show)(folder, wanted, results)
+    code = _conclude(folder, wanted, results, stopped, ran, options)
+    for problem in filter(None, problems):
+        print(f"dyno: {problem}", file=sys.stderr)
+        code = exit_codes.FAILED
+    return code
+
+
+def _measure(
+    study: Study,
+    text: str,
+    folder: StudyFolder,
+    wanted: list[PlannedTrial],
+    machine: Rig,
+    options: argparse.Namespace,
+    headers: Headers,
+) -> tuple[bool, bool]:
+    """Run what is left on this machine. Return whether it was interrupted, and whether anything is left anywhere."""
     from dyno.cli.progress import StudyView
     from dyno.conduct import study_plan
     from dyno.conduct.study import Conductor
 
-    headers, done = headers or _headers, folder.done()
+    done = folder.done()
     before = sum(p.place.id in done for p in wanted)
-    ids = {p.place.id for p in wanted} - done
+    here = [p for p in wanted if not _elsewhere(study, p)]
+    ids = {p.place.id for p in here} - done
     left = [p for session in sessions(study, ids) for p in session.trials][: options.limit]
     if wrong := study_plan.problems(study_plan.plans(study, left, machine, dry=False)):
         raise UsageError("\n".join(["The study has problems; nothing was started:", *wrong]))
-    for planned in left:
+    for planned in (p for p in wanted if p.place.id not in done):
         headers(planned)  # a missing key is an error before anything starts
     settings.check_files(planned.trial.target for planned in left)
-    if left and not options.any_rig and (changes := study_plan.moved(folder, wanted, machine)):
+    if left and not options.any_rig and (changes := study_plan.moved(folder, here, machine)):
         anyway = "--any-rig continues anyway, " if options.settings == "keys" else ""  # a study file's flag
         raise UsageError(
             f"{folder.path} was started on another machine, or this machine has changed: {' '.join(changes)} "
             f"The trials would not be comparable. {anyway}--runs DIR starts elsewhere."
         )
     folder.write(*study_plan.public(study, text))
-    if before and left:
+    ran = before < len(wanted)
+    if before and ran:
         print(f"{before} of {len(wanted)} trials are done; resuming in {folder.path}.", file=sys.stderr)
-    elif left and folder.path.name != study.name and not options.limit:
+    elif ran and folder.path.name != study.name and not options.limit:
         earlier = folder.path.with_name(study.name)
         print(f"{earlier} keeps its results; the new ones go to {folder.path}.", file=sys.stderr)
     stop = Stop()
@@ -157,9 +235,82 @@ def conduct(
         stop.requested = True
     finally:
         view.close()
-    results = {p.place.id: run.result() for p in wanted if (run := folder.run(p.place)).whole}
-    (show or _show)(folder, wanted, results)
-    return _conclude(folder, wanted, results, stop.requested, bool(left), options)
+    return stop.requested, ran
+
+
+def _conduct_elsewhere(
+    study: Study,
+    text: str,
+    folder: StudyFolder,
+    wanted: list[PlannedTrial],
+    options: argparse.Namespace,
+    headers: Headers,
+) -> list[str | None]:
+    """Run the trials of rigs that are elsewhere, one rig after the other. Return what went wrong; None: Ctrl-C."""
+    from dyno.conduct.elsewhere import Elsewhere
+    from dyno.conduct.held import FarMachine
+    from dyno.conduct.signals import interrupt, lent
+
+    problems: list[str | None] = []
+    for name in dict.fromkeys(p.place.rig for p in wanted if _elsewhere(study, p)):
+        assert name is not None
+        mine, stop = [p for p in wanted if p.place.rig == name], Stop()
+
+        def say(text: str, name: str = name) -> None:
+            print(f"[{name}] {text}", file=sys.stderr, flush=True)
+
+        def measure(far: FarMachine, name: str = name, stop: Stop = stop) -> None:
+            _from_here(study, folder, wanted, options, headers, stop, {name: far})
+
+        try:
+            with lent((signal.SIGTERM, signal.SIGHUP), interrupt):
+                far = Elsewhere(study, text, folder, name, say)
+                if study.rigs[name].client == "rig":
+                    far.conduct(mine, _words_there(options))
+                elif {p.place.id for p in mine} - folder.done():
+                    far.from_here(mine, measure)
+        except RigError as e:
+            problems.append(str(e))
+        except KeyboardInterrupt:
+            stop.requested = True
+        if stop.requested:
+            return [*problems, None]
+    return problems
+
+
+def _words_there(options: argparse.Namespace) -> list[str]:
+    """Flags that dyno on the rig gets, too."""
+    words = [f"--{name.replace('_', '-')}" for name in ("any_rig", "no_prepare", "keep_raw") if getattr(options, name)]
+    words += ["--limit", str(options.limit)] if options.limit else []
+    return words + [word for pattern in options.only for word in ("--only", pattern)]
+
+
+def _from_here(
+    study: Study,
+    folder: StudyFolder,
+    wanted: list[PlannedTrial],
+    options: argparse.Namespace,
+    headers: Headers,
+    stop: Stop,
+    far: "dict[str, FarMachine]",
+) -> None:
+    """Run trials whose engines are on another machine, with the load from here."""
+    from dyno.cli.progress import StudyView
+    from dyno.conduct.study import Conductor
+
+    def with_address(planned: PlannedTrial) -> dict[str, str]:
+        """Keys of the engine, and of the address by which its machine publishes it."""
+        published = far[planned.place.rig or ""].published
+        return {**headers(planned), **(published.headers if published else {})}
+
+    done = folder.done()
+    ids = {p.place.id for p in wanted if p.place.rig in far} - done
+    left = [p for session in sessions(study, ids) for p in session.trials][: options.limit]
+    view = StudyView(study.name, left, sum(p.place.id in done for p in wanted), live=not options.plain)
+    try:
+        Conductor(study, folder, with_address, view, stop, options.keep_raw, far).conduct(left)
+    finally:
+        view.close()
 
 
 def _show(_: StudyFolder, wanted: list[PlannedTrial], done: dict[str, Result]) -> None:
@@ -204,10 +355,10 @@ def _conclude(
 def given_variables(words: list[str]) -> dict[str, str]:
     """Read variables from the command line. A relative path there starts in the working folder."""
     given = flags.pairs(words, "--set")
-    return {k: _from_here(v) for k, v in given.items()}
+    return {k: _absolute(v) for k, v in given.items()}
 
 
-def _from_here(value: str) -> str:
+def _absolute(value: str) -> str:
     scheme, colon, path = ("file", ":", value[5:]) if value.startswith("file:") else ("", "", value)
     return f"{scheme}{colon}{Path(path).absolute()}" if path.startswith(("./", "../")) else value
 
@@ -226,8 +377,9 @@ def study_path(name: str) -> Path:
     raise UsageError(f"There is no file {name} and no shipped study of that name. Shipped studies: {names}.")
 
 
-def _wanted(study: Study, rig: str | None, options: argparse.Namespace) -> list[PlannedTrial]:
-    trials = [p for p in study.trials if rig is None or p.place.rig == rig]
+def _wanted(study: Study, rigs: Sequence[str] | None, options: argparse.Namespace) -> list[PlannedTrial]:
+    """Return the chosen trials of these rigs; None: of all."""
+    trials = [p for p in study.trials if rigs is None or p.place.rig in rigs]
     if options.only:
         trials = [p for p in trials if any(_matches(p.place.label, pattern) for pattern in options.only)]
         if not trials:
@@ -256,6 +408,8 @@ def _proxied(study: Study) -> Study:
     """Give its running servers the proxies that the environment names."""
 
     def through(planned: PlannedTrial) -> PlannedTrial:
+        if _elsewhere(study, planned):  # that machine's environment names its own
+            return planned
         target, _ = settings.proxied(planned.trial.target)
         return msgspec.structs.replace(planned, trial=msgspec.structs.replace(planned.trial, target=target))
 
@@ -271,6 +425,7 @@ def preview(
     """Print the trials in their order, the commands, and how long it may take."""
     from dyno.cli.progress import clock
     from dyno.conduct import study_plan
+    from dyno.rigs import dstack
 
     groups = sessions(study, {p.place.id for p in wanted})
     print(f"# {study.name}: {many(len(wanted), 'trial')}, {many(len(groups), 'session')} with an engine")
@@ -282,6 +437,9 @@ def preview(
             print(f"   {where}{p.place.label}{repeat}: {_asked(p)}, ~{clock(trial_s(p.trial))}")
     print("\n# The commands")
     for rig in dict.fromkeys(p.place.rig for p in wanted if p.place.rig):
+        if study.rigs[rig].dstack:
+            configs = dstack.configurations(dstack.run_name(rig, "dry-run"), study.rigs[rig])
+            print(f"\n# {rig}: submitted to dstack", dstack.as_yaml(configs), sep="\n", end="")
         for when, commands in (("before", study.rigs[rig].before), ("after", study.rigs[rig].after)):
             if commands:
                 print(f"\n# {rig}: {when} the study", *map(secrets.public_command, commands), sep="\n")

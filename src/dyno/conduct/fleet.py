@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.lifecycle import Below, Changed, Life, Say, around, describe, look_at, silent, start, verify
+from dyno.conduct.lifecycle import Below, Changed, Life, Say, around, describe, look_at, room, silent, start, verify
 from dyno.conduct.start_watch import StartWatch
 from dyno.conduct.tuning import provide
 from dyno.engines import port
@@ -18,12 +18,14 @@ from dyno.engines.engine import Engine
 from dyno.engines.launch import public_spec
 from dyno.errors import EngineError, TargetError
 from dyno.facts.engine import Preparation
+from dyno.facts.model import ModelShape
+from dyno.facts.rig import Rig
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Request
 from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.numbers import duration, number
-from dyno.probe import server
+from dyno.probe import rig, server
 
 _LOOK_S = 0.1  # so soon a death is reported
 _ANSWER_S = 86_400.0  # a first request may compile or tune for hours; the watch ends it
@@ -45,6 +47,22 @@ class Fleet(Life):
         capacity = ", ".join(filter(None, (self.capacity(), cache))) or "no details reported"
         version = f" {f.version}" if f.version and f.version != self.plan.kind.name else ""
         return f"Ready after {took}: {self.plan.kind.title}{version}, {capacity}"
+
+    @property
+    def client_core(self) -> int | None:
+        """The core that the engine leaves to the wire."""
+        return room(self.plan).client_core
+
+    def machine(self, urls: list[str]) -> Rig:
+        """Look at the machine that it runs on."""
+        return self.plan.seen(rig.look(urls))
+
+    def shape(self) -> ModelShape | None:
+        return self.plan.shape()
+
+    def round_trip_ns(self) -> int | None:
+        """None: there is no network between the engine and dyno."""
+        return None
 
     def check_ports(self) -> None:
         """Another program may have taken the port of a copy that died, and would be sent the key."""

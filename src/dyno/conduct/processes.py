@@ -5,6 +5,7 @@ import heapq
 import math
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
+from pathlib import Path
 
 from dyno.conduct import on_ray
 from dyno.conduct.session import Session
@@ -18,7 +19,6 @@ from dyno.load.protocols import WireProtocol
 from dyno.load.wire import Traffic
 from dyno.measure import clocks
 from dyno.probe import peaks, rig
-from dyno.store.run import Run
 from dyno.units import seconds
 
 STREAM_CHUNKS_PER_S = 100.0  # of a fast engine: a token each 10 ms, as in `dyno doctor`
@@ -27,11 +27,13 @@ _LOST = "a process of dyno's client ended before the response was complete"
 
 
 def needed(spec: ClientSpec, plan: Plan, output_tokens: float) -> int:
-    """Return how many processes share the load: each has a request to send, and a slot for it.
+    """Return how many processes share the load. `output_tokens`: of a request, on average."""
+    return busy(_enough(spec, plan, output_tokens) if spec.procs == "auto" else spec.procs, plan)
 
-    `output_tokens`: of a request, on average."""
-    wanted = _enough(spec, plan, output_tokens) if spec.procs == "auto" else spec.procs
-    return min(wanted, plan.count, plan.in_flight_max or wanted)
+
+def busy(count: int, plan: Plan) -> int:
+    """Return how many of the processes have a request to send, and a slot for it."""
+    return min(count, plan.count, plan.in_flight_max or count)
 
 
 def _enough(spec: ClientSpec, plan: Plan, output_tokens: float) -> int:
@@ -46,11 +48,11 @@ def _enough(spec: ClientSpec, plan: Plan, output_tokens: float) -> int:
 
 
 def drive(
-    run: Run, session: Session, load: Traffic, spec: ClientSpec, count: int, keys: Sequence[bytes]
+    session: Session, load: Traffic, spools: Sequence[Path], keys: Sequence[bytes], spec: ClientSpec | None = None
 ) -> ClientFacts:
-    """Put the load on by `count` processes, here or on Ray's nodes. What they measured is in the run's spools."""
-    tasks = slices.cut(load, [run.spool(k) for k in range(count)], keys)
-    if spec.on == "ray":
+    """Put the load on by a process for each spool, here or on Ray's nodes (by `spec`)."""
+    tasks, count = slices.cut(load, spools, keys), len(spools)
+    if spec is not None and spec.on == "ray":
         with on_ray.placed(spec, list(tasks)) as nodes:
             session.watcher.phase("Measuring")
             return slices.drive(nodes, session.watcher.progress, session.stop, on_ray.HEAD_START_NS)
@@ -62,23 +64,24 @@ def drive(
 
 
 def records(
-    run: Run, count: int, client: ClientFacts | None, lengths: Sequence[Lengths], protocol: WireProtocol
+    spools: Sequence[Path], lengths: Sequence[Lengths], protocol: WireProtocol, client: ClientFacts | None = None
 ) -> Iterator[Record]:
     """Yield the records of all processes in the order in which they ended, numbered as in the whole load."""
-    slices_ = [_of_process(run, k, client, lengths, protocol, count) for k in range(count) if run.spool(k).exists()]
-    yield from heapq.merge(*slices_, key=attrgetter("end_ns"))
+    each = [_of_process(spools, k, lengths, protocol, client) for k, spool in enumerate(spools) if spool.exists()]
+    yield from heapq.merge(*each, key=attrgetter("end_ns"))
 
 
 def _of_process(
-    run: Run, k: int, client: ClientFacts | None, lengths: Sequence[Lengths], protocol: WireProtocol, count: int
+    spools: Sequence[Path], k: int, lengths: Sequence[Lengths], protocol: WireProtocol, client: ClientFacts | None
 ) -> Iterator[Record]:
+    count = len(spools)
     own = slices.of_slice(lengths, k, count, len(lengths))
     facts = client.processes[k] if client and client.processes else client
     zero_ns, unasked = (client.start_ns, facts.unasked) if client and facts else (None, ())
     clock = facts.clock if facts else None
     if clock and zero_ns is not None:
         zero_ns += clock.before.ahead_ns
-    decoded = decode.records(run.spool(k), own, protocol, zero_ns, unasked)
+    decoded = decode.records(spools[k], own, protocol, zero_ns, unasked)
     for record in clocks.align(decoded, clock, zero_ns or 0) if clock else decoded:
         record.index = record.index * count + k
         if facts and facts.outcome == "lost" and record.error == "interrupted":

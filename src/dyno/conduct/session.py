@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dyno.conduct.fleet import Fleet
-from dyno.conduct.lifecycle import room
+from dyno.conduct.held import HeldFleet
 from dyno.engines.kinds import kind_of
 from dyno.errors import TargetError
 from dyno.facts.target import TargetFacts, TargetSpec
@@ -61,17 +61,21 @@ class Session(msgspec.Struct, frozen=True):
     headers: dict[str, str]  # sent with each request; their values reach no file
     watcher: Watcher = msgspec.field(default_factory=Watcher)
     stop: Stop = msgspec.field(default_factory=Stop)
-    fleet: Fleet | None = None  # None: dyno hasn't started the server
+    fleet: Fleet | HeldFleet | None = None  # None: dyno hasn't started the server
     tested: bool = False  # it has completed a test request
 
     @property
     def core(self) -> int | None:
         """The core that the engine leaves to the wire."""
-        return room(self.fleet.plan).client_core if self.fleet else None
+        return self.fleet.client_core if self.fleet else None
 
     def cpu_s(self) -> float | None:
         """CPU seconds of the engine so far. None: not dyno's own process."""
         return self.fleet.cpu_s() if self.fleet else None
+
+    def round_trip_ns(self) -> int | None:
+        """Time that a byte takes to an engine on another machine and back. None: it is on this one, or unknown."""
+        return self.fleet.round_trip_ns() if self.fleet else None
 
     def test(self, trial: TrialSpec) -> int:
         """Send one test request to each copy of the server, and return how many were sent: 0 if they are turned off.
@@ -106,7 +110,7 @@ class Session(msgspec.Struct, frozen=True):
 
     def empty_cache(self, spec: TargetSpec) -> bool:
         """Empty the prefix caches of all copies of the server; False where one can't."""
-        name = self.fleet.plan.kind.name if self.fleet else self.target.kind
+        name = self.fleet.facts.kind if self.fleet else self.target.kind
         if name is None:
             return False
         done = True

@@ -10,7 +10,8 @@ import os
 import shutil
 import signal
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from dyno import secrets
 from dyno.conduct import on_ray, quality, weights
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import Fleet, running
+from dyno.conduct.held import FarMachine, HeldFleet, held
 from dyno.conduct.lifecycle import scrub_all
 from dyno.conduct.offline import engine_plan, same_engine
 from dyno.conduct.offline import finish as finish_offline
@@ -33,6 +35,7 @@ from dyno.conduct.worker import Worker, working
 from dyno.engines.kinds import kind_of
 from dyno.engines.log import excerpt
 from dyno.errors import DynoError, EngineError, NotSummedUp, StudyStopped, TargetError, UsageError, WorkloadError
+from dyno.facts.engine import EngineSpec
 from dyno.facts.recipe import ModelOrigin
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, StopRule, Study
@@ -78,8 +81,10 @@ class Conductor:
         watcher: StudyWatcher | None = None,
         stop: Stop | None = None,
         keep_raw: bool = False,
+        far: Mapping[str, FarMachine] | None = None,
     ) -> None:
-        self.study, self.folder, self.headers = study, folder, headers
+        """`far`: machines by rig, on which engines run while the load comes from here."""
+        self.study, self.folder, self.headers, self.far = study, folder, headers, far or {}
         self.watcher, self.stop, self.keep_raw = watcher or StudyWatcher(), stop or Stop(), keep_raw
         secrets.learn(secrets.values(os.environ))
         secrets.learn(secret for p in study.trials for secret in hidden(p.trial, {}))  # headers: when they are used
@@ -126,10 +131,7 @@ class Conductor:
             if first.trial.offline:
                 self._offline(queue, start, machine)
                 return
-            plan = EnginePlan(spec, machine, image=self._pin(first))
-            with running(
-                plan, start, headers, self.watcher.phase, Run(start).write_engine, self.watcher.below
-            ) as fleet:
+            with self._running(first, spec, start, headers, machine) as fleet:
                 self._pin(first, fleet.facts.image)
                 self._check_version(first, fleet.facts.version)
                 self._check_models(first, fleet.facts.models)
@@ -145,6 +147,16 @@ class Conductor:
                 return
             while queue:
                 self._failed(queue.popleft(), str(e))
+
+    def _running(
+        self, first: PlannedTrial, spec: EngineSpec, start: Path, headers: dict[str, str], machine: Rig
+    ) -> AbstractContextManager[Fleet | HeldFleet]:
+        """Start the engine on this machine, or hold it on the rig that the load reaches from here."""
+        phase, below = self.watcher.phase, self.watcher.below
+        if far := self.far.get(first.place.rig or ""):
+            return held(far, far.order(spec, headers), start, phase, below)
+        plan = EnginePlan(spec, machine, image=self._pin(first))
+        return running(plan, start, headers, phase, Run(start).write_engine, below)
 
     def _offline(self, queue: deque[PlannedTrial], start: Path, machine: Rig) -> None:
         """Run those trials of the queue that can share one loaded engine."""
@@ -260,7 +272,9 @@ class Conductor:
         if self.study.on_failure == "stop":
             raise StudyStopped(f"{planned.place.label} failed, so the study stops: {why}")
 
-    def _on_fleet(self, fleet: Fleet, start: Path, ready: dict[str, int], planned: PlannedTrial) -> Outcome | None:
+    def _on_fleet(
+        self, fleet: Fleet | HeldFleet, start: Path, ready: dict[str, int], planned: PlannedTrial
+    ) -> Outcome | None:
         """Measure on an engine that dyno has started. `ready`: sizes of its logs when it came up."""
         session = Session(fleet.target, self.headers(planned), self.watcher, self.stop, fleet)
         session.wait_idle(fleet.aim(planned.trial).target)
@@ -275,7 +289,7 @@ class Conductor:
                 prepared = prepare(planned.trial, session, place=planned.place)
                 measure(run, session, prepared)
         finally:
-            _copy_logs(start, run, ready, before, fleet)
+            _copy_logs(start, run, ready, before)
         if (died := fleet.death()) is not None:
             run.write_engine(msgspec.structs.replace(fleet.facts, died=died))
             return None
@@ -390,11 +404,11 @@ def _sizes(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_size for path in folder.glob("engine*.log")}
 
 
-def _copy_logs(start: Path, run: Run, ready: dict[str, int], before: dict[str, int], fleet: Fleet) -> None:
+def _copy_logs(start: Path, run: Run, ready: dict[str, int], before: dict[str, int]) -> None:
     """Copy what the engine logged when it came up and during this trial: its folder is whole by itself."""
     for name, size in before.items():
         text = excerpt(start / name, end=ready.get(name, 0)) + excerpt(start / name, size)
-        write(run.path / name, fleet.plan.clean(text).encode())
+        write(run.path / name, secrets.public_text(text).encode())
 
 
 # ---- saturation: throughput no longer grows with load, and latency does ----

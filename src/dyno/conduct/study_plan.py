@@ -17,6 +17,7 @@ from dyno.conduct.prepare import hidden, longest
 from dyno.conduct.prepare import public as public_trial
 from dyno.engines.kinds import KINDS, kind_of
 from dyno.errors import EngineError, StoreError, UsageError
+from dyno.facts.elsewhere import SshSpec
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.study import Place, PlannedTrial, RigWanted, Study
 from dyno.facts.trial import TrialSpec
@@ -101,6 +102,22 @@ def choose_rig(study: Study, machine: Rig, asked: str | None, anyway: bool) -> s
     raise UsageError(
         f"This study is for {wanted}, but this machine has {here}. --any-rig runs it anyway, --dry-run shows it."
     )
+
+
+def choose_rigs(study: Study, machine: Rig, asked: str | None, anyway: bool) -> list[str] | None:
+    """Return the rigs whose trials run now: this machine's, and those elsewhere. None: the study names none."""
+    far = [name for name, wanted in study.rigs.items() if wanted.elsewhere and asked in (None, name)]
+    near = {name: wanted for name, wanted in study.rigs.items() if not wanted.elsewhere}
+    if asked in far or (far and not near):
+        return far
+    here = choose_rig(msgspec.structs.replace(study, rigs=near), machine, asked, anyway)
+    return [here, *far] if here else None
+
+
+def placed(study: Study, hosts: dict[str, str]) -> Study:
+    """Return the study with these rigs on other machines: NAME → user@host."""
+    far = {n: msgspec.structs.replace(study.rigs[n], ssh=SshSpec(host), dstack=None) for n, host in hosts.items()}
+    return msgspec.structs.replace(study, rigs={**study.rigs, **far})
 
 
 def assumed(wanted: RigWanted, machine: Rig) -> Rig:

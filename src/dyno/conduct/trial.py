@@ -20,6 +20,7 @@ from dyno.checks.evidence import Evidence
 from dyno.conduct import correctness, on_ray, processes
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
+from dyno.conduct.held import HeldFleet
 from dyno.conduct.prepare import Prepared, hidden, longest, make_prompts, prepare, public, traffic, warmup
 from dyno.conduct.session import Session, Watcher, attach, others_s
 from dyno.conduct.signals import lent
@@ -36,7 +37,6 @@ from dyno.facts.telemetry import SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Request
 from dyno.http import Url
-from dyno.load import decode
 from dyno.load.progress import Stop
 from dyno.load.protocols import PROTOCOLS
 from dyno.load.spool import Spool, responses
@@ -135,15 +135,19 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
     # While the load runs, Ctrl-C asks it to stop: what was measured is kept.
     with lent((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), stop.request), contextlib.ExitStack() as last:
         # Before the warm-up: it takes a moment to start.
-        sampling = Sampler(_sampled(run, trial, session.headers))
+        sampling = Sampler(_sampled(run, trial, session))
         last.callback(sampling.end)
         if work.warmups:
             watcher.phase(f"Warming up with {len(work.warmups)} requests")
-            with contextlib.closing(Spool(run.warmup_path, keys)) as spool:
-                first = warmup(trial, session, work.warmups)
-                Wire(first, spool, watch=watcher.progress, stop=stop, core=session.core).drive()
+            first = warmup(trial, session, work.warmups)
+            spools = run.spools_of(processes.busy(count, first.plan), warmup=True)
+            if len(spools) == 1:
+                with contextlib.closing(Spool(run.warmup_path, keys)) as spool:
+                    Wire(first, spool, watch=watcher.progress, stop=stop, core=session.core).drive()
+            else:
+                processes.drive(session, first, spools, keys)  # also before a load from elsewhere
             watcher.over()
-            _check_warmup(run, trial, work.warmups, stop)
+            _check_warmup(spools, trial, work.warmups, stop)
         if trial.reset_cache and session.target.prefix_caching is not False:
             # After the warm-up: what it left in the cache must not help a measured request.
             emptied = session.empty_cache(trial.target)
@@ -154,16 +158,20 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         last.callback(sampling.end)
         sampling.begin()
         watcher.sampling(sampling)
+        trip = session.round_trip_ns()
         before = others_s(session.cpu_s)
         if here and count == 1:
             with contextlib.closing(Spool(run.spool_path, keys)) as spool:
                 client = Wire(load, spool, watch=watcher.progress, stop=stop, core=session.core).drive()
         else:
-            client = processes.drive(run, session, load, trial.client, count, keys)
+            client = processes.drive(session, load, run.spools_of(count), keys, trial.client)
         after = others_s(session.cpu_s)
         if here and before is not None and after is not None and client.duration_ns:
             others = max(after - before, 0.0) / seconds(client.duration_ns)
             client = msgspec.structs.replace(client, others_cpu=others)
+        if trip is not None:
+            trips = [trip, *filter(None, [session.round_trip_ns()])]
+            client = msgspec.structs.replace(client, round_trips_ns=trips)
         run.write_client(client)
     if trial.correctness_check and client.outcome == "complete":
         correctness.ask_after(run, session, trial)
@@ -184,17 +192,17 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
         repeated_prompts=work.repeated,
         sent_before=prepared.sent_before,
         test_requests=prepared.test_requests,
-        rig=fleet.plan.seen(rig.look(trial.target.urls)) if fleet else rig.look(trial.target.urls),
+        rig=fleet.machine(trial.target.urls) if fleet else rig.look(trial.target.urls),
         place=prepared.place,
-        model=fleet.plan.shape() if fleet else None,
+        model=fleet.shape() if fleet else None,
         peaks=fleet.peaks if fleet else None,
         dataset=prepared.prompts.file,
     )
 
 
-def _sampled(run: Run, trial: TrialSpec, headers: dict[str, str]) -> SamplerSpec:
-    local = any(Url(url).local for url in trial.target.urls)
-    return SamplerSpec(str(run.telemetry_path), trial.target.urls, headers, trial.target, accelerators=local)
+def _sampled(run: Run, trial: TrialSpec, session: Session) -> SamplerSpec:
+    local = any(Url(url).local for url in trial.target.urls) and not isinstance(session.fleet, HeldFleet)
+    return SamplerSpec(str(run.telemetry_path), trial.target.urls, session.headers, trial.target, accelerators=local)
 
 
 def finish(
@@ -272,6 +280,7 @@ def _finish(
             roofline=shares,
             remarks=log_remarks(run),
             correctness=run.correctness(),
+            round_trips_ns=client.round_trips_ns,
         )
     )
     result = Result(summary, findings, verdict(findings), sampled, roofline=shares)
@@ -325,7 +334,7 @@ def _records(
     lengths = run.lengths()
     if not lengths:
         raise StoreError(f"{run.requests_path} is empty: without it, {run.spool_path.name} can't be decoded.")
-    for record in processes.records(run, manifest.processes, client, lengths, protocol):
+    for record in processes.records(run.spools_of(manifest.processes), lengths, protocol, client):
         settling.settle(record)
         if wordless:
             record.text, record.error_detail = "", ""
@@ -334,12 +343,13 @@ def _records(
         yield cleaned(record)
 
 
-def _check_warmup(run: Run, trial: TrialSpec, requests: Sequence[Request], stop: Stop) -> None:
+def _check_warmup(spools: list[Path], trial: TrialSpec, requests: Sequence[Request], stop: Stop) -> None:
     """Raise TargetError if no warm-up request got through: no other will, and now is better than after a thousand
     failures."""
     protocol = PROTOCOLS[trial.target.backend]
-    errors = [(r.error, r.error_detail) for r in map(cleaned, decode.records(run.warmup_path, requests, protocol))]
-    run.warmup_path.unlink()
+    errors = [(r.error, r.error_detail) for r in map(cleaned, processes.records(spools, requests, protocol))]
+    for spool in spools:
+        spool.unlink(missing_ok=True)
     if all(error for error, _ in errors) and not stop.requested:
         kind, detail = errors[0]
         raise TargetError(

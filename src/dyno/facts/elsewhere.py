@@ -36,6 +36,7 @@ class DstackSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpu: Annotated[
         str | None, Option(help="accelerators in dstack's words: MI300X:8, 24GB.. (default: the rig's accelerators)")
     ] = None
+    cpu: Annotated[str | None, Option(help="processor cores, such as 32.. or arm:64.. (default: dstack's)")] = None
     memory: Annotated[str | None, Option(help="main memory, such as 512GB.. (default: dstack's)")] = None
     disk: Annotated[str | None, Option(help="disk, such as 2TB.. (default: dstack's)")] = None
     shm_size: Annotated[str | None, Option(help="shared memory, such as 64GB (default: dstack's)")] = None
@@ -52,6 +53,17 @@ class DstackSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     service_port: Annotated[
         int, Option("", None, "the engine's port, published as a service with client = 'here'", least=1, most=65535)
     ] = 8000
+
+
+class RigPython(msgspec.Struct, frozen=True):
+    """The Python that dyno uses on another machine, and what that machine is."""
+
+    python: str  # path
+    version: tuple[int, int]
+    tag: str  # cpython-311
+    system: str  # Linux
+    machine: str  # x86_64
+    libc: tuple[str, str]  # glibc, 2.36
 
 
 class RigEntry(msgspec.Struct, frozen=True, kw_only=True):

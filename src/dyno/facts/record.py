@@ -63,6 +63,8 @@ class ClientFacts(msgspec.Struct, frozen=True):
     waited_s: float | None = None  # the wire was ready to run and had no core; None: this system doesn't count it
     others_cpu: float | None = None  # cores kept busy by others than dyno and its engine, on average; None: not known
 
+    round_trips_ns: list[int] = []  # over the network to an engine on another machine: before the load, after it
+
     # Requests on connections on which the server sent more than requested: the owner of these answers is unknown.
     unasked: list[int] = []
     # Where several share the load: each one's own, with its slice's numbers of requests. Empty: there is one.

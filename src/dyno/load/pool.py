@@ -208,7 +208,7 @@ def _allow_open_files(plan: Plan) -> None:
         if plan.due_ns is None or plan.in_flight_max is not None:
             raise UsageError(
                 f"{streams} connections at once need {need} open files; the system allows {hard}. "
-                "Set --max-concurrency lower, or raise the limit (ulimit -Hn)."
+                "Share them among processes (--procs), set --max-concurrency lower, or raise the limit (ulimit -Hn)."
             )
         need = hard  # an open loop rarely has all its requests in flight
     resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))

@@ -27,10 +27,10 @@ from dyno.load.progress import RECENT, Progress, Stop
 from dyno.load.spool import SENT, Spool, frames
 from dyno.load.wire import Traffic, Wire
 from dyno.transport import Transport
-from dyno.units import NS_PER_S
+from dyno.units import NS_PER_S, ns
 
 _REPORT_NS = NS_PER_S // 5
-_STOPPED_S = 5.0  # after its input has ended; then it is killed
+_STOPPED_S = 5.0  # after it was asked to stop; then it is killed
 _SPIN_NS = 200_000  # sleeping is as exact as this
 
 
@@ -166,7 +166,7 @@ class SliceProcess:
         self.progress = Progress(0)
         self.facts: ClientFacts | None = None
         self._rest = b""
-        self._start_ns = 0
+        self._start_ns = self._stop_ns = 0
         # A session of its own: Ctrl-C is dyno's. -P: a folder named dyno where dyno runs is not this package.
         self._child = subprocess.Popen(
             [sys.executable, "-P", "-m", "dyno.load.process"],
@@ -206,6 +206,7 @@ class SliceProcess:
         self._send(b"start %d\n" % at_ns)
 
     def stop(self) -> None:
+        self._stop_ns = now_ns()
         self._send(b"stop\n")
 
     def look(self) -> None:
@@ -214,6 +215,8 @@ class SliceProcess:
             try:
                 data = os.read(self._out.fileno(), 1 << 20)
             except BlockingIOError:
+                if self._stop_ns and now_ns() - self._stop_ns > ns(_STOPPED_S):
+                    self._child.kill()  # `look` finds it gone
                 return
             if not data:
                 self._ended()

@@ -92,13 +92,16 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
     if not load.closed_loop:
         line("Mean TTFT from due (ms):", s.response_ttft.mean, s.response_ttft.bounds.get("mean"))
         line("Mean E2EL from due (ms):", s.response_e2el.mean, s.response_e2el.bounds.get("mean"))
+    if s.client.processes:
+        line("Client processes:", len(s.client.processes))
     late = s.client.send_late
     line("Client send delay, mean / p99 (ms):", f"{number(late.mean)} / {number(late.percentiles['99'])}")
     if s.client.kernel_stamps:
         delays = f"{number(s.client.read_late_mean_ms)} / {number(s.client.read_late_max_ms)}"
         line("Client read delay, mean / max (ms):", delays)
     if s.client.cpu_share is not None:
-        line("Client CPU (of one core):", percent(s.client.cpu_share))
+        busiest = ", busiest process" if s.client.processes else ""
+        line(f"Client CPU (of one core{busiest}):", percent(s.client.cpu_share))
     return lines
 
 

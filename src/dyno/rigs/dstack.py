@@ -4,25 +4,27 @@ dstack is optional (the extra `dstack`) and slow to import: only a function that
 """
 
 import contextlib
+import functools
 import re
-import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
 from dyno import secrets
-from dyno.errors import RigError, UsageError
+from dyno.errors import RigError
 from dyno.facts.elsewhere import DstackSpec, SshSpec
 from dyno.facts.study import RigWanted
-from dyno.numbers import many, price
-from dyno.visible import plain
+from dyno.numbers import many, money, price
+from dyno.visible import one_line, plain
 
 Say = Callable[[str], None]
 Configuration = dict[str, Any]
+Hop = tuple[str, str, int, str]  # alias, host, port, user
 
 _SSHD_PORT = 10022  # of dstack's sshd in a container
 # The container tells its host keys and its Python through dstack's log, which comes from the server by an authenticated
@@ -45,7 +47,7 @@ def configurations(name: str, rig: RigWanted) -> list[Configuration]:
     spec = rig.dstack or DstackSpec()
     count = f":{rig.accelerators}" if rig.accelerators else ""
     gpu = spec.gpu or (f"{rig.accelerator}{count}" if rig.accelerator else None)
-    resources = _given(gpu=gpu, memory=spec.memory, disk=spec.disk, shm_size=spec.shm_size)
+    resources = _given(cpu=spec.cpu, gpu=gpu, memory=spec.memory, disk=spec.disk, shm_size=spec.shm_size)
     profile = _given(backends=spec.backends, regions=spec.regions, max_price=spec.max_price)
     profile["spot_policy"] = "spot" if spec.spot else "on-demand"
     run: Configuration = {"type": "task", "name": name}
@@ -80,18 +82,16 @@ class DstackRig:
     def __init__(self, name: str, spec: DstackSpec, folder: Path) -> None:
         self.name, self.spec = name, spec
         self._key, self._hosts, self._config = (folder / f"{name}.{end}" for end in ("key", "hosts", "config"))
+        self._public_key = folder / f"{name}.key.pub"
         with _translated("dstack is not configured here"):
-            self._api = _dstack_api().Client.from_config(spec.project)
-        secrets.learn([self._api.client.token or ""])
+            self._api = _dstack().Client.from_config(spec.project)
+        secrets.learn([self._api.client.token])
         self._project = self._api.project
 
     def up(self, configs: list[Configuration], say: Say) -> SshSpec:
         """Submit what isn't submitted yet, wait until it runs, and return how SSH reaches it."""
         with _translated(f"dstack did not provide {self.name}"):
-            run = self._run()
-            if run is not None and run.status.is_finished():
-                raise RigError(f"dstack's run {self.name} has ended: {_reason(run)}")
-            if run is None:
+            if self._run() is None:
                 self._submit(configs, say)
             return self._reached(self._running(say))
 
@@ -100,30 +100,36 @@ class DstackRig:
         with _translated("dstack's state is unknown"):
             run, fleet = self._run(), self._fleet()
         if run is None:
-            return "not submitted" if fleet is None else "a fleet, and no run"
+            return "not submitted" if fleet is None else "a fleet without a run"
         words = run.status_message or run.status.value
-        hourly = _hourly(run)
-        return f"{words}, {price(hourly)} USD/h, {price(run.cost)} USD so far" if hourly else words
+        machine = run.latest_job_submission and run.latest_job_submission.job_provisioning_data
+        if machine is None or not machine.price or run.status.is_finished():
+            return str(words)
+        return f"{words}, {price(machine.price)} USD/h, {money(run.cost)} USD so far"
 
     def down(self, say: Say) -> None:
-        """End the run and the fleet that dyno created, and wait until they have ended. Again is no error."""
+        """End the run and the fleet that dyno created, and wait until they have ended. Repeating it does no harm."""
         with _translated(f"dstack may still run {self.name}"):
-            if (run := self._run()) is not None and not run.status.is_finished():
-                say(f"Stopping {self.name} on dstack …")
-                self._stop(abort=False)
-                if not self._ended(_GRACE_S):
-                    self._stop(abort=True)
-                    self._expect_end(self._ended(_LONGEST_END_S))
-            if self.spec.fleet is None and self._fleet() is not None:
+            if not self._has_ended():
+                say(f"stopping {self.name} on dstack")
+                self._api.client.runs.stop(self._project, [self.name], abort=False)
+                if not _until(self._has_ended, _GRACE_S):
+                    self._api.client.runs.stop(self._project, [self.name], abort=True)
+            gone = _until(self._has_ended, _LONGEST_END_S)
+            if gone and self.spec.fleet is None and self._fleet() is not None:
                 self._api.client.fleets.delete(self._project, [self.name])
-                self._expect_end(_until(lambda: self._fleet() is None, _LONGEST_END_S))
-        for path in (self._key, self._key.with_suffix(".key.pub"), self._hosts, self._config):
+                gone = _until(lambda: self._fleet() is None, _LONGEST_END_S)
+            if not gone:
+                raise RigError(
+                    f"dstack has not ended {self.name} after {_LONGEST_END_S / 60:g} min, and it may cost money. "
+                    "`dyno rigs down` tries again."
+                )
+        for path in (self._key, self._public_key, self._hosts, self._config):
             path.unlink(missing_ok=True)
 
-    @property
     def service(self) -> tuple[str, str]:
-        """Return the service's URL and the token that it wants."""
-        with _translated("dstack has no such service"):
+        """Return the service's URL, and the token that it takes."""
+        with _translated(f"dstack does not serve {self.name}"):
             return self._api.runs.get(self.name).service_url, self._api.client.token
 
     # ---- submission ----
@@ -133,59 +139,36 @@ class DstackRig:
         for config in fleets:
             if self._fleet() is None:
                 self._create_fleet(config, say)
-        self._make_key()
-        public = self._key.with_suffix(".key.pub").read_text()
-        plan = self._api.runs.get_run_plan(_parsed(run), ssh_key_pub=public)
+        if self.spec.host and not self.spec.fleet:
+            self._wait_for_host(say)
+        if not self._key.exists():  # for this one machine, and gone with it
+            self._key.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", self.name, "-f", str(self._key)]
+            subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+        plan = self._api.runs.get_run_plan(_dstack().parse(run), ssh_key_pub=self._public_key.read_text())
         _expect_offers(plan.job_plans[0], run, say)
         self._api.runs.apply_plan(plan, reserve_ports=False)
 
     def _create_fleet(self, config: Configuration, say: Say) -> None:
-        from dstack._internal.core.models.fleets import FleetSpec
-        from dstack._internal.core.models.profiles import Profile
-
-        fleet = _parsed(config)
+        fleet = _dstack().parse(config)
         if fleet.ssh_config is not None:
-            fleet.ssh_config.ssh_key = self._host_key_pair()
-        spec = FleetSpec(configuration=fleet, profile=Profile(name="default"))
-        plan = self._api.client.fleets.get_plan(self._project, spec)
+            fleet.ssh_config.ssh_key = _key_pair(self.spec.key_file)
+        plan = self._api.client.fleets.get_plan(self._project, _dstack().fleet_spec(fleet))
         if fleet.ssh_config is None:
             _expect_offers(plan, config, say)
         self._api.client.fleets.apply_plan(self._project, plan)
-        if fleet.ssh_config is not None:
-            say(f"dstack connects to {self.spec.host} …")
-            self._wait_for_host()
 
-    def _host_key_pair(self) -> Any:
-        """Read the key of a machine of the user's: dstack's server logs in with it."""
-        from dstack._internal.core.models.instances import SSHKey
-
-        if self.spec.key_file is None:
-            raise UsageError("dstack.host needs dstack.key_file: the private key with which dstack's server logs in.")
-        path = Path(self.spec.key_file).expanduser()
-        try:
-            private = path.read_text()
-        except (OSError, UnicodeDecodeError) as e:
-            raise UsageError(f"dstack.key_file {path} can't be read: {e}.") from None
-        secrets.learn([private, *private.splitlines()])
-        return SSHKey(public=_public_half(path), private=private)
-
-    def _wait_for_host(self) -> None:
-        while (fleet := self._fleet()) is not None:
-            [instance] = fleet.instances
+    def _wait_for_host(self, say: Say) -> None:
+        say(f"dstack connects to {self.spec.host}, for at most 10 min")
+        while (fleet := self._fleet()) is not None and fleet.instances:
+            instance = fleet.instances[0]
             if instance.status.is_available():
                 return
             if not instance.status.is_active():
                 why = instance.termination_reason_message or instance.termination_reason or instance.status.value
-                raise RigError(f"dstack could not use {self.spec.host}: {why}. Its server's log has more.")
+                raise RigError(f"dstack could not use {self.spec.host}: {one_line(why)}. Its server's log has more.")
             time.sleep(_POLL_S)
-        raise RigError(f"dstack's fleet {self.name} was deleted while dyno waited for {self.spec.host}.")
-
-    def _make_key(self) -> None:
-        """Create a key for this one machine, which ends with it."""
-        self._key.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not self._key.exists():
-            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", self.name, "-f", str(self._key)]
-            subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+        raise RigError(f"dstack has no {self.spec.host} in the fleet {self.name} any more. Its server's log has more.")
 
     # ---- the way there ----
 
@@ -198,36 +181,32 @@ class DstackRig:
                 say(f"{self.name} on dstack: {words}")
                 last = words
             time.sleep(_POLL_S)
-        raise RigError(f"dstack's run {self.name} ended before it was ready: {_reason(run)}{self._last_lines()}")
+        job = run and run.latest_job_submission
+        why = (job and (job.termination_reason_message or job.termination_reason)) or (run and run.status_message)
+        raise RigError(
+            f"dstack ended {self.name}: {one_line(why or 'it was deleted').rstrip('.')}.{self._last_lines()}"
+        )
 
     def _reached(self, run: Any) -> SshSpec:
-        log = ""
-
-        def complete() -> bool:
-            nonlocal log
-            log = self._log()
-            return _PYTHON.search(log) is not None
-
-        if not _until(complete, _KEYS_S) or not _HOST_KEY.search(log):
+        if not _until(lambda: _PYTHON.search(self._log()) is not None, _KEYS_S) or not _HOST_KEY.search(self._log()):
             raise RigError(
-                f"The container of {self.name} reported no SSH host key, so dyno can't verify it. The image needs "
-                f"ssh-keyscan and a shell.{self._last_lines()}"
+                f"The container of {self.name} did not report its SSH host key, so dyno can't verify it. The image "
+                f"needs a shell, Python and ssh-keyscan.{self._last_lines()}"
             )
+        log = self._log()
         hops, verified = _hops(self.name, run.jobs[0])
-        keys = dict.fromkeys(_HOST_KEY.findall(log))
-        self._hosts.write_text("".join(f"{self.name} {key}\n" for key in keys))
+        self._hosts.write_text("".join(f"{self.name} {key}\n" for key in _HOST_KEY.findall(log)))
         self._config.write_text(ssh_config(hops, self._key, self._hosts if verified else None))
-        python = _PYTHON.search(log)
-        return SshSpec(host=self.name, config_file=str(self._config), python=python and python[1])
+        return SshSpec(host=self.name, config_file=str(self._config), python=_PYTHON.findall(log)[0])
 
     def _log(self) -> str:
-        pieces = self._api.runs.get(self.name).logs()
-        return b"".join(pieces).decode(errors="replace").replace("\r\n", "\n")
+        """Return what the container printed. A terminal was between."""
+        return b"".join(self._api.runs.get(self.name).logs()).decode(errors="replace").replace("\r", "")
 
     def _last_lines(self) -> str:
-        with contextlib.suppress(Exception):  # a log is a help: its absence hides no other error
-            if lines := self._log().splitlines()[-5:]:
-                return " Its last lines:\n" + plain("\n".join(f"  {line}" for line in lines))
+        with contextlib.suppress(Exception):  # the log explains an error, and must not replace it
+            if lines := plain(self._log()).splitlines()[-5:]:
+                return "\n".join([" Its last lines:", *(f"  {line}" for line in lines)])
         return ""
 
     # ---- dstack's server ----
@@ -236,110 +215,77 @@ class DstackRig:
         with _absent_is_none():
             return self._api.client.runs.get(self._project, self.name)
 
+    def _has_ended(self) -> bool:
+        return (run := self._run()) is None or run.status.is_finished()
+
     def _fleet(self) -> Any:
         with _absent_is_none():
             return self._api.client.fleets.get(self._project, self.name)
 
-    def _stop(self, abort: bool) -> None:
-        self._api.client.runs.stop(self._project, [self.name], abort)
 
-    def _ended(self, limit_s: float) -> bool:
-        return _until(lambda: (run := self._run()) is None or run.status.is_finished(), limit_s)
+def ssh_config(hops: list[Hop], key: Path, hosts: Path | None) -> str:
+    """Write OpenSSH's configuration for a chain of hosts, the last of them the rig.
 
-    def _expect_end(self, ended: bool) -> None:
-        if not ended:
-            raise RigError(f"It has not ended after {_LONGEST_END_S / 60:g} min. `dyno rigs down` tries again.")
-
-
-def ssh_config(hops: list[tuple[str, str, int, str]], key: Path, hosts: Path | None) -> str:
-    """Write OpenSSH's configuration for a chain of hosts (alias, name, port, user), the last of them the rig.
-
-    The rig's own key is checked against the file `hosts`. Hosts on the way have unknown keys: they only carry a
-    connection that is encrypted between this machine and the rig. None: the user's own known hosts apply.
+    The rig's key is checked against the file `hosts`; None: the user's known hosts. The keys of hosts on the way are
+    unknown. They only carry a connection that is encrypted between this machine and the rig.
     """
-    unknown = ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null", "LogLevel ERROR"]
     lines, before = [], ""
     for alias, name, port, user in hops:
-        options = [f"HostName {name}", f"Port {port}", f"User {user}", f'IdentityFile "{key}"', "IdentitiesOnly yes"]
+        lines += [f"Host {alias}", f"HostName {name}", f"Port {port}", f"User {user}"]
+        lines += [f'IdentityFile "{key}"', "IdentitiesOnly yes", *([f"ProxyJump {before}"] if before else [])]
         if alias != hops[-1][0]:
-            options += unknown
+            lines += ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null", "LogLevel ERROR"]
         elif hosts is not None:
-            options += ["StrictHostKeyChecking yes", f"HostKeyAlias {alias}", f'UserKnownHostsFile "{hosts}"']
-        options += [f"ProxyJump {before}"] if before else []
-        lines += [f"Host {alias}", *(f"    {option}" for option in options)]
+            lines += ["StrictHostKeyChecking yes", f"HostKeyAlias {alias}", f'UserKnownHostsFile "{hosts}"']
         before = alias
-    return "\n".join([*lines, ""])
+    return "".join(f"{line}\n" for line in lines)
 
 
-def _hops(name: str, job: Any) -> tuple[list[tuple[str, str, int, str]], bool]:
+def _hops(name: str, job: Any) -> tuple[list[Hop], bool]:
     """Return the chain to a job's container, and whether its end is the container's own sshd."""
-    proxied = job.job_connection_info
-    if proxied is not None and proxied.sshproxy_hostname is not None:
-        return [(name, proxied.sshproxy_hostname, proxied.sshproxy_port or 22, proxied.sshproxy_upstream_id)], False
+    proxy = job.job_connection_info
+    if proxy is not None and proxy.sshproxy_hostname is not None:
+        return [(name, proxy.sshproxy_hostname, proxy.sshproxy_port or 22, proxy.sshproxy_upstream_id)], False
     submission = job.job_submissions[-1]
     machine, runtime = submission.job_provisioning_data, submission.job_runtime_data
-    ports = (runtime and runtime.ports) or {}
     user = (runtime and runtime.username) or (job.job_spec.user and job.job_spec.user.username) or "root"
     jump = machine.ssh_proxy
     hops = [(f"{name}-jump", jump.hostname, jump.port, jump.username)] if jump else []
-    if machine.dockerized:
-        hops.append((f"{name}-host", machine.hostname, machine.ssh_port, machine.username))
-        hops.append((name, "localhost", ports.get(_SSHD_PORT, _SSHD_PORT), user))
-    else:
-        hops.append((name, machine.hostname, machine.ssh_port, user))
-    return hops, True
+    if not machine.dockerized:
+        return [*hops, (name, machine.hostname, machine.ssh_port, user)], True
+    port = ((runtime and runtime.ports) or {}).get(_SSHD_PORT, _SSHD_PORT)
+    host = (f"{name}-host", machine.hostname, machine.ssh_port, machine.username)
+    return [*hops, host, (name, "localhost", port, user)], True
 
 
 def _expect_offers(plan: Any, config: Configuration, say: Say) -> None:
-    """Refuse what dstack has no machine for: the run would fail, or wait unseen."""
+    """Refuse what dstack has no machine for: the run would fail later, in fewer words."""
     if not plan.total_offers:
-        wanted = {k: v for k, v in config.items() if k in ("resources", "backends", "regions", "max_price", "fleets")}
+        keys = ("resources", "backends", "regions", "max_price", "spot_policy", "fleets")
+        wanted = msgspec.json.encode({key: config[key] for key in keys if key in config}).decode()
         raise RigError(
-            f"dstack has no offers for the {config['type']} {config['name']}: {shlex.join(_words(wanted))}. No machine "
-            "was started. Change [rigs.NAME.dstack], or add a backend to dstack's project."
+            f"dstack has no offers for this {config['type']}: {wanted}. No machine was started. Change the rig's "
+            "dstack settings, or check the fleets and backends of the dstack project."
         )
-    best = plan.offers[0]
-    where = f"{best.backend.value} {best.region} {best.instance.name}"
-    say(
-        f"dstack has {many(plan.total_offers, 'offer')} for {config['name']}; the first: {where}, {price(best.price)} USD/h."
-    )
+    first, offers = plan.offers[0], many(plan.total_offers, "offer")
+    where = one_line(f"{first.backend.value} {first.region} {first.instance.name}")
+    say(f"dstack has {offers} for this {config['type']}; the first: {where}, {price(first.price)} USD/h")
 
 
-def _words(wanted: Configuration) -> Iterator[str]:
-    for key, value in wanted.items():
-        values = value.items() if isinstance(value, dict) else [(key, value)]
-        yield from (f"{k}={','.join(map(str, v)) if isinstance(v, list) else v}" for k, v in values)
-
-
-def _hourly(run: Any) -> float:
-    machine = run.latest_job_submission and run.latest_job_submission.job_provisioning_data
-    return machine.price if machine and not run.status.is_finished() else 0.0
-
-
-def _reason(run: Any) -> str:
-    if run is None:
-        return "it was deleted."
-    last = run.latest_job_submission
-    words = (last and (last.termination_reason_message or last.termination_reason)) or run.error or run.status_message
-    return plain(words or run.status.value).rstrip(".") + "."
+def _key_pair(path: str | None) -> Any:
+    """Read the key of a machine of the user's: dstack's server logs in with it."""
+    try:
+        public, _, private, _ = _dstack().read_key(path or "")
+    except (OSError, ValueError) as e:
+        raise RigError(f"dstack.key_file = {path!r} is not a private key without a passphrase: {e}.") from None
+    if private is None:
+        raise RigError(f"dstack.key_file = {path!r} is a public key. dstack's server needs the private one.")
+    secrets.learn(private.splitlines())
+    return _dstack().key_pair(public=public, private=private)
 
 
 def _given(**values: Any) -> Configuration:
     return {key: value for key, value in values.items() if value}
-
-
-def _parsed(config: Configuration) -> Any:
-    from dstack._internal.core.models.configurations import parse_apply_configuration
-
-    return parse_apply_configuration(config)
-
-
-def _public_half(path: Path) -> str:
-    command = ["ssh-keygen", "-y", "-P", "", "-f", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-    if done.returncode:
-        raise UsageError(f"dstack.key_file {path} is not a private key without a passphrase, which dstack needs.")
-    return done.stdout
 
 
 def _until(condition: Callable[[], bool], limit_s: float) -> bool:
@@ -351,32 +297,41 @@ def _until(condition: Callable[[], bool], limit_s: float) -> bool:
     return True
 
 
-def _dstack_api() -> Any:
+@functools.cache
+def _dstack() -> Any:
+    """Import what dyno uses of dstack. Its API for runs is public; that for fleets takes values of inner modules."""
     try:
-        import dstack.api
+        import requests
+        from dstack import api
+        from dstack._internal.core import errors
+        from dstack._internal.core.models import configurations, fleets, instances, profiles
+        from dstack._internal.utils import ssh
     except ImportError as e:
-        raise UsageError(
+        raise RigError(
             f"A rig with `dstack` needs the package dstack ({e}). Install it: pip install 'llm-dyno[dstack]'."
         ) from None
-    return dstack.api
+    return SimpleNamespace(
+        Client=api.Client,
+        parse=configurations.parse_apply_configuration,
+        fleet_spec=lambda fleet: fleets.FleetSpec(configuration=fleet, profile=profiles.Profile(name="default")),
+        key_pair=instances.SSHKey,
+        read_key=ssh.resolve_ssh_key,
+        absent=errors.ResourceNotExistsError,
+        failures=(errors.DstackError, requests.RequestException, subprocess.CalledProcessError, OSError),
+    )
 
 
 @contextlib.contextmanager
 def _absent_is_none() -> Iterator[None]:
-    from dstack._internal.core.errors import ResourceNotExistsError
-
-    with contextlib.suppress(ResourceNotExistsError):
+    with contextlib.suppress(_dstack().absent):
         yield
 
 
 @contextlib.contextmanager
 def _translated(what: str) -> Iterator[None]:
     """Turn dstack's errors into one sentence of dyno's."""
-    _dstack_api()
-    import requests
-    from dstack._internal.core.errors import DstackError
-
+    failures = _dstack().failures
     try:
         yield
-    except (DstackError, requests.RequestException, subprocess.CalledProcessError, OSError) as e:
-        raise RigError(f"{what}: {plain(str(e)).strip().rstrip('.')}.") from None
+    except failures as e:
+        raise RigError(f"{what}: {one_line(str(e)).rstrip('.')}.") from None

@@ -76,9 +76,10 @@ class Run:
         self.sittings_path = path / "sittings.json"  # of a quality trial, beside answers-CONCURRENCY.jsonl
         self.summary_path = path / "summary.json"
 
-    def spool(self, process: int) -> Path:
-        """Of each of the client's processes, from 0."""
-        return self.spool_path.with_stem(f"exchanges-{process}") if process else self.spool_path
+    def spools_of(self, processes: int, warmup: bool = False) -> list[Path]:
+        """Of each process of the client, whether it has written one or not."""
+        first = self.warmup_path if warmup else self.spool_path
+        return [first, *(first.with_stem(f"{first.stem}-{k}") for k in range(1, processes))]
 
     def spools(self) -> list[Path]:
         return sorted(self.path.glob("exchanges*.spool"))
@@ -101,7 +102,7 @@ class Run:
 
     def running(self) -> bool:
         """Whether a live process is writing it."""
-        held = (*self.spools(), self.warmup_path, self.iterations_path, self.path / ".lock")
+        held = (*self.path.glob("*.spool"), self.iterations_path, self.path / ".lock")
         return any(map(locked, held))
 
     @contextlib.contextmanager

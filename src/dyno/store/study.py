@@ -129,6 +129,12 @@ class StudyFolder:
         self._names = None
         return run
 
+    def take(self, place: Place, path: Path) -> None:
+        """Take a whole folder of this trial, which was measured elsewhere, in place of what is here."""
+        shutil.rmtree(self.run(place).path, ignore_errors=True)
+        path.rename(self.trials_path / trial_name(place))
+        self._names = None
+
     def engine_start(self, name: str) -> Path:
         """Make a new folder for one start of an engine."""
         taken = [p.name.partition("-")[0] for p in self.engines_path.iterdir()] if self.engines_path.is_dir() else []

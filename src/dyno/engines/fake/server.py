@@ -169,7 +169,7 @@ class FakeServer:
             s, ns = _TIMESPEC.unpack(extra[0][2])
             arrival = s * NS_PER_S + ns - self._offset_ns
         method, path, _ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ", 2)
-        script = self._answer(method, path, body[:length])
+        script = self._answer(method, path.partition("?")[0], body[:length])  # a proxy may add an empty query
         self._turns += 1
         connection.script, connection.turn, connection.next, connection.log = script, self._turns, 0, [arrival]
         heappush(self._agenda, (arrival + script.first_ns, fd, self._turns))

@@ -1,0 +1,142 @@
+"""A machine over SSH, by OpenSSH's client: its configuration, agent and keys are the user's own.
+
+Host keys are checked and never accepted unseen. Nothing is forwarded but the ports that are asked for. What is secret
+goes through stdin: no command line has it.
+"""
+
+import contextlib
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from dyno import secrets
+from dyno.errors import RigError, Unreachable
+from dyno.facts.elsewhere import SshSpec
+from dyno.rigs import agent
+
+_ALIVE_S = 10  # between signs of life; after three without an answer the connection is lost
+_CONNECT_S = 20
+_START = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.readline())))"
+_SOURCE = Path(agent.__file__).read_bytes
+_ADVICE = {
+    "host key verification failed": "its host key is not the known one, or not known yet. Check the fingerprint with "
+    "its owner, then add it: ssh-keyscan shows it, ~/.ssh/known_hosts holds it",
+    "permission denied": "it accepts none of your keys. Add one to the agent (ssh-add), or name it with key_file",
+    "could not resolve hostname": "there is no such host",
+    "identity file": "the key file can't be read",
+}
+
+
+class SshMachine:
+    """One connection, shared by all calls. It is opened by the first of them, and again when it was lost."""
+
+    def __init__(self, spec: SshSpec, job: str) -> None:
+        self.spec, self.job = spec, job
+        if shutil.which("ssh") is None:
+            raise RigError("There is no `ssh` on this machine. Install OpenSSH's client.")
+        self._folder = tempfile.mkdtemp(prefix="dyno-ssh-")  # short: a socket's path has a limit
+        self.python = spec.python or "python3"
+
+    def close(self) -> None:
+        subprocess.run(self._ssh("-O", "exit"), capture_output=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _ssh(self, *words: str, command: str | None = None) -> list[str]:
+        options = [
+            "BatchMode=yes", "StrictHostKeyChecking=yes", "ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no",
+            "RequestTTY=no", "ControlMaster=auto", f"ControlPath={self._folder}/s", "ControlPersist=60",
+            f"ConnectTimeout={_CONNECT_S}", f"ServerAliveInterval={_ALIVE_S}", "ServerAliveCountMax=3",
+        ]  # fmt: skip
+        spec = self.spec
+        files = {"-F": spec.config_file, "-i": spec.key_file}
+        given = [word for flag, path in files.items() if path for word in (flag, str(Path(path).expanduser()))]
+        given += ["-p", str(spec.port)] if spec.port else []
+        settings = [word for option in options for word in ("-o", option)]
+        return ["ssh", *given, *settings, *words, "--", spec.host, *([command] if command else [])]
+
+    def _agent(self, verb: str, *words: str) -> list[str]:
+        call = [self.python, "-c", _START, verb, self.spec.folder or "", self.job, *words]
+        return self._ssh("-o", "ClearAllForwardings=yes", command=shlex.join(call))
+
+    def call(self, verb: str, *words: str, send: Callable[[IO[bytes]], None] | None = None) -> bytes:
+        """Run a verb of the agent there and return what it prints. `send` writes what its stdin holds."""
+        with self.started(verb, *words) as process:
+            assert process.stdin and process.stdout
+            with contextlib.suppress(BrokenPipeError):  # its own words come first
+                if send:
+                    send(process.stdin)
+                process.stdin.close()
+            return process.stdout.read()
+
+    def ask(self, verb: str, *words: str) -> dict[str, Any]:
+        """Return the last event that a verb prints."""
+        return decoded(self.call(verb, *words).splitlines()[-1:])
+
+    @contextlib.contextmanager
+    def started(self, verb: str, *words: str) -> "Iterator[subprocess.Popen[bytes]]":
+        """Start a verb of the agent. On leaving, it is over: its failure is raised, or its connection closed."""
+        source = _SOURCE()
+        with tempfile.TemporaryFile() as errors:
+            process = subprocess.Popen(
+                self._agent(verb, *words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+                start_new_session=True,  # Ctrl-C is dyno's: it stops the other machine by this connection
+            )  # fmt: skip
+            assert process.stdin and process.stdout
+            try:
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.write(b"%d\n" % len(source) + source)
+                    process.stdin.flush()
+                yield process
+                code = process.wait()
+            except BaseException:
+                process.kill()
+                process.wait()
+                raise
+            finally:
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.close()
+                process.stdout.close()
+            if code:
+                errors.seek(0)
+                raise self._failure(code, errors.read(100_000).decode(errors="replace"))
+
+    def _failure(self, code: int, words: str) -> RigError:
+        lines = [line.strip() for line in words.splitlines() if line.strip()]
+        last = secrets.public_text(lines[-1])[:300] if lines else ""
+        if code == 255:  # ssh's own
+            why = next((advice for text, advice in _ADVICE.items() if text in words.lower()), last or "it hung up")
+            return Unreachable(f"{self.spec.host} can't be reached: {why.rstrip('.')}.")
+        if code == 127 or (re.search(r"not found|no such file", last, re.I) and self.python in last):
+            return RigError(
+                f"{self.spec.host} has no {self.python}. Install Python 3.11 or newer, or set python = PATH."
+            )
+        return RigError(f"{self.spec.host}: {last.rstrip('.') or f'exit code {code}'}.")
+
+    @contextlib.contextmanager
+    def forwarded(self, local: int, remote: int) -> Iterator[None]:
+        """Reach a port of that machine at a port here, on loopback at both ends."""
+        ports = f"127.0.0.1:{local}:127.0.0.1:{remote}"
+        done = subprocess.run(self._ssh("-O", "forward", "-L", ports), capture_output=True, text=True)
+        if done.returncode:
+            raise self._failure(255, done.stderr)
+        try:
+            yield
+        finally:
+            subprocess.run(self._ssh("-O", "cancel", "-L", ports), capture_output=True)
+
+
+def decoded(lines: list[bytes]) -> dict[str, Any]:
+    """Read an event of the agent. It comes from elsewhere: anything else is an error."""
+    try:
+        event = json.loads(lines[0])
+        if isinstance(event, dict):
+            return event
+    except (IndexError, ValueError, RecursionError):
+        pass
+    raise RigError(f"The other machine answered {lines[:1]!r:.200}, which dyno doesn't understand.")
