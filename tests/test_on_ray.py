@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import test_processes
 from conftest import StartFake
 from dyno.checks import client as checks
 from dyno.conduct import on_ray
@@ -108,6 +109,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> StandIn:
         yield stand_in
 
     util = types.SimpleNamespace(get_node_ip_address=lambda: stand_in.address)
+    monkeypatch.setattr(test_processes, "TWO", ClientSpec(procs=2, on="ray"))
     monkeypatch.setattr(on_ray, "_cluster", cluster)
     monkeypatch.setattr(on_ray, "check", lambda spec: None)
     monkeypatch.setattr(on_ray, "HEAD_START_NS", 50 * NS_PER_MS)
@@ -117,7 +119,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 def on_nodes(folder: Path, base_url: str, count: int = 12, **more: Any) -> Outcome:
-    return outcome(folder, base_url, count, LoadSpec(max_concurrency=4), client=ClientSpec(procs=2, on="ray"), **more)
+    return outcome(folder, base_url, count, LoadSpec(max_concurrency=4), **more)
 
 
 def test_slices_on_nodes_are_merged_as_those_here(ray: StandIn, fake: StartFake, tmp_path: Path) -> None:
@@ -234,7 +236,7 @@ def test_ray_that_is_missing_is_one_sentence(monkeypatch: pytest.MonkeyPatch) ->
     on_ray.check(ClientSpec())
 
 
-@pytest.mark.parametrize("address", ["nonsense", "host:", ":6379"])
+@pytest.mark.parametrize("address", ["nonsense", "host:", ":6379", "ray://host:10001"])
 def test_what_is_no_address_is_refused(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setattr(on_ray.importlib.util, "find_spec", lambda name: True)
     with pytest.raises(UsageError, match="HOST:PORT"):
@@ -245,9 +247,8 @@ def test_an_address_where_nothing_listens_is_refused_at_once(monkeypatch: pytest
     monkeypatch.setattr(on_ray.importlib.util, "find_spec", lambda name: True)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-    for text in (address, f"ray://{address}"):
-        with pytest.raises(TargetError, match="No Ray cluster answers"):
-            on_ray.check(ClientSpec(on="ray", ray_address=text))
+    with pytest.raises(TargetError, match="No Ray cluster answers"):
+        on_ray.check(ClientSpec(on="ray", ray_address=address))
 
 
 # ---- findings about clocks ----

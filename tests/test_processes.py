@@ -44,7 +44,6 @@ def outcome(
     warmups: int = 0,
     watch: Callable[[Progress], None] | None = None,
     stop: Stop | None = None,
-    client: ClientSpec = TWO,
 ) -> Outcome:
     """A trial of `count` requests, each with a prompt of its own length."""
     trial = TrialSpec(
@@ -53,7 +52,7 @@ def outcome(
         load=load,
         ignore_eos=True,
         correctness_check=False,
-        client=client,
+        client=TWO,
     )
     wanted = [Request("a " * (i + 1), i + 1, output_tokens) for i in range(count)]
     work = Workload(trial.workload, wanted, wanted[:warmups], "fake", "server", "")

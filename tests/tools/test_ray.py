@@ -1,5 +1,6 @@
 """Real Ray clusters: three nodes with networks and clocks of their own, where this system allows it."""
 
+import contextlib
 import importlib.util
 import os
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from dyno.engines.fake import Fake, FakeSpec
@@ -116,6 +118,36 @@ def test_a_server_on_loopback_is_refused_where_nodes_are_elsewhere(
     load = ("--num-prompts", "8", "--procs", "3", "--ray-address", cluster.address)
     code, _, err = ended(start(tmp_path, server.base_url, *load))
     assert code == 2 and "an address that all nodes can reach" in err.replace("\n", " ")
+
+
+def test_dyno_that_is_killed_leaves_nothing_running_on_the_nodes(
+    cluster: RayNodes, server: Fake, tmp_path: Path
+) -> None:
+    url = server.base_url.replace("127.0.0.1", cluster.host)
+    load = ("--num-prompts", "3000", "--max-concurrency", "30", "--procs", "3", "--ray-address", cluster.address)
+    process = start(tmp_path, url, *load)
+    path = _spools_have_grown(tmp_path / "runs", process)
+    assert len(_slices()) == 3
+    process.kill()
+    process.communicate()
+    until = time.monotonic() + 60
+    while _slices() and time.monotonic() < until:
+        time.sleep(0.2)
+    assert not _slices()
+    shown = subprocess.run(
+        [sys.executable, "-P", "-m", "dyno", "runs", "show", str(path)], capture_output=True, text=True, timeout=60
+    )
+    assert shown.returncode == 0 and "Successful requests" in shown.stdout, "what they had sent here is kept"
+
+
+def _slices() -> list[int]:
+    """Processes of the load on this cluster's nodes."""
+    ours = []
+    for process in psutil.process_iter(["cmdline"]):
+        if "dyno.load.process" in (process.info["cmdline"] or ()):
+            with contextlib.suppress(psutil.Error):
+                ours += [process.pid] if process.environ().get("RAY_AUTH_TOKEN") == TOKEN else []
+    return ours
 
 
 def test_a_node_that_dies_loses_only_its_open_requests(cluster: RayNodes, server: Fake, tmp_path: Path) -> None:

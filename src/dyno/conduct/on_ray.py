@@ -168,9 +168,9 @@ def check(spec: ClientSpec) -> None:
     address = spec.ray_address
     if address in (None, "auto"):
         return
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    if not (host and port.isdigit()):
-        raise UsageError(f"--ray-address {address} is not an address. Write HOST:PORT, ray://HOST:PORT or auto.")
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit()) or "://" in address:
+        raise UsageError(f"--ray-address {address} is not the address of a Ray cluster. Write HOST:PORT, or auto.")
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
     except (OSError, OverflowError) as e:
