@@ -58,6 +58,7 @@ class Calibration(msgspec.Struct, frozen=True):
     client_cpu_share: float  # of one core, while the load ran: the busiest process of the client
     memory_bytes: int  # the process's peak
     server_cpu_share: float  # of one core, while the load ran: the busiest fake engine
+    waited_share: float | None  # of the load: a process of the client was ready to run and had no core
     unseen_share: float
     priority: str  # of the wire
     verdict: str
@@ -140,6 +141,7 @@ def _compare(shape: Shape, outcome: Outcome, log: list[list[int]], cpu_s: float,
         memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         client_cpu_share=s.client.cpu_share or 0.0,
         server_cpu_share=server_cpu_s / s.duration_s,
+        waited_share=s.client.waited_share,
         unseen_share=s.client.unseen_share,
         priority=s.client.priority,
         verdict=outcome.result.verdict,
