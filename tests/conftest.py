@@ -27,6 +27,7 @@ from dyno.load.spool import END, READ, SENT, Spool, frames
 from dyno.load.wire import Traffic, Wire
 from dyno.transport import Transport
 from dyno.units import NS_PER_S
+from rigs_over_ssh import ssh_rig, ssh_wheels  # noqa: F401  (fixtures)
 
 # A shell makes what it runs in the background ignore Ctrl-C, and with it every dyno that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

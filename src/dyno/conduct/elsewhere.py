@@ -7,6 +7,7 @@ comes home is executed, or written outside the run folders of trials that were a
 import contextlib
 import datetime
 import hashlib
+import io
 import os
 import shutil
 import sys
@@ -74,7 +75,8 @@ class Elsewhere:
             shutil.rmtree(path, ignore_errors=True)
         if entry := self._earlier():
             self.say(f"resuming: started at {entry.since}")
-            if self._job(entry, wanted, begin=None):
+            # Without a way there dstack had not provided the machine yet, and nothing was started on it.
+            if self._job(entry, wanted, begin=None if entry.ssh else words):
                 return
         if any(p.place.id not in self.folder.done() for p in wanted):
             self._job(self.new_entry(), wanted, begin=words)
@@ -116,9 +118,11 @@ class Elsewhere:
                 machine.call("stop")
                 self._follow(machine, wanted)
                 raise
-        if begin is not None and (state == "lost" or state.startswith("-")):
-            raise RigError(f"dyno on {self.rig} was killed. Finished trials are here. Repeat the command to resume.")
-        return state in ("0", "1", "2", "3")
+        if begin is not None and state != "0":
+            killed = state == "lost" or state.startswith("-")
+            how = "was killed" if killed else "was interrupted" if state == "130" else "failed; its message is above"
+            raise RigError(f"dyno on {self.rig} {how}. Finished trials are here. Repeat the command to resume.")
+        return state == "0"
 
     @contextlib.contextmanager
     def connected(self, entry: RigEntry, new: bool = True) -> Iterator[SshMachine]:
@@ -190,10 +194,11 @@ class Elsewhere:
 
     def _start(self, machine: SshMachine, wanted: Sequence[PlannedTrial], words: Sequence[str]) -> None:
         trials, data = self._localized()
-        install(machine, self.say, [*data, *self._facts(wanted)])
         rig = msgspec.structs.replace(self.study.rigs[self.rig], ssh=None, dstack=None, client="rig")
         study = msgspec.structs.replace(self.study, trials=trials, rigs={self.rig: rig})
-        order = Order(study, study_plan.public(self.study, self.text)[1], environ(trials))
+        public, text = study_plan.public(study, self.text)
+        install(machine, self.say, [*data, *self._facts(wanted, public)])
+        order = Order(study, text, environ(trials))
         command = ("run", "-", "--rig", self.rig, "--runs", "runs", "--plain", *words)
         machine.call("start", *command, send=lambda stdin: send(stdin, msgspec.json.encode(order)))
         self.say("started")
@@ -224,13 +229,15 @@ class Elsewhere:
 
         return [moved(p) for p in self.study.trials if p.place.rig == self.rig], list(files.items())
 
-    def _facts(self, wanted: Sequence[PlannedTrial]) -> Iterator[tuple[str, Path]]:
+    def _facts(self, wanted: Sequence[PlannedTrial], public: Study) -> Iterator[tuple[str, Path | bytes]]:
         """Files of finished trials: dyno there doesn't repeat these, and stops where an engine's version changed."""
-        for planned in wanted:
-            if (run := self.folder.run(planned.place)).whole:
-                for name in _FACTS:
-                    if (run.path / name).exists():
-                        yield f"runs/{self.study.name}/trials/{run.path.name}/{name}", run.path / name
+        folder, whole = f"runs/{self.study.name}", [run for p in wanted if (run := self.folder.run(p.place)).whole]
+        if whole:
+            yield f"{folder}/study.json", msgspec.json.encode(public)
+        for run in whole:
+            for path in (run.path / name for name in _FACTS):
+                if path.exists():
+                    yield f"{folder}/trials/{run.path.name}/{path.name}", path
 
     # ---- follow ----
 
@@ -333,7 +340,7 @@ def closing(machine: SshMachine) -> Iterator[SshMachine]:
         machine.close()
 
 
-def install(machine: SshMachine, say: Say, files: Sequence[tuple[str, Path]] = ()) -> None:
+def install(machine: SshMachine, say: Say, files: Sequence[tuple[str, Path | bytes]] = ()) -> None:
     """Send dyno, its dependencies and these files; nothing is fetched from elsewhere."""
     like = f"{sys.version_info[0]}.{sys.version_info[1]}"
     answer = machine.ask("look", machine.spec.python or "", like)
@@ -342,18 +349,20 @@ def install(machine: SshMachine, say: Say, files: Sequence[tuple[str, Path]] = (
     except msgspec.ValidationError as e:
         raise RigError(f"{machine.spec.host} describes itself in a way that dyno doesn't understand: {e}.") from None
     packages = wheel.wheels(remote, home() / "rigs" / "wheels", say)
-    sent = [*((f"wheels/{path.name}", path) for path in packages), *files]
-    total, free = sum(path.stat().st_size for _, path in sent), answer.get("free_bytes")
+    sent: list[tuple[str, Path | bytes]] = [*((f"wheels/{path.name}", path) for path in packages), *files]
+    total = sum(len(data) if isinstance(data, bytes) else data.stat().st_size for _, data in sent)
+    free = answer.get("free_bytes")
     if isinstance(free, int) and free < 4 * total:  # unpacked they are three times as large
         raise RigError(f"{machine.spec.host} has {human_bytes(free)} free, but dyno needs {human_bytes(4 * total)}.")
     say(f"sending dyno and {many(len(sent) - 1, 'file')}, {human_bytes(total)}")
 
     def packed(stdin: IO[bytes]) -> None:
         with tarfile.open(fileobj=stdin, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-            for name, path in sent:
+            for name, data in sent:
                 info = tarfile.TarInfo(name)
-                with path.open("rb") as file:
-                    info.size = os.fstat(file.fileno()).st_size
+                with io.BytesIO(data) if isinstance(data, bytes) else data.open("rb") as file:
+                    info.size = file.seek(0, os.SEEK_END)
+                    file.seek(0)
                     tar.addfile(info, file)
 
     machine.call("install", remote.python, send=packed)
