@@ -685,11 +685,11 @@ def test_a_trial_on_an_engine_has_the_hosts_and_the_engines_telemetry(tmp_path: 
             self.latest = self.sampler.latest() if self.sampler else []
 
     watcher = Seen()
-    spec = msgspec.structs.replace(a_trial(), engine=EngineSpec("fake", args=["first_ms=20", "gap_ms=5"]))
+    spec = msgspec.structs.replace(a_trial(), engine=EngineSpec("fake", args=["first_ms=20", "gap_ms=8"]))
     outcome = trial.serve(spec, runs=tmp_path, headers={}, watcher=watcher)
     t = outcome.result.telemetry
     assert t is not None and t.host is not None and t.host.cpu_mean_cores is not None
-    assert t.host.samples >= 2 and t.cost < 0.02
+    assert t.host.samples >= 2 and t.cost < 0.05
     [engine] = t.engines
     assert engine.output_tokens == 40 * 60  # without the warm-up's
     assert engine.preemptions == 0 and engine.samples >= 1
