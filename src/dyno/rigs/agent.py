@@ -244,7 +244,10 @@ class RigJob:
     def remove(self) -> None:
         """Leave nothing but engines' environments and models."""
         self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        deadline = time.monotonic() + GRACE_S
+        while os.path.exists(self.folder) and time.monotonic() < deadline:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            time.sleep(LOOK_S * os.path.exists(self.folder))  # the keeper of an engine may still be ending it
         for folder in (os.path.dirname(self.folder), self.home):
             try:
                 os.rmdir(folder)
