@@ -32,6 +32,8 @@ def test_a_study_runs_on_a_rig_that_has_nothing_but_python(ssh_rig: SshRig) -> N
         assert run.manifest().place == p.place
         assert run.engine() is not None and run.client() is not None
     assert (ssh_rig.folder / "runs" / "s" / "report.html").exists()
+    (log,) = ssh_rig.study.engines_path.glob("far-*-001-llamacpp/engine.log")
+    assert log.stat().st_size > 0
     assert ssh_rig.cleaned()
     again = ssh_rig.run()
     assert "[far]" not in again, "all is done: the rig is not asked"

@@ -180,7 +180,8 @@ class RigJob:
         for path in glob.glob(self.path("runs", "*", "skipped.json")):
             with open(path) as file:
                 skipped.update(json.load(file))
-        say(ended=state, skipped=skipped)
+        starts = sorted(glob.glob(self.path("runs", "*", "engines", "*")))
+        say(ended=state, skipped=skipped, engines=[os.path.relpath(path, self.folder) for path in starts])
 
     def report_log(self, offset: int, whole: bool) -> int:
         if size(self.path("log")) > offset:
