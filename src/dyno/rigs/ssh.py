@@ -52,7 +52,8 @@ class SshMachine:
         options = [
             "BatchMode=yes", "StrictHostKeyChecking=yes", "ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no",
             "RequestTTY=no", "RemoteCommand=none", "ControlMaster=auto", f"ControlPath={self._folder}/s",
-            "ControlPersist=60", f"ConnectTimeout={_CONNECT_S}", f"ServerAliveInterval={_ALIVE_S}", "ServerAliveCountMax=3",
+            "ControlPersist=60", f"ConnectTimeout={_CONNECT_S}", f"ServerAliveInterval={_ALIVE_S}",
+            "ServerAliveCountMax=3",
         ]  # fmt: skip
         spec = self.spec
         files = {"-F": spec.config_file, "-i": spec.key_file}
