@@ -6,8 +6,10 @@ BIN := $(VENV)/bin
 .PHONY: demo gallery test test-fast test-engines test-tools test-hostile test-pages test-docs check format bench bench-engines bench-peers docs \
         docs-reference clean
 
+# Formats of one model; then the same model without and with a draft, in the first of three repeats.
 demo: $(VENV)/.installed
 	$(BIN)/dyno demo
+	$(BIN)/dyno run speculative --limit 6
 
 # A page of each of the five reports in published/, with the prices that published/prices.toml assumes.
 gallery: $(VENV)/.installed

@@ -23,6 +23,7 @@ LEVELS = (256, 512, 768)  # streams of each process: 25,000, 50,000 and 75,000 c
 LINEAR = 0.9  # of N times one process's chunks/s
 CLOSE_MS = 0.1  # a mean or median, reported against actual
 SATURATED = 0.95  # of a core
+WAITED = 0.05  # of the load, for a core
 _HEAD = (
     f"{'procs':>5} {'engines':>7} {'streams':>8} {'open':>7} {'failed':>6} {'chunks/s':>10} {'x one':>6} "
     f"{'us/chunk: wire':>14} {'in all':>7} {'CPU: client':>11} {'engine':>7} "
@@ -121,9 +122,12 @@ def _off(row: Calibration, name: str) -> float | None:
 
 
 def _limit(row: Calibration) -> str:
+    """Name what was at its limit: a client process, an engine, or the number of cores; none where all had room."""
     shares = {"client": row.client_cpu_share, "engine": row.server_cpu_share}
     busiest = max(shares, key=lambda name: shares[name])
-    return busiest if shares[busiest] > SATURATED else "none"
+    if shares[busiest] > SATURATED:
+        return busiest
+    return "cores" if (row.waited_share or 0.0) > WAITED else "none"
 
 
 def _judge(shape: Shape, row: Calibration, one: float) -> str:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from dyno.quality.tasks import TASKS, items
+from dyno.workload.tasks import TASKS, items
 
 Answer = Callable[[str], "str | None"]  # None: a refusal
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dyno.cli.main import main
-from dyno.errors import UsageError
+from dyno.errors import RigError
 from dyno.facts.elsewhere import DstackSpec
 from dyno.facts.study import RigWanted
 from dyno.rigs import dstack
@@ -116,5 +116,5 @@ def test_ssh_reaches_a_container_without_a_host_and_one_behind_a_jump(tmp_path: 
 
 def test_without_the_package_one_sentence_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dstack", None)
-    with pytest.raises(UsageError, match=r"needs the package dstack .*pip install 'llm-dyno\[dstack\]'"):
+    with pytest.raises(RigError, match=r"needs the package dstack .*pip install 'llm-dyno\[dstack\]'"):
         dstack.DstackRig("dyno-x", DstackSpec(), tmp_path)

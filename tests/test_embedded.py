@@ -22,7 +22,6 @@ from gguf.quants import dequantize
 from jinja2 import Template
 from tokenizers import Tokenizer
 
-import tiny
 from dyno.cli.main import main
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
@@ -35,7 +34,9 @@ from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Rig
 from dyno.http import Client, Url
 from dyno.probe import software
-from dyno.quality import tasks
+from dyno.store.rows import read_row
+from dyno.store.run import Run
+from dyno.workload import tasks
 
 TEXTS = [
     "Hello world, the brightness of 12345 bridges.\n\n  Indented\tand tabbed  ",
@@ -247,28 +248,39 @@ def test_the_server_says_which_model_it_serves_and_where_it_listens(engine: Engi
     assert listening == ["127.0.0.1"]
 
 
-def test_its_draft_is_named_and_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, shape = tmp_path / "draft", tiny.Shape(width=64, layers=1, heads=1, kv_heads=1, inner=64)
-    folder.mkdir()
-    config = json.loads((model.FOLDER / "config.json").read_text())
-    config |= {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}
-    config |= {"num_attention_heads": 1, "num_key_value_heads": 1}
-    (folder / "config.json").write_text(json.dumps(config))
-    tensors = {name: values for name, values in tiny.weights(shape).items() if name != "lm_head.weight"}
-    tiny.save(folder / "model.safetensors", tensors, "BF16")
-    monkeypatch.setattr(model, "FOLDERS", {**model.FOLDERS, model.DRAFT: folder})
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    spec = EngineSpec("llamacpp", max_num_seqs=1, max_model_len=512, draft_model=model.DRAFT, draft_tokens=3)
-    with started(spec, tmp_path) as fleet:
-        client = Client(Url(fleet.urls[0]), {})
-        item = tasks.item("copy", 2, 0)
-        body = {"messages": [{"role": "user", "content": item.question}], "max_tokens": 64, "temperature": 0}
-        _, answer = client.call("/v1/chat/completions", body)
-        client.close()
-    assert answer["choices"][0]["message"]["content"] == item.answer, "a draft changes no greedy answer"
-    assert answer["timings"]["draft_n"] > 0
+def test_its_draft_changes_no_greedy_answer_and_most_of_it_is_accepted(client: Client, tmp_path: Path) -> None:
+    questions = [tasks.item(task, 1, n).question for task in ("arithmetic", "copy", "sort") for n in range(3)]
+
+    def answers(client: Client) -> list[dict[str, Any]]:
+        bodies = [{"messages": [{"role": "user", "content": q}], "max_tokens": 64, "temperature": 0} for q in questions]
+        return [client.call("/v1/chat/completions", body)[1] for body in bodies]
+
+    with started(small(model.build("Q8_0"), draft_model=model.DRAFT, draft_tokens=3), tmp_path) as fleet:
+        drafting = Client(Url(fleet.urls[0]), {})
+        drafted = answers(drafting)
+        drafting.close()
+    plain = answers(client)
+    assert [a["choices"][0]["message"] for a in drafted] == [a["choices"][0]["message"] for a in plain]
+    assert all("draft_n" not in a["timings"] for a in plain)
+    accepted, total = (sum(a["timings"][key] for a in drafted) for key in ("draft_n_accepted", "draft_n"))
+    assert 0.4 < accepted / total < 0.95
     with pytest.raises(UsageError, match="dyno-5m-draft has no quantization 'Q2_K'"):
         model.build("Q2_K", name=model.DRAFT)
+
+
+def test_a_served_trial_reports_how_many_drafted_tokens_were_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load = "--backend openai-chat --dataset-name tasks --num-prompts 10 --max-concurrency 1 --no-correctness-check"
+    draft = f"--draft-model {model.DRAFT} --draft-tokens 3 --max-num-seqs 1 --max-model-len 1024"
+    assert (
+        main([*["bench", "serve", "--engine", "llamacpp"], *load.split(), *draft.split(), "--runs", str(tmp_path)]) == 0
+    )
+    assert re.search(r"Engine: draft tokens accepted: +\d\d(\.\d+)? %", capsys.readouterr().out)
+    [run] = tmp_path.iterdir()
+    row = read_row(Run(run))
+    assert 0.4 < row.figures["acceptance_rate"].value < 0.95
+    assert 1 < row.figures["acceptance_length"].value < 4
 
 
 @pytest.mark.parametrize("kind", ["vllm", "transformers"])

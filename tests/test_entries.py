@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -59,6 +60,17 @@ def test_what_some_dont_tell_is_no_difference_unless_nothing_else_tells_them_apa
     assert named(*of) == ["tp 1", "tp 2"]
     of = [{"tensor_parallel": 1}, {"tensor_parallel": 1, "max_num_seqs": 4096}, {"tensor_parallel": 2}]
     assert named(*of) == ["tp 1", "tp 1 slots 4096", "tp 2"]
+
+
+def test_beside_another_model_a_studys_engine_is_named_with_its_own() -> None:
+    def run(study: str, engine: str, model: str) -> Row:
+        place = Place(study, f"{study}{engine}", engine, "w", "c")
+        return msgspec.structs.replace(row({}, {"model": model}), place=place, form="run")
+
+    fast, small = run("speed", "fp8", "/models/llama-8b"), run("scores", "fp8", "dyno-5m")
+    assert names([fast, small], Loads([fast, small])) == ["speed llama-8b", "scores dyno-5m"]
+    other = run("speed", "bf16", "/models/llama-8b-bf16")
+    assert names([fast, other], Loads([fast, other])) == ["fp8", "bf16"]
 
 
 def test_results_that_only_their_table_tells_apart_are_named_by_its_line() -> None:

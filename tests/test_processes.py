@@ -120,11 +120,13 @@ def test_auto_is_by_what_the_doctor_found(
 
 
 @pytest.mark.parametrize(
-    "load", [LoadSpec(max_concurrency=4), LoadSpec(request_rate_rps=200, seed=3)], ids=["closed", "rate"]
+    ("load", "warmups"),
+    [(LoadSpec(max_concurrency=4), 3), (LoadSpec(request_rate_rps=200, seed=3), 0)],
+    ids=["closed", "rate"],
 )
-def test_two_processes_send_each_request_once(fake: StartFake, tmp_path: Path, load: LoadSpec) -> None:
+def test_two_processes_are_as_one_client(fake: StartFake, tmp_path: Path, load: LoadSpec, warmups: int) -> None:
     server = fake(first_ms=5, gap_ms=1)
-    done = outcome(tmp_path, server.base_url, 21, load, warmups=3)
+    done = outcome(tmp_path, server.base_url, 21, load, warmups=warmups)
     records = sorted(done.run.records(), key=lambda r: r.index)
     assert [r.index for r in records] == list(range(21))
     # The prompt of each request is its own, by its length, and so is the server's count of it.
@@ -133,25 +135,20 @@ def test_two_processes_send_each_request_once(fake: StartFake, tmp_path: Path, l
     assert (s.planned, s.sent, s.completed, s.failed, s.outcome) == (21, 21, 21, 0, "complete")
     assert client and [p.sent for p in client.processes] == [11, 10] and client.reads == sum(r.reads for r in records)
     assert len({p.start_ns for p in client.processes}) == 1, "they agreed on an instant"
-    assert len(server.log()["streams"]) == 21 + 3, "warm-ups came from both, too"
+    log = server.log()["streams"]
+    assert len(log) == 21 + warmups, "warm-ups came from both, too"
     assert not [*tmp_path.rglob("warmup*")]
-    assert done.manifest.processes == 2 and len(done.run.spools()) == 2
-
-
-def test_merged_times_are_those_of_the_servers_log(fake: StartFake, tmp_path: Path) -> None:
-    server = fake(first_ms=30, gap_ms=5)
-    done = outcome(tmp_path, server.base_url, 16, LoadSpec(max_concurrency=16), output_tokens=20)
-    client = done.run.client()
-    assert client
-    sent = sorted(t for stream in server.log()["streams"] for t in stream[1:])
-    arrived = sorted(t + client.start_ns for r in done.run.records() for t in r.chunk_ns)
+    # One zero for all: chunks arrive when the server sends them, the warm-ups' before it.
+    sent = sorted(t for stream in log for t in stream[1:] if stream[0] > client.start_ns)
+    arrived = sorted(t + client.start_ns for r in records for t in r.chunk_ns)
     off_ms = sorted(abs(a - b) / 1e6 for a, b in zip(arrived, sent, strict=True))
-    assert off_ms[len(off_ms) // 2] < 1.0, "one zero for all: half of the chunks are where the server has them"
+    assert off_ms[len(off_ms) // 2] < 1.0
+    assert done.manifest.processes == 2 and len(done.run.spools()) == 2
 
 
 def test_a_duration_ends_all_processes(fake: StartFake, tmp_path: Path) -> None:
     server = fake(first_ms=5, gap_ms=1)
-    done = outcome(tmp_path, server.base_url, 7, LoadSpec(max_concurrency=2, duration_s=0.4))
+    done = outcome(tmp_path, server.base_url, 7, LoadSpec(max_concurrency=2, duration_s=0.3))
     s = done.result.served
     assert s.outcome == "complete" and s.planned == s.sent == s.completed > 7, "prompts come round again"
     assert {r.prompt_tokens_planned for r in done.run.records()} == {1, 2, 3, 4, 5, 6, 7}

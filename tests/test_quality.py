@@ -27,8 +27,8 @@ from dyno.facts.record import Record
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.quality import ask
-from dyno.quality.tasks import TASKS, items
 from dyno.store.run import Run
+from dyno.workload.tasks import TASKS, items
 from pupil import known, pupil
 
 ITEMS = 5 * len(TASKS)

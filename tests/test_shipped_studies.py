@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dyno.conduct.engine_plan import EnginePlan
+from dyno.engines import model
 from dyno.facts.engine import EngineSpec, accepted
 from dyno.facts.rig import HostWanted, Rig
 from dyno.facts.study import PlannedTrial
@@ -404,6 +406,16 @@ def test_the_demo_is_a_study() -> None:
         assert (t.workload.input_len, t.workload.output_len, t.percentiles) == (32, 32, [90.0, 99.0])
         assert t.workload.num_warmups == t.load.max_concurrency
         assert t.ignore_eos and t.sampling == {"temperature": 0.0}
+
+
+def test_the_study_of_speculative_decoding_differs_in_the_draft_alone() -> None:
+    asked = {p.place.engine: p.trial for p in shipped("speculative").trials if p.trial.kind == "quality"}
+    timed = {p.place.engine: p.trial for p in once("speculative") if p.trial.kind == "serve"}
+    for trials in (asked, timed):
+        plain, draft = trials["plain"].engine, trials["draft"].engine
+        assert plain and draft and (draft.draft_model, draft.draft_tokens) == (model.DRAFT, 3)
+        assert msgspec.structs.replace(draft, draft_model=None, draft_tokens=None) == plain
+    assert {(t.workload.dataset, t.target.backend) for t in timed.values()} == {("tasks", "openai-chat")}
 
 
 # ---- the twins ----

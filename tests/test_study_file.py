@@ -67,6 +67,16 @@ def test_zipped_lists_walk_together() -> None:
     assert sorted(found) == [(16, 4, 0), (16, 4, 1), (32, 8, 0), (32, 8, 1)]
 
 
+def test_a_load_may_be_shared_by_processes() -> None:
+    [plain] = study(WHOLE).trials
+    assert of(study(WHOLE + "[trial]\nprocs = [1, 4]").trials, "client.procs") == [(1,), (4,)]
+    assert study(WHOLE + "[trial]\nprocs = 1").trials[0].place.id == plain.place.id, "the default changes nothing"
+    assert of(study(WHOLE + '[trial]\nprocs = "auto"').trials, "client.procs") == [("auto",)]
+    assert any("procs: must be at least 1, but is 0" in m for m in mistakes(WHOLE + "[trial]\nprocs = 0"))
+    words = "procs: must be a whole number or one of auto, but is 'many'"
+    assert any(words in m for m in mistakes(WHOLE + '[trial]\nprocs = "many"'))
+
+
 def test_zipped_lists_of_unequal_length_are_a_mistake() -> None:
     text = WHOLE.replace(
         "input_len = 16\noutput_len = 4",

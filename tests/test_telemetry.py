@@ -102,6 +102,10 @@ llamacpp:tokens_predicted_total 1234
 llamacpp:requests_processing 4
 llamacpp:requests_deferred 46
 llamacpp:kv_cache_usage_ratio 0.125
+llamacpp:spec_decode_num_draft_tokens_total 240
+llamacpp:spec_decode_num_accepted_tokens_total 60
+llamacpp:spec_decode_num_drafts_total 80
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 32
 """
 
 
@@ -124,7 +128,8 @@ llamacpp:kv_cache_usage_ratio 0.125
         ),
         (
             LLAMACPP,
-            {"running_requests": 4.0, "waiting_requests": 46.0, "kv_used_share": 0.125, "output_tokens": 1234.0},
+            {"running_requests": 4.0, "waiting_requests": 46.0, "kv_used_share": 0.125, "output_tokens": 1234.0,
+             "drafts": 80.0, "drafted_tokens": 240.0, "accepted_tokens": 60.0},
         ),
         ("", {}),
         ("some_other_metric 3\n", {}),
@@ -626,6 +631,7 @@ def test_the_engines_counters_are_taken_around_the_load_and_its_gauges_in_the_st
     assert (e.running_mean, e.running_peak, e.waiting_mean, e.waiting_peak) == (8.0, 8.0, 0.0, 9.0)
     assert (e.kv_mean_share, e.kv_peak_share, e.samples) == (pytest.approx(0.7), 0.9, 4)
     assert (e.drafted_tokens, e.accepted_tokens, e.accepted_length_mean) == (300, 150, 2.5)
+    assert (t.acceptance, t.accepted_length) == (0.5, 2.5)
 
 
 def test_an_engine_that_was_restarted_is_said_and_gives_no_negative_count() -> None:
@@ -679,11 +685,11 @@ def test_a_trial_on_an_engine_has_the_hosts_and_the_engines_telemetry(tmp_path: 
             self.latest = self.sampler.latest() if self.sampler else []
 
     watcher = Seen()
-    spec = msgspec.structs.replace(a_trial(), engine=EngineSpec("fake", args=["first_ms=20", "gap_ms=5"]))
+    spec = msgspec.structs.replace(a_trial(), engine=EngineSpec("fake", args=["first_ms=20", "gap_ms=8"]))
     outcome = trial.serve(spec, runs=tmp_path, headers={}, watcher=watcher)
     t = outcome.result.telemetry
     assert t is not None and t.host is not None and t.host.cpu_mean_cores is not None
-    assert t.host.samples >= 2 and t.cost < 0.02
+    assert t.host.samples >= 2 and t.cost < 0.05
     [engine] = t.engines
     assert engine.output_tokens == 40 * 60  # without the warm-up's
     assert engine.preemptions == 0 and engine.samples >= 1

@@ -184,13 +184,27 @@ def test_without_a_tokenizer_lengths_are_guessed_and_marked_so() -> None:
         (WorkloadSpec("random", num_prompts=0), "--num-prompts"),
         (WorkloadSpec("random", seed=-1), "--seed"),
         (WorkloadSpec("sharegp"), "Did you mean sharegpt?"),
-        (WorkloadSpec("zzz"), "dyno knows random, sharegpt, sharegpt-shaped, custom."),
+        (WorkloadSpec("zzz"), "dyno knows random, sharegpt, sharegpt-shaped, custom, tasks."),
     ],
 )
 def test_a_spec_that_cannot_be_made_says_what_to_change(bpe: Tokenizer, spec: WorkloadSpec, says: str) -> None:
     with pytest.raises(WorkloadError) as error:
         make(spec, bpe)
     assert says in str(error.value)
+
+
+# --- questions ---
+
+
+def test_questions_of_the_tasks_come_in_turn_and_fit_an_answer(bpe: Tokenizer) -> None:
+    asked = make(WorkloadSpec("tasks", num_prompts=15, num_warmups=4, seed=2), bpe)
+    starts = ("What is", "Copy this", "The codes are", "Sort these", "How often is")
+    assert [text.startswith(start) for text, start in zip(texts(asked), starts * 3, strict=True)] == [True] * 15
+    assert {r.output_tokens for r in asked.requests} == {64}
+    assert counts(asked) == [bpe.count(t) for t in texts(asked)]
+    assert len(asked.warmups) == 4
+    assert texts(asked) == texts(make(WorkloadSpec("tasks", num_prompts=15, seed=2, output_len=8), bpe))
+    assert texts(asked) != texts(make(WorkloadSpec("tasks", num_prompts=15, seed=3), bpe))
 
 
 # --- ShareGPT ---

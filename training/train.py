@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from dyno.quality.tasks import NOUNS, SIZES, TASKS, draw, item
+from dyno.workload.tasks import NOUNS, SIZES, TASKS, draw, item
 
 SEED = 20_261_116
 VOCAB = 2048

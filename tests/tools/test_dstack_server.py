@@ -161,6 +161,9 @@ class DynoHere(NamedTuple):
             time.sleep(0.2)
         return names[0]
 
+    def newest(self) -> str:
+        return str(self.server.ask("/api/runs/list", limit=1)[0]["run_spec"]["run_name"])
+
     def registered(self) -> list[str]:
         return sorted(path.name for path in (self.server.home / "dyno" / "rigs").glob("*") if path.is_file())
 
@@ -211,6 +214,18 @@ def test_a_killed_submission_is_listed_and_taken_down(dyno: DynoHere, rig: Dstac
     assert "Nothing runs on other machines." in dyno.run("rigs")[1]
 
 
+def test_a_killed_submission_is_continued(dyno: DynoHere, rig: DstackSpec) -> None:
+    dyno.write(rig)
+    process = dyno.start("run", "s.toml", "--no-report")
+    name = dyno.wait_for_run(process)
+    process.kill()
+    process.communicate()
+    code, out = dyno.run("run", "s.toml", "--no-report")
+    assert code == 0, out
+    assert (dyno.done(), dyno.newest()) == (2, name)
+    assert (dyno.server.up(), dyno.registered()) == ([], [])
+
+
 def test_ctrl_c_gives_the_machine_back(dyno: DynoHere, rig: DstackSpec) -> None:
     dyno.write(rig)
     process = dyno.start("run", "s.toml", "--no-report")
@@ -233,8 +248,7 @@ def test_a_killed_dyno_goes_on_with_the_same_machine(dyno: DynoHere, rig: Dstack
     code, out = dyno.run("run", "s.toml", "--no-report")
     assert code == 0, out
     assert dyno.done() == 2
-    runs = dyno.server.ask("/api/runs/list", limit=100)
-    assert runs[0]["run_spec"]["run_name"] == name  # the newest
+    assert dyno.newest() == name
     assert (dyno.server.up(), dyno.registered()) == ([], [])
 
 

@@ -237,7 +237,7 @@ def _workload(o: argparse.Namespace) -> WorkloadSpec:
         "--dataset-name custom is read from a file: give --dataset-path FILE.",
     )
     refuse(
-        o.dataset_name in ("random", "sharegpt-shaped") and o.dataset_path,
+        o.dataset_name in ("random", "sharegpt-shaped", "tasks") and o.dataset_path,
         f"--dataset-name {o.dataset_name} needs no file: remove --dataset-path.",
     )
     dataset = o.dataset_name or ("sharegpt" if o.dataset_path else "random")

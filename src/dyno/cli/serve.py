@@ -507,7 +507,7 @@ def _check_flags(o: argparse.Namespace) -> None:
         refuse(min(ramp) < 0 or ramp[0] > ramp[1] or ramp[1] <= 0, "A ramp must rise: 0 ≤ start ≤ end, end > 0.")
         refuse(o.ramp_up_strategy == "exponential" and ramp[0] == 0, "An exponential ramp can't start at 0.")
     refuse(
-        o.dataset_path is not None and o.dataset_name in ("random", "sharegpt-shaped"),
+        o.dataset_path is not None and o.dataset_name in ("random", "sharegpt-shaped", "tasks"),
         f"--dataset-name {o.dataset_name} generates its prompts and reads no file. For {o.dataset_path}, use "
         "--dataset-name sharegpt or custom.",
     )

@@ -4,6 +4,7 @@ import contextlib
 import os
 import resource
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -57,6 +58,7 @@ class Calibration(msgspec.Struct, frozen=True):
     client_cpu_share: float  # of one core, while the load ran: the busiest process of the client
     memory_bytes: int  # the process's peak
     server_cpu_share: float  # of one core, while the load ran: the busiest fake engine
+    waited_share: float | None  # of the load: a process of the client was ready to run and had no core
     unseen_share: float
     priority: str  # of the wire
     verdict: str
@@ -91,13 +93,13 @@ def calibrate(
     with contextlib.ExitStack() as running:
         fakes = [running.enter_context(start(spec, folder / f"fake-{i}.log")) for i in range(shape.servers)]
         before = [fake.log()["cpu_s"] for fake in fakes]
-        cpu = sum(os.times()[:4])
+        cpu = time.process_time()
         run = create(folder, "calibration")
         target = TargetFacts(model=spec.model, models_listed=[spec.model])
         session = Session(target, {}, stop=stop or Stop())
         measure(run, session, Prepared(_trial(shape, [fake.base_url for fake in fakes]), Prompts(_workload(shape))))
         outcome = finish(run)
-        cpu = sum(os.times()[:4]) - cpu
+        cpu = time.process_time() - cpu
         logs = [fake.log() for fake in fakes]
     server_cpu_s = max(log["cpu_s"] - cpu_s for log, cpu_s in zip(logs, before, strict=True))
     return _compare(shape, outcome, [stream for log in logs for stream in log["streams"]], cpu, server_cpu_s)
@@ -125,6 +127,7 @@ def _compare(shape: Shape, outcome: Outcome, log: list[list[int]], cpu_s: float,
     s, client = outcome.result.served, outcome.run.client()
     chunks = max(s.chunks, 1)
     wire_s = client.cpu_s if client else 0.0
+    cpu_s += wire_s if client and client.processes else 0.0  # they are not this process
     first, last = min(entry[1] for entry in log), max(entry[-1] for entry in log)
     return Calibration(
         shape=shape,
@@ -138,6 +141,7 @@ def _compare(shape: Shape, outcome: Outcome, log: list[list[int]], cpu_s: float,
         memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         client_cpu_share=s.client.cpu_share or 0.0,
         server_cpu_share=server_cpu_s / s.duration_s,
+        waited_share=s.client.waited_share,
         unseen_share=s.client.unseen_share,
         priority=s.client.priority,
         verdict=outcome.result.verdict,

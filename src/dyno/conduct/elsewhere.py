@@ -77,7 +77,8 @@ class Elsewhere:
             shutil.rmtree(path, ignore_errors=True)
         if entry := self._earlier():
             self.say(f"resuming: started at {entry.since}")
-            if self._job(entry, wanted, begin=None):
+            # Without a way there dstack had not provided the machine yet, and nothing was started on it.
+            if self._job(entry, wanted, begin=None if entry.ssh else words):
                 return
         if any(p.place.id not in self.folder.done() for p in wanted):
             self._job(self.new_entry(), wanted, begin=words)

@@ -1,4 +1,4 @@
-"""dyno's own model: a Llama of 5 million parameters that has learnt the tasks of quality/tasks.py.
+"""dyno's own model: a Llama of 5 million parameters that has learnt the tasks of workload/tasks.py.
 
 `dyno-5m/` has it as vLLM and transformers read it. llama.cpp reads GGUF: written here, in several quantizations, from
 the same weights, into a cache. `training/` in the repository has the recipe.
@@ -20,7 +20,7 @@ from dyno.errors import EngineError, UsageError
 NAME = "dyno-5m"
 DRAFT = f"{NAME}-draft"  # its draft for speculative decoding, with the same tokenizer
 FOLDER = Path(__file__).parent / NAME
-FOLDERS = {name: folder for name, folder in ((NAME, FOLDER), (DRAFT, FOLDER / "draft")) if folder.exists()}
+FOLDERS = {NAME: FOLDER, DRAFT: FOLDER / "draft"}
 QUANTIZATIONS = ("F32", "BF16", "F16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "Q2_K", "TQ2_0")
 _DRAFTS = QUANTIZATIONS[:-2]  # its rows are shorter than the blocks of the others
 

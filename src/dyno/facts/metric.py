@@ -53,7 +53,7 @@ _TABLE = (
            keys=("max_concurrent_requests",), titles=("peak concurrency",)),
     Metric("concurrency_mean", "other", explained="mean requests in flight"),
     Metric("cached_input_tokens", "other", explained="prompt tokens from the prefix cache", sums=True),
-    Metric("acceptance_rate", "other", "higher", explained="accepted ÷ drafted tokens",
+    Metric("acceptance_rate", "other", "higher", column="acceptance rate", explained="accepted ÷ drafted tokens",
            labels=("acceptance rate (%)",)),
     Metric("acceptance_length", "other", "higher", explained="tokens per step of speculative decoding",
            labels=("accept length", "acceptance length"), keys=("spec_decode_acceptance_length", "accept_length"),

@@ -118,3 +118,18 @@ class TelemetrySummary(msgspec.Struct, frozen=True):
         """Over the engine's copies. None where one is unknown."""
         values = [getattr(e, name) for e in self.engines]
         return sum(values) if values and None not in values else None
+
+    def ratio(self, part: str, whole: str) -> float | None:
+        share, total = self.total(part), self.total(whole)
+        return share / total if total and share is not None else None
+
+    @property
+    def acceptance(self) -> float | None:
+        """Share of drafted tokens that the model accepted."""
+        return self.ratio("accepted_tokens", "drafted_tokens")
+
+    @property
+    def accepted_length(self) -> float | None:
+        """Mean tokens per step, the model's own among them."""
+        total = self.total("accepted_length_mean")
+        return None if total is None else total / len(self.engines)

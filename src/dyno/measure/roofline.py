@@ -132,9 +132,8 @@ def _tokens_per_step(spec: EngineSpec | None, telemetry: TelemetrySummary | None
     )
     if not asked and not drafted:
         return 1.0
-    lengths = [e.accepted_length_mean for e in telemetry.engines] if telemetry else []
-    known = [length for length in lengths if length is not None]
-    return max(sum(known) / len(known), 1.0) if known and len(known) == len(lengths) else None
+    length = telemetry.accepted_length if telemetry else None
+    return None if length is None else max(length, 1.0)
 
 
 def bandwidth_at(peaks: Peaks, size_bytes: float) -> float | None:

@@ -13,13 +13,12 @@ import msgspec
 from dyno.facts.quality import Form, ItemAnswer, QualitySpec, TaskScore
 from dyno.facts.record import Record
 from dyno.facts.workload import ChatRequest, Request, WorkloadSpec
-from dyno.quality.tasks import LETTERS, SIZES, TASKS, Item, item, items
+from dyno.workload.tasks import LETTERS, MAX_TOKENS, SIZES, TASKS, Item, item, items
 
 BUILTIN = "builtin"  # all of them
-VERSION = "1"  # of the items: a change of quality/tasks.py that changes a question needs another
+VERSION = "1"  # of the items: a change of workload/tasks.py that changes a question needs another
 ITEMS = 100  # of each task, unless the spec says otherwise
 OTHER_ITEMS = 1000  # guessed, of a task of lm-eval
-MAX_TOKENS = 64
 METRIC = "exact_match"
 END = "\n\n"  # of an answer in the completions form
 _SHOTS: dict[Form, int] = {"chat": 0, "completions": 3}

@@ -7,8 +7,8 @@ import msgspec
 
 from dyno.errors import StoreError
 from dyno.facts.quality import QualitySpec
-from dyno.quality.ask import ITEMS, MAX_TOKENS, VERSION, own_tasks
-from dyno.quality.tasks import LETTERS, items
+from dyno.quality.ask import ITEMS, VERSION, own_tasks
+from dyno.workload.tasks import LETTERS, MAX_TOKENS, items
 
 _GENERATED = """task: dyno_{task}
 output_type: generate_until

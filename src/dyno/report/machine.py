@@ -132,8 +132,8 @@ def telemetry_pairs(t: TelemetrySummary) -> list[tuple[str, str]]:
         ("Engine: KV cache used, mean:", [e.kv_mean_share for e in t.engines], percent),
         ("Engine: KV cache used, peak:", [e.kv_peak_share for e in t.engines], percent),
         ("Engine: preemptions:", [e.preemptions for e in t.engines], count),
-        ("Engine: prefix cache hits:", [_ratio(t, "prefix_hit_tokens", "prefix_queried_tokens")], percent),
-        ("Engine: draft tokens accepted:", [_ratio(t, "accepted_tokens", "drafted_tokens")], percent),
+        ("Engine: prefix cache hits:", [t.ratio("prefix_hit_tokens", "prefix_queried_tokens")], percent),
+        ("Engine: draft tokens accepted:", [t.acceptance], percent),
         ("Engine: tokens per step, mean:", [e.accepted_length_mean for e in t.engines], number),
     ]
     out = [("Accelerators:", ", ".join(str(a.index) for a in its))] if its else []
@@ -145,11 +145,6 @@ def telemetry_pairs(t: TelemetrySummary) -> list[tuple[str, str]]:
 
 def _gib(n_bytes: float) -> str:
     return number(n_bytes / (1 << 30))
-
-
-def _ratio(t: TelemetrySummary, part: str, whole: str) -> float | None:
-    share, all_ = t.total(part), t.total(whole)
-    return share / all_ if all_ and share is not None else None
 
 
 def roofline_pairs(r: Roofline) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dyno.facts.quality import PairedDifference, QualitySummary, TaskScore
 from dyno.facts.summary import Result
 from dyno.measure.paired import score_interval
-from dyno.numbers import UNKNOWN, count, duration, number, percent
+from dyno.numbers import UNKNOWN, count, duration, number, percent, points
 from dyno.report.block import verdict_lines
 from dyno.report.table import terminal, text_table
 from dyno.screen import wrapped
@@ -60,5 +60,5 @@ def _about(q: QualitySummary) -> str:
 def under_load(change: PairedDifference, concurrency: int) -> str:
     """Say in a sentence what load does to the score."""
     if change.p < 0.05:
-        return f"At concurrency {concurrency} the score changes by {percent(change.difference)}."
-    return f"At concurrency {concurrency}: no difference detected (smallest detectable: {percent(change.detectable)})."
+        return f"At concurrency {concurrency} the score changes by {points(change.difference, signed=True)}."
+    return f"At concurrency {concurrency}: no difference detected (smallest detectable: {points(change.detectable)})."

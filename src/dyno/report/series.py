@@ -215,12 +215,17 @@ def _identities(rows: Sequence[Row]) -> list[dict[str, Scalar]]:
     called = any(row.series and row.place is None for row in rows)
     one_card = len({str(row.setting("accelerator") or "").lower() for row in rows}) == 1
     silent = any(row.setting("quantization") is None for row in rows)
+    sources = {row.place.study if row.place else "" for row in rows}
+    models = [named(str(row.setting("model") or "")) for row in rows]
+    other_models = len(sources) > 1 and len({m.base for m in models if m.name}) > 1
     out = []
-    for row in rows:
+    for row, model in zip(rows, models, strict=True):
         facts: dict[str, Scalar]
         if (place := row.place) is not None and not (alone and _unnamed(row)):
             facts = {"study": place.study, "rig": place.rig or str(row.setting("accelerator") or "")}
             facts["engine"] = place.engine
+            if other_models and model.name:  # an engine's name in one study is not enough beside another's model
+                facts["model"] = model.name
             facts |= {k: short(v) for k, v in place.varying("engine").items()}
         elif row.series and place is None:
             facts = {"series": row.series.strip()}

@@ -141,6 +141,7 @@ def _serving(results: Sequence[Result]) -> _Columns:
         _Figure("req/s", lambda repeats: mean(r.served.request_throughput for r in repeats), better="higher"),
         _Figure("TTFT\nmean", _latency("ttft", "mean"), better="lower"),
         _Figure("TPOT\nmean", _latency("tpot", "mean"), better="lower"),
+        *([_Figure("drafts\naccepted", _accepted, percent, keep=True)] if _accepted(results) is not None else []),
         _DURATION,
     ]
     return figures, "tok/s: output tokens over the whole run. Latencies in ms, from sending."
@@ -217,7 +218,9 @@ def _mean(values: Iterable[float]) -> float | None:
 
 
 def _accepted(results: Sequence[Result]) -> float | None:
-    return _mean(r.offline.speculation.acceptance for r in results if r.offline and r.offline.speculation)
+    offline = [r.offline.speculation.acceptance for r in results if r.offline and r.offline.speculation]
+    served = [r.telemetry.acceptance for r in results if r.telemetry]
+    return _mean(share for share in [*offline, *served] if share is not None)
 
 
 def _peak(what: str, resource: Literal["bandwidth", "arithmetic"]) -> _Value:

@@ -4,17 +4,19 @@ dstack is optional (the extra `dstack`) and slow to import: only a function that
 """
 
 import contextlib
+import functools
 import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
 from dyno import secrets
-from dyno.errors import RigError, UsageError
+from dyno.errors import RigError
 from dyno.facts.elsewhere import DstackSpec, SshSpec
 from dyno.facts.study import RigWanted
 from dyno.numbers import many, money, price
@@ -82,7 +84,7 @@ class DstackRig:
         self._key, self._hosts, self._config = (folder / f"{name}.{end}" for end in ("key", "hosts", "config"))
         self._public_key = folder / f"{name}.key.pub"
         with _translated("dstack is not configured here"):
-            self._api = _dstack_api().Client.from_config(spec.project)
+            self._api = _dstack().Client.from_config(spec.project)
         secrets.learn([self._api.client.token])
         self._project = self._api.project
 
@@ -143,20 +145,15 @@ class DstackRig:
             self._key.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", self.name, "-f", str(self._key)]
             subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-        plan = self._api.runs.get_run_plan(_parsed(run), ssh_key_pub=self._public_key.read_text())
+        plan = self._api.runs.get_run_plan(_dstack().parse(run), ssh_key_pub=self._public_key.read_text())
         _expect_offers(plan.job_plans[0], run, say)
         self._api.runs.apply_plan(plan, reserve_ports=False)
 
     def _create_fleet(self, config: Configuration, say: Say) -> None:
-        from dstack._internal.core.models.fleets import FleetSpec
-        from dstack._internal.core.models.profiles import Profile
-
-        fleet = _parsed(config)
+        fleet = _dstack().parse(config)
         if fleet.ssh_config is not None:
             fleet.ssh_config.ssh_key = _key_pair(self.spec.key_file)
-        plan = self._api.client.fleets.get_plan(
-            self._project, FleetSpec(configuration=fleet, profile=Profile(name="default"))
-        )
+        plan = self._api.client.fleets.get_plan(self._project, _dstack().fleet_spec(fleet))
         if fleet.ssh_config is None:
             _expect_offers(plan, config, say)
         self._api.client.fleets.apply_plan(self._project, plan)
@@ -277,27 +274,18 @@ def _expect_offers(plan: Any, config: Configuration, say: Say) -> None:
 
 def _key_pair(path: str | None) -> Any:
     """Read the key of a machine of the user's: dstack's server logs in with it."""
-    from dstack._internal.core.models.instances import SSHKey
-    from dstack._internal.utils.ssh import resolve_ssh_key
-
     try:
-        public, _, private, _ = resolve_ssh_key(path or "")
+        public, _, private, _ = _dstack().read_key(path or "")
     except (OSError, ValueError) as e:
         raise RigError(f"dstack.key_file = {path!r} is not a private key without a passphrase: {e}.") from None
     if private is None:
         raise RigError(f"dstack.key_file = {path!r} is a public key. dstack's server needs the private one.")
     secrets.learn(private.splitlines())
-    return SSHKey(public=public, private=private)
+    return _dstack().key_pair(public=public, private=private)
 
 
 def _given(**values: Any) -> Configuration:
     return {key: value for key, value in values.items() if value}
-
-
-def _parsed(config: Configuration) -> Any:
-    from dstack._internal.core.models.configurations import parse_apply_configuration
-
-    return parse_apply_configuration(config)
 
 
 def _until(condition: Callable[[], bool], limit_s: float) -> bool:
@@ -309,32 +297,41 @@ def _until(condition: Callable[[], bool], limit_s: float) -> bool:
     return True
 
 
-def _dstack_api() -> Any:
+@functools.cache
+def _dstack() -> Any:
+    """Import what dyno uses of dstack. Its API for runs is public; that for fleets takes values of inner modules."""
     try:
-        import dstack.api
+        import requests
+        from dstack import api
+        from dstack._internal.core import errors
+        from dstack._internal.core.models import configurations, fleets, instances, profiles
+        from dstack._internal.utils import ssh
     except ImportError as e:
-        raise UsageError(
+        raise RigError(
             f"A rig with `dstack` needs the package dstack ({e}). Install it: pip install 'llm-dyno[dstack]'."
         ) from None
-    return dstack.api
+    return SimpleNamespace(
+        Client=api.Client,
+        parse=configurations.parse_apply_configuration,
+        fleet_spec=lambda fleet: fleets.FleetSpec(configuration=fleet, profile=profiles.Profile(name="default")),
+        key_pair=instances.SSHKey,
+        read_key=ssh.resolve_ssh_key,
+        absent=errors.ResourceNotExistsError,
+        failures=(errors.DstackError, requests.RequestException, subprocess.CalledProcessError, OSError),
+    )
 
 
 @contextlib.contextmanager
 def _absent_is_none() -> Iterator[None]:
-    from dstack._internal.core.errors import ResourceNotExistsError
-
-    with contextlib.suppress(ResourceNotExistsError):
+    with contextlib.suppress(_dstack().absent):
         yield
 
 
 @contextlib.contextmanager
 def _translated(what: str) -> Iterator[None]:
     """Turn dstack's errors into one sentence of dyno's."""
-    _dstack_api()
-    import requests
-    from dstack._internal.core.errors import DstackError
-
+    failures = _dstack().failures
     try:
         yield
-    except (DstackError, requests.RequestException, subprocess.CalledProcessError, OSError) as e:
+    except failures as e:
         raise RigError(f"{what}: {one_line(str(e)).rstrip('.')}.") from None

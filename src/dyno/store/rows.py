@@ -25,6 +25,7 @@ from dyno.facts.rig import Rig
 from dyno.facts.spread import Distribution, Latency, Spread
 from dyno.facts.study import Place, PlannedTrial
 from dyno.facts.summary import Result, Summary
+from dyno.facts.telemetry import TelemetrySummary
 from dyno.facts.trial import TrialSpec, micro_name
 from dyno.http import Url
 from dyno.measure import timing
@@ -89,7 +90,7 @@ def row_of(
     if result.offline is not None:
         figures, samples = _of_offline(result.offline, trial, measured), _of_iterations(trial, measured)
     else:
-        figures, samples = _of_serving(result.served), _of_records(records, result.served)
+        figures, samples = _of_serving(result.served, result.telemetry), _of_records(records, result.served)
     if result.telemetry is not None and result.telemetry.power_mean_w is not None:
         figures["power_w"] = Figure(result.telemetry.power_mean_w, 0)
     return _row(
@@ -303,7 +304,7 @@ def _figures(s: Summary | OfflineSummary, inputs: int, outputs: int, **more: flo
     return {name: Figure(float(value), 0) for name, value in values.items() if value is not None}
 
 
-def _of_serving(s: Summary) -> dict[str, Figure]:
+def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Figure]:
     figures = _figures(
         s,
         s.total_input_tokens,
@@ -317,6 +318,8 @@ def _of_serving(s: Summary) -> dict[str, Figure]:
         output_throughput=s.output_throughput,
         total_token_throughput=s.total_token_throughput,
         peak_output_throughput=s.peak_output_tokens_per_s,
+        acceptance_rate=telemetry.acceptance if telemetry else None,
+        acceptance_length=telemetry.accepted_length if telemetry else None,
     )
     for stem in ("ttft", "tpot", "itl", "e2el", "queue"):
         figures |= _distribution(stem, getattr(s, stem), definition(_TOOL, stem))

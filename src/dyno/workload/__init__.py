@@ -11,7 +11,7 @@ import msgspec
 from dyno.errors import WorkloadError
 from dyno.facts.workload import Request, Workload, WorkloadSpec
 from dyno.workload.recorded import custom, sharegpt
-from dyno.workload.synthetic import random, sharegpt_shaped, synthesize
+from dyno.workload.synthetic import questions, random, sharegpt_shaped, synthesize
 from dyno.workload.tokenizer import Tokenizer
 
 # A dataset yields requests for as long as it has different ones; whoever asks stops when there are enough.
@@ -21,6 +21,7 @@ DATASETS: dict[str, Callable[[WorkloadSpec, Tokenizer], Iterator[Request]]] = {
     "sharegpt": sharegpt,
     "sharegpt-shaped": sharegpt_shaped,
     "custom": custom,
+    "tasks": questions,
 }
 
 # vLLM caches prefixes in blocks of 16 tokens, and a token is at least one character: prompts that differ

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from functools import cache
+from itertools import count
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from dyno.errors import WorkloadError
 from dyno.facts.workload import Request, WorkloadSpec
+from dyno.workload.tasks import MAX_TOKENS, SIZES, TASKS, item
 from dyno.workload.tokenizer import Tokenizer, special_ids
 
 RANDOM_OUTPUT_LEN = 128  # vLLM's default
@@ -69,6 +71,15 @@ def sharegpt_shaped(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Reques
     for i, (tokens, output_tokens) in enumerate(sharegpt_lengths(spec.seed, spec.num_prompts)):
         prompt, count = synthesize(tokenizer, spec.seed, i, tokens)
         yield Request(prompt, count, spec.output_len or output_tokens)
+
+
+def questions(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+    """Questions of the built-in tasks, one of each in turn: text that a model answers rather than continues."""
+    names = list(TASKS)
+    for number in count():
+        task, size = names[number % len(names)], SIZES[number // len(names) % len(SIZES)]
+        question = item(task, size, number, spec.seed).question
+        yield Request(question, tokenizer.count(question), spec.output_len or MAX_TOKENS)
 
 
 def sharegpt_lengths(seed: int, count: int) -> list[tuple[int, int]]:

@@ -28,9 +28,10 @@ COUNTERS = {
                           "sglang:cached_tokens_total"),
     "output_tokens": ("vllm:generation_tokens_total", "sglang:generation_tokens_total",
                       "tgi_request_generated_tokens_sum", "llamacpp:tokens_predicted_total"),
-    "drafts": ("vllm:spec_decode_num_drafts_total",),
-    "drafted_tokens": ("vllm:spec_decode_num_draft_tokens_total",),
-    "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total", "tgi_request_skipped_tokens_sum"),
+    "drafts": ("vllm:spec_decode_num_drafts_total", "llamacpp:spec_decode_num_drafts_total"),
+    "drafted_tokens": ("vllm:spec_decode_num_draft_tokens_total", "llamacpp:spec_decode_num_draft_tokens_total"),
+    "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total", "llamacpp:spec_decode_num_accepted_tokens_total",
+                        "tgi_request_skipped_tokens_sum"),
 }  # fmt: skip
 
 _BEYOND = 1e18  # no count or share is: a sum of such values could leave the numbers that JSON has

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 LETTERS = "ABCD"
 SIZES = (1, 2, 3)  # small to large: digits, words, entries
+MAX_TOKENS = 64  # enough for every answer
 _NOUNS = """
 anchor angle autumn basin bell bird blade book bridge brook camp card cave chain chair circle clock coin copper corner
 cotton crane crown desk door drum engine farm ferry field film fire flower fork forest garden gate glove grain harbor
