@@ -27,6 +27,7 @@ from dyno.facts.workload import Request, Workload, WorkloadSpec
 from dyno.load import slices
 from dyno.load.plan import Plan
 from dyno.load.progress import Progress, Stop
+from dyno.load.spool import END, frames
 from dyno.probe import peaks, rig
 from dyno.store.run import Run, create
 from dyno.units import NS_PER_S
@@ -179,8 +180,9 @@ def test_a_process_that_dies_loses_only_its_open_requests(
         original(self, name)
         started.append(self._child.pid)
 
-    def watch(progress: Progress) -> None:
-        if progress.ended >= 8 and len(started) == 2:
+    def watch(_: Progress) -> None:
+        path = next(tmp_path.rglob("exchanges-1.spool"))
+        if len(started) == 2 and sum(kind == END for _, kind, *_ in frames(path)) >= 2:
             os.kill(started.pop(), signal.SIGKILL)
 
     monkeypatch.setattr(processes.SliceProcess, "__init__", start)
@@ -221,6 +223,7 @@ def test_a_parent_that_is_gone_stops_its_processes(fake: StartFake, tmp_path: Pa
             process.look()
             time.sleep(0.01)
     assert process.facts and process.facts.outcome == "interrupted"
+    assert process._child.returncode == 0
 
 
 # ---- the command ----

@@ -81,8 +81,10 @@ def run(options: argparse.Namespace) -> int:
         if findings:
             print("\nBefore you measure here", *(n for f in findings for n in finding_lines(f)), sep="\n")
     rows = [] if options.quick else _calibrate(sorted(options.levels), options.procs, options.json)
-    accurate = [row for row in rows if row["accurate"] and not row["busy"]]
-    if accurate and options.procs == 1:
+    alone = [row for row in rows if not row["busy"]]
+    accurate = [row for row in alone if row["accurate"]]
+    # Kept for --procs auto, if more would not have been accurate.
+    if accurate and options.procs == 1 and (accurate != alone or options.levels[-1] >= LEVELS[-1]):
         keep_client(machine, TestedClient(accurate[-1]["shape"]["streams"], accurate[-1]["chunks_per_s"]))
     if options.json:
         facts = {"rig": machine, "peaks": [p.peaks for p in peaks if p.peaks], "findings": findings}

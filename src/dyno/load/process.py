@@ -25,11 +25,10 @@ from dyno.http import Route, Url
 from dyno.load.plan import Plan
 from dyno.load.progress import RECENT, Progress, Stop
 from dyno.load.spool import SENT, Spool, frames
-from dyno.load.wire import Traffic, Wire
+from dyno.load.wire import TICK_NS, Traffic, Wire
 from dyno.transport import Transport
 from dyno.units import NS_PER_S, ns
 
-_REPORT_NS = NS_PER_S // 5
 _STOPPED_S = 5.0  # after it was asked to stop; then it is killed
 _SPIN_NS = 200_000  # sleeping is as exact as this
 
@@ -111,18 +110,11 @@ class _Orders:
         return self._start_ns
 
 
-class _Telling:
-    """Reports progress a few times a second."""
-
-    def __init__(self) -> None:
-        self._next_ns = 0
-
-    def __call__(self, progress: Progress) -> None:
-        if progress.elapsed_ns >= self._next_ns:
-            self._next_ns = progress.elapsed_ns + _REPORT_NS
-            # Where nobody reads, it is left out: the wire never waits.
-            os.set_blocking(sys.stdout.fileno(), False)
-            _say(SliceReport(progress=progress))
+def _tell(progress: Progress) -> None:
+    """Report every second tick. Where nobody reads, it is left out: the wire never waits."""
+    if progress.elapsed_ns // TICK_NS % 2:
+        os.set_blocking(sys.stdout.fileno(), False)
+        _say(SliceReport(progress=progress))
 
 
 def _say(report: SliceReport) -> None:
@@ -138,9 +130,7 @@ def main() -> None:
         secrets.learn([secret.decode("latin-1") for secret in task.secrets])
         orders = _Orders(sys.stdin.buffer)
         with contextlib.closing(Spool(Path(task.spool), task.secrets)) as spool:
-            wire = Wire(
-                task.traffic(), spool, watch=_Telling(), stop=orders.stop, core=task.core, gate=orders.agreed_ns
-            )
+            wire = Wire(task.traffic(), spool, watch=_tell, stop=orders.stop, core=task.core, gate=orders.agreed_ns)
             last = SliceReport(facts=wire.drive())
     except Exception as e:  # also dyno's own mistake: whoever started it must hear of it
         known = isinstance(e, DynoError)
@@ -258,3 +248,4 @@ def _how(code: int) -> str:
 
 if __name__ == "__main__":
     main()
+    os._exit(0)  # at once: Python aborts at its end while a thread waits for stdin
