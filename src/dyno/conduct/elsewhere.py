@@ -9,6 +9,7 @@ import datetime
 import hashlib
 import io
 import os
+import re
 import shutil
 import sys
 import tarfile
@@ -20,6 +21,7 @@ from typing import IO, Any
 
 import msgspec
 
+from dyno import secrets
 from dyno.archive import UnsafeMember, plain_files
 from dyno.conduct import study_plan
 from dyno.conduct.held import FarMachine, Published
@@ -34,7 +36,7 @@ from dyno.probe.model import looks_local
 from dyno.rigs import wheel
 from dyno.rigs.dstack import DstackRig, configurations, run_name
 from dyno.rigs.register import Register, new_id
-from dyno.rigs.ssh import SshMachine, decoded
+from dyno.rigs.ssh import SshMachine, events
 from dyno.store.run import Run, make_folder, private
 from dyno.store.study import StudyFolder, trial_name
 
@@ -201,7 +203,7 @@ class Elsewhere:
         install(machine, self.say, [*data, *self._facts(wanted, public)])
         order = Order(study, text, environ(trials))
         command = ("run", "-", "--rig", self.rig, "--runs", "runs", "--plain", *words)
-        machine.call("start", *command, send=lambda stdin: send(stdin, msgspec.json.encode(order)))
+        machine.call("start", *command, send=lambda stdin: _write(stdin, msgspec.json.encode(order)))
         self.say("started")
 
     def _localized(self) -> tuple[list[PlannedTrial], list[tuple[str, Path]]]:
@@ -249,18 +251,17 @@ class Elsewhere:
         while True:
             try:
                 with machine.started("follow", str(self._offset)) as process:
-                    assert process.stdout
-                    for line in process.stdout:
+                    for event in events(process):
                         deadline, pause_s = 0.0, 1.0
-                        event = decoded([line])
                         for text in strings(event.get("log")):
-                            self.say(text)
+                            self.say(secrets.clean(text))
                         if isinstance(event.get("offset"), int):
                             self._offset = event["offset"]
                         if "finished" in event:
                             self._take(machine, str(event["finished"]), names)
                         if "ended" in event:
                             self._skip(event.get("skipped"), names)
+                            self._take_logs(machine, strings(event.get("engines")))
                             return str(event["ended"])
                 raise Unreachable(f"{machine.spec.host} closed the connection.")
             except Unreachable as e:
@@ -279,16 +280,28 @@ class Elsewhere:
         planned = names.get(inner.rpartition("/")[2])
         if planned is None or self.folder.run(planned.place).whole:
             return
-        with machine.started("pack", inner) as process, tempfile.TemporaryDirectory(
-            prefix=".coming-", dir=self.folder.path
-        ) as temporary:  # fmt: skip
-            assert process.stdout and process.stdin
-            process.stdin.close()
-            path = Path(temporary, "run")
-            unpack(process.stdout, path, planned.place.label)
+        with self._fetched(machine, inner, planned.place.label) as path:
             if not Run(path).whole and not (path / "failed.json").is_file():
                 raise RigError(f"{self.rig} sent a folder for {planned.place.label} that is not a run.")
             self.folder.take(planned.place, path)
+
+    def _take_logs(self, machine: SshMachine, inner: Sequence[str]) -> None:
+        """Fetch the folders of the engines' starts, with their whole logs."""
+        for name in inner:
+            start = re.fullmatch(r"runs/[^/]+/engines/(\d{3,}-[\w.-]{1,100})", name)
+            if start and not (goal := self.folder.engines_path / f"{self.rig}-{machine.job}-{start[1]}").exists():
+                with self._fetched(machine, name, start[1]) as path:
+                    path.rename(goal)
+
+    @contextlib.contextmanager
+    def _fetched(self, machine: SshMachine, inner: str, what: str) -> Iterator[Path]:
+        """Fetch a folder into a temporary place of the study's."""
+        prefix = tempfile.TemporaryDirectory(prefix=".coming-", dir=self.folder.path)
+        with machine.started("pack", inner) as process, prefix as temporary:
+            assert process.stdout and process.stdin
+            process.stdin.close()
+            unpack(process.stdout, Path(temporary, "run"), what)
+            yield Path(temporary, "run")
 
     def _skip(self, skipped: Any, names: dict[str, PlannedTrial]) -> None:
         ids = {p.place.id for p in names.values()}
@@ -372,7 +385,7 @@ def install(machine: SshMachine, say: Say, files: Sequence[tuple[str, Path | byt
     machine.call("install", remote.python, send=packed)
 
 
-def send(stdin: IO[bytes], data: bytes) -> None:
+def _write(stdin: IO[bytes], data: bytes) -> None:
     stdin.write(data)
 
 
