@@ -22,7 +22,7 @@ from dyno.probe import peaks, rig
 from dyno.units import seconds
 
 STREAM_CHUNKS_PER_S = 100.0  # of a fast engine: a token each 10 ms, as in `dyno doctor`
-ANYWHERE_CHUNKS_PER_S = 25_000.0  # one process can time so many on any machine: used where `dyno doctor` never ran
+ASSUMED_CHUNKS_PER_S = 25_000.0  # that one process can time, where `dyno doctor` never ran
 _LOST = "a process of dyno's client ended before the response was complete"
 
 
@@ -44,7 +44,7 @@ def _enough(spec: ClientSpec, plan: Plan, output_tokens: float) -> int:
     machine = rig.look()
     tested = peaks.of_client(machine)
     most = max(machine.cores - 1, 1) if spec.on == "here" else MOST_PROCESSES
-    return min(math.ceil(chunks_per_s / (tested.chunks_per_s if tested else ANYWHERE_CHUNKS_PER_S)), most)
+    return min(math.ceil(chunks_per_s / (tested.chunks_per_s if tested else ASSUMED_CHUNKS_PER_S)), most)
 
 
 def drive(
