@@ -59,9 +59,10 @@ class SshRig:
     def entries(self) -> int:
         return len(list((self.folder / "dyno" / "rigs").glob("*.json")))
 
-    def cleaned(self) -> bool:
-        """Whether the register is empty, and the rig has no more than the model's cache."""
-        return not self.entries() and all(name.startswith(".cache/dyno/models/") for name in self.server.left())
+    def left(self) -> list[str]:
+        """What dyno left behind: entries of the register, and files on the rig but for the model's cache."""
+        entries = [path.name for path in (self.folder / "dyno" / "rigs").glob("*.json")]
+        return entries + [name for name in self.server.left() if not name.startswith(".cache/dyno/models/")]
 
 
 class DynoProcess:

@@ -286,6 +286,7 @@ def test_following_shows_the_log_and_finished_trials_and_ends_with_the_job(tmp_p
         (trials / name).mkdir(parents=True)
     (trials / "a-1" / "summary.json").touch()
     (trials / "b-2" / "failed.json").touch()
+    (folder / "runs" / "s" / "engines" / "001-e").mkdir(parents=True)
     (folder / "runs" / "s" / "skipped.json").write_text('{"3": "saturated"}')
     (folder / "log").write_text("one\ntwo\n")
     there(tmp_path, "start")
@@ -295,7 +296,7 @@ def test_following_shows_the_log_and_finished_trials_and_ends_with_the_job(tmp_p
         {"log": ["two"], "offset": 8},
         {"finished": "runs/s/trials/a-1"},
         {"finished": "runs/s/trials/b-2"},
-        {"ended": "0", "skipped": {"3": "saturated"}},
+        {"ended": "0", "skipped": {"3": "saturated"}, "engines": ["runs/s/engines/001-e"]},
     ]
 
 

@@ -32,7 +32,9 @@ def test_a_study_runs_on_a_rig_that_has_nothing_but_python(ssh_rig: SshRig) -> N
         assert run.manifest().place == p.place
         assert run.engine() is not None and run.client() is not None
     assert (ssh_rig.folder / "runs" / "s" / "report.html").exists()
-    assert ssh_rig.cleaned()
+    (log,) = ssh_rig.study.engines_path.glob("far-*-001-llamacpp/engine.log")
+    assert log.stat().st_size > 0
+    assert ssh_rig.left() == []
     again = ssh_rig.run()
     assert "[far]" not in again, "all is done: the rig is not asked"
 
@@ -50,7 +52,7 @@ def test_the_load_comes_from_here_and_the_round_trip_is_measured(ssh_rig: SshRig
         assert result.served.failed == 0
         assert "client.network" in {f.code for f in result.findings}
         assert str(ssh_rig.server.home) in json.dumps(json.loads(run.engine_path.read_bytes()))
-    assert ssh_rig.cleaned()
+    assert ssh_rig.left() == []
 
 
 def test_the_shipped_study_of_two_machines_runs_on_two_rigs(
@@ -75,4 +77,4 @@ def test_the_shipped_study_of_two_machines_runs_on_two_rigs(
     assert "h100-meta" in shown and "mi300x-amd" in shown
     page = (folder.path / "report.html").read_text()
     assert "2.99" in page and "4.5" in page, "one report has both prices"
-    assert ssh_rig.cleaned()
+    assert ssh_rig.left() == []

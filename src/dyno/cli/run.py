@@ -108,6 +108,8 @@ def run(options: argparse.Namespace) -> int:
     here = [p for p in wanted if not _elsewhere(study, p)]
     if options.prepare_only:
         lines = preparing.for_study([p.trial for p in here], options)
+        far = dict.fromkeys(p.place.rig for p in wanted if _elsewhere(study, p))
+        lines += [f"{name} is another machine: it fetches what it needs when its trials run." for name in far]
         print(*(lines or ["Nothing is missing."]), sep="\n")
         return exit_codes.DONE
     folder = study_plan.folder_for(options.runs, study, options.new, options.extend)
@@ -437,6 +439,9 @@ def preview(
             print(f"   {where}{p.place.label}{repeat}: {_asked(p)}, ~{clock(trial_s(p.trial))}")
     print("\n# The commands")
     for rig in dict.fromkeys(p.place.rig for p in wanted if p.place.rig):
+        if ssh := study.rigs[rig].ssh:
+            load = "the load comes from here" if study.rigs[rig].client == "here" else "load and engine run there"
+            print(f"\n# {rig}: over SSH on {ssh.host}; {load}")
         if study.rigs[rig].dstack:
             configs = dstack.configurations(dstack.run_name(rig, "dry-run"), study.rigs[rig])
             print(f"\n# {rig}: submitted to dstack", dstack.as_yaml(configs), sep="\n", end="")
@@ -455,7 +460,7 @@ def preview(
             settings.print_plan([*plan.lines(), *(f"# {note}" for note in notes)], words)
         elif not setting.refused:
             print(f"# already running at {', '.join(mine[0].trial.target.urls)}")
-    if missing := list(preparing.listing(p.trial for p in wanted)):
+    if missing := list(preparing.listing(p.trial for p in wanted if not _elsewhere(study, p))):
         print("", *(f"# {line}" for line in missing), sep="\n")
     print(f"\n# {_estimate(study, groups, start_s, runs)}")
     return settings.report_problems(study_plan.problems(plans), words)

@@ -9,6 +9,7 @@ import datetime
 import hashlib
 import io
 import os
+import re
 import shutil
 import sys
 import tarfile
@@ -20,6 +21,7 @@ from typing import IO, Any
 
 import msgspec
 
+from dyno import secrets
 from dyno.archive import UnsafeMember, plain_files
 from dyno.conduct import study_plan
 from dyno.conduct.held import FarMachine, Published
@@ -34,7 +36,7 @@ from dyno.probe.model import looks_local
 from dyno.rigs import wheel
 from dyno.rigs.dstack import DstackRig, configurations, run_name
 from dyno.rigs.register import Register, new_id
-from dyno.rigs.ssh import SshMachine, decoded
+from dyno.rigs.ssh import SshMachine, events
 from dyno.store.run import Run, make_folder, private
 from dyno.store.study import StudyFolder, trial_name
 
@@ -64,6 +66,7 @@ class Elsewhere:
         self.study, self.text, self.folder, self.rig, self.say = study, text, folder, rig, say
         self.register = register()
         self.begun = False  # something runs there
+        self._rented: DstackRig | None = None
         self._offset = -1  # bytes of its log that were shown; -1: none, and only the last ones are
 
     def conduct(self, wanted: Sequence[PlannedTrial], words: Sequence[str]) -> None:
@@ -87,7 +90,7 @@ class Elsewhere:
         entry = earlier or self.new_entry()
         with self.connected(entry, new=earlier is None) as machine:
             install(machine, self.say)
-            measure(FarMachine(machine, environ(wanted), _published(_rented(entry, self.register))))
+            measure(FarMachine(machine, environ(wanted), _published(self._rented)))
 
     def _earlier(self) -> RigEntry | None:
         """Return the job of a dyno that was killed, or lost the connection."""
@@ -162,7 +165,7 @@ class Elsewhere:
         """Return the entry with a machine of dstack's, which is submitted where it isn't yet."""
         if (rented := _rented(entry, self.register)) is None:
             return entry
-        configs = configurations(rented.name, self.study.rigs[self.rig])
+        self._rented, configs = rented, configurations(rented.name, self.study.rigs[self.rig])
         entry = msgspec.structs.replace(entry, ssh=rented.up(configs, self.say))
         self.register.write(entry)
         return entry
@@ -200,7 +203,7 @@ class Elsewhere:
         install(machine, self.say, [*data, *self._facts(wanted, public)])
         order = Order(study, text, environ(trials))
         command = ("run", "-", "--rig", self.rig, "--runs", "runs", "--plain", *words)
-        machine.call("start", *command, send=lambda stdin: send(stdin, msgspec.json.encode(order)))
+        machine.call("start", *command, send=lambda stdin: _write(stdin, msgspec.json.encode(order)))
         self.say("started")
 
     def _localized(self) -> tuple[list[PlannedTrial], list[tuple[str, Path]]]:
@@ -248,21 +251,23 @@ class Elsewhere:
         while True:
             try:
                 with machine.started("follow", str(self._offset)) as process:
-                    assert process.stdout
-                    for line in process.stdout:
+                    for event in events(process):
                         deadline, pause_s = 0.0, 1.0
-                        event = decoded([line])
                         for text in strings(event.get("log")):
-                            self.say(text)
+                            self.say(secrets.clean(text))
                         if isinstance(event.get("offset"), int):
                             self._offset = event["offset"]
                         if "finished" in event:
                             self._take(machine, str(event["finished"]), names)
                         if "ended" in event:
                             self._skip(event.get("skipped"), names)
+                            self._take_logs(machine, strings(event.get("engines")))
                             return str(event["ended"])
                 raise Unreachable(f"{machine.spec.host} closed the connection.")
             except Unreachable as e:
+                if self._rented and (why := self._rented.end()):
+                    self.begun = False  # so it is cleaned up
+                    raise RigError(why) from None
                 deadline = deadline or time.monotonic() + PATIENCE_S
                 if time.monotonic() > deadline:
                     raise
@@ -275,16 +280,28 @@ class Elsewhere:
         planned = names.get(inner.rpartition("/")[2])
         if planned is None or self.folder.run(planned.place).whole:
             return
-        with machine.started("pack", inner) as process, tempfile.TemporaryDirectory(
-            prefix=".coming-", dir=self.folder.path
-        ) as temporary:  # fmt: skip
-            assert process.stdout and process.stdin
-            process.stdin.close()
-            path = Path(temporary, "run")
-            unpack(process.stdout, path, planned.place.label)
+        with self._fetched(machine, inner, planned.place.label) as path:
             if not Run(path).whole and not (path / "failed.json").is_file():
                 raise RigError(f"{self.rig} sent a folder for {planned.place.label} that is not a run.")
             self.folder.take(planned.place, path)
+
+    def _take_logs(self, machine: SshMachine, inner: Sequence[str]) -> None:
+        """Fetch the folders of the engines' starts, with their whole logs."""
+        for name in inner:
+            start = re.fullmatch(r"runs/[^/]+/engines/(\d{3,}-[\w.-]{1,100})", name)
+            if start and not (goal := self.folder.engines_path / f"{self.rig}-{machine.job}-{start[1]}").exists():
+                with self._fetched(machine, name, start[1]) as path:
+                    path.rename(goal)
+
+    @contextlib.contextmanager
+    def _fetched(self, machine: SshMachine, inner: str, what: str) -> Iterator[Path]:
+        """Fetch a folder into a temporary place of the study's."""
+        prefix = tempfile.TemporaryDirectory(prefix=".coming-", dir=self.folder.path)
+        with machine.started("pack", inner) as process, prefix as temporary:
+            assert process.stdout and process.stdin
+            process.stdin.close()
+            unpack(process.stdout, Path(temporary, "run"), what)
+            yield Path(temporary, "run")
 
     def _skip(self, skipped: Any, names: dict[str, PlannedTrial]) -> None:
         ids = {p.place.id for p in names.values()}
@@ -368,7 +385,7 @@ def install(machine: SshMachine, say: Say, files: Sequence[tuple[str, Path | byt
     machine.call("install", remote.python, send=packed)
 
 
-def send(stdin: IO[bytes], data: bytes) -> None:
+def _write(stdin: IO[bytes], data: bytes) -> None:
     stdin.write(data)
 
 

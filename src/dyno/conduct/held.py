@@ -24,7 +24,7 @@ from dyno.facts.model import ModelShape
 from dyno.facts.rig import Peaks, Rig
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
-from dyno.rigs.ssh import SshMachine
+from dyno.rigs.ssh import SshMachine, lines
 from dyno.store.run import Run, write
 
 _PINGS = 51
@@ -161,8 +161,7 @@ def held(far: FarMachine, order: HoldOrder, folder: Path, say: Say, below: Below
 
 
 def _ready(process: "subprocess.Popen[bytes]", folder: Path, say: Say, below: Below) -> HeldEngine:
-    assert process.stdout
-    for line in process.stdout:
+    for line in lines(process):
         event = _decoded(line)
         if event.error:
             raise EngineError(event.error)
@@ -177,9 +176,8 @@ def _ready(process: "subprocess.Popen[bytes]", folder: Path, say: Say, below: Be
 
 
 def _read_rest(process: "subprocess.Popen[bytes]", fleet: HeldFleet, folder: Path) -> None:
-    assert process.stdout
     with contextlib.suppress(EngineError, ValueError):  # the latter: closed
-        for line in process.stdout:
+        for line in lines(process):
             event = _decoded(line)
             fleet.ended = fleet.ended or event.error
             if event.facts:

@@ -163,7 +163,8 @@ def plans(study: Study, trials: Iterable[PlannedTrial], machine: Rig, dry: bool)
         if same and same.trials[0].place.rig == name:
             same.trials.extend(mine)
         else:
-            out.append(SettingPlan(mine, plan, elsewhere=planned_for is not machine))
+            far = name is not None and study.rigs[name].elsewhere
+            out.append(SettingPlan(mine, plan, elsewhere=far or planned_for is not machine))
     return out
 
 

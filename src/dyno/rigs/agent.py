@@ -180,7 +180,8 @@ class RigJob:
         for path in glob.glob(self.path("runs", "*", "skipped.json")):
             with open(path) as file:
                 skipped.update(json.load(file))
-        say(ended=state, skipped=skipped)
+        starts = sorted(glob.glob(self.path("runs", "*", "engines", "*")))
+        say(ended=state, skipped=skipped, engines=[os.path.relpath(path, self.folder) for path in starts])
 
     def report_log(self, offset: int, whole: bool) -> int:
         if size(self.path("log")) > offset:
@@ -244,7 +245,10 @@ class RigJob:
     def remove(self) -> None:
         """Leave nothing but engines' environments and models."""
         self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        deadline = time.monotonic() + GRACE_S
+        while os.path.exists(self.folder) and time.monotonic() < deadline:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            time.sleep(LOOK_S * os.path.exists(self.folder))  # the keeper of an engine may still be ending it
         for folder in (os.path.dirname(self.folder), self.home):
             try:
                 os.rmdir(folder)

@@ -22,6 +22,7 @@ from dyno.rigs import agent
 
 _ALIVE_S = 10  # between signs of life; after three without an answer the connection is lost
 _CONNECT_S = 20
+_LONGEST = 16 << 20  # bytes of a line, or of an answer
 _START = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.readline())))"
 _SOURCE = Path(agent.__file__).read_bytes
 _ADVICE = {
@@ -50,8 +51,9 @@ class SshMachine:
     def _ssh(self, *words: str, command: str | None = None) -> list[str]:
         options = [
             "BatchMode=yes", "StrictHostKeyChecking=yes", "ForwardAgent=no", "ForwardX11=no", "PermitLocalCommand=no",
-            "RequestTTY=no", "ControlMaster=auto", f"ControlPath={self._folder}/s", "ControlPersist=60",
-            f"ConnectTimeout={_CONNECT_S}", f"ServerAliveInterval={_ALIVE_S}", "ServerAliveCountMax=3",
+            "RequestTTY=no", "RemoteCommand=none", "ControlMaster=auto", f"ControlPath={self._folder}/s",
+            "ControlPersist=60", f"ConnectTimeout={_CONNECT_S}", f"ServerAliveInterval={_ALIVE_S}",
+            "ServerAliveCountMax=3",
         ]  # fmt: skip
         spec = self.spec
         files = {"-F": spec.config_file, "-i": spec.key_file}
@@ -72,11 +74,11 @@ class SshMachine:
                 if send:
                     send(process.stdin)
                 process.stdin.close()
-            return process.stdout.read()
+            return process.stdout.read(_LONGEST)
 
     def ask(self, verb: str, *words: str) -> dict[str, Any]:
         """Return the last event that a verb prints."""
-        return decoded(self.call(verb, *words).splitlines()[-1:])
+        return _decoded(b"".join(self.call(verb, *words).splitlines()[-1:]))
 
     @contextlib.contextmanager
     def started(self, verb: str, *words: str) -> "Iterator[subprocess.Popen[bytes]]":
@@ -131,12 +133,24 @@ class SshMachine:
             subprocess.run(self._ssh("-O", "cancel", "-L", ports), capture_output=True)
 
 
-def decoded(lines: list[bytes]) -> dict[str, Any]:
-    """Read an event of the agent. It comes from elsewhere: anything else is an error."""
+def events(process: "subprocess.Popen[bytes]") -> Iterator[dict[str, Any]]:
+    """Yield what the agent reports, line by line."""
+    yield from map(_decoded, lines(process))
+
+
+def lines(process: "subprocess.Popen[bytes]") -> Iterator[bytes]:
+    """Yield the lines of a process on another machine. One that would fill the memory is cut."""
+    assert process.stdout
+    while line := process.stdout.readline(_LONGEST):
+        yield line
+
+
+def _decoded(line: bytes) -> dict[str, Any]:
+    """Read an event. It comes from elsewhere: anything but an object is an error."""
     try:
-        event = json.loads(lines[0])
+        event = json.loads(line)
         if isinstance(event, dict):
             return event
-    except (IndexError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         pass
-    raise RigError(f"The other machine answered {lines[:1]!r:.200}, which dyno doesn't understand.")
+    raise RigError(f"The other machine answered {line[:100]!r}, which dyno doesn't understand.")
