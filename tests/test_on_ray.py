@@ -224,6 +224,7 @@ def test_a_loopback_url_is_refused_on_another_node(ray: StandIn, fake: StartFake
     ray.address = "192.0.2.7"
     with pytest.raises(UsageError, match=r"192\.0\.2\.7.*--base-url"):
         on_nodes(tmp_path, fake(first_ms=5, gap_ms=1).base_url)
+    assert "clean_up" in ray.calls and not any(Path(actor.worker._folder.name).exists() for actor in ray.workers)
 
 
 # ---- the cluster ----

@@ -156,6 +156,9 @@ class RaySlice:
 
     def close(self) -> None:
         self._spool.close()
+        if self._node and not self.ready:
+            with contextlib.suppress(self._ray.exceptions.RayError):
+                self._ray.get(self._worker.clean_up.remote(), timeout=_ANSWER_S)
         self._ray.kill(self._worker)
 
 

@@ -60,6 +60,10 @@ class SliceWorker:
     def stop(self) -> None:
         self._process.stop()
 
+    def clean_up(self) -> None:
+        """Remove its folder, where the process hasn't opened its spool yet."""
+        self._folder.cleanup()
+
     def look(self, position: int) -> Relay:
         """Return its state, and its spool from this position on."""
         failure = None
