@@ -109,6 +109,27 @@ def test_rigs_down_stops_what_a_killed_dyno_left_and_fetches_what_is_finished(ss
     assert ssh_rig.dyno("rigs").expect(0) == "Nothing runs on other machines.\n"
 
 
+@pytest.mark.parametrize("how", ["kill", "cut"])
+def test_an_engine_held_for_a_load_from_here_ends_with_the_connection(ssh_rig: SshRig, how: str) -> None:
+    ssh_rig.write(rig='client = "here"', repeats=2, prompts=24)
+    with ssh_rig.dyno("run", "s.toml", "--plain", "--no-report") as dyno:
+        dyno.until(r"\[1/4\]")
+        if how == "kill":
+            dyno.signal(signal.SIGKILL)
+            dyno.process.wait()
+            deadline = time.monotonic() + 60
+            while engines():
+                assert time.monotonic() < deadline, engines()
+        else:
+            assert ssh_rig.server.cut() >= 1
+            assert "Retrying" in dyno.expect(0), "the engine was started again"
+    if how == "kill":
+        assert len(ssh_rig.study.done()) >= 1
+        ssh_rig.run()
+    assert len(ssh_rig.study.done()) == 4
+    assert ssh_rig.left() == [] and engines() == []
+
+
 def test_a_machine_that_is_gone_stays_in_the_list_until_it_is_forgotten(ssh_rig: SshRig) -> None:
     ssh_rig.write(repeats=2)
     with ssh_rig.dyno("run", "s.toml", "--plain", "--no-report") as dyno:
