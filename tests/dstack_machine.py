@@ -242,19 +242,27 @@ def machine(folder: Path) -> Iterator[tuple[int, Path]]:
     finally:
         sshd.terminate()
         sshd.wait(10)
-        if (pid := folder / "agent.pid").exists():
-            with suppress(ProcessLookupError):
-                os.kill(int(pid.read_text()), signal.SIGTERM)
+        stop_agent(folder)
 
 
 def main(folder: Path) -> None:
-    (folder / "agent.pid").write_text(str(os.getpid()))
+    stop_agent(folder)  # of an earlier fleet
     agent = HostAgent(folder)
     server = serve(HOST_PORT, agent.answer)
+    (folder / "agent.pid").write_text(str(os.getpid()))
     signal.sigwait({signal.SIGTERM})
     for container in agent.containers.values():
         container.stop()
     server.shutdown()
+
+
+def stop_agent(folder: Path) -> None:
+    with suppress(OSError):  # none runs
+        pid = int((folder / "agent.pid").read_text())
+        os.kill(pid, signal.SIGTERM)
+        while True:
+            os.kill(pid, 0)
+            time.sleep(0.05)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class DstackServer(NamedTuple):
     def ask(self, path: str, **body: Any) -> Any:
         head = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
         with urllib.request.urlopen(urllib.request.Request(self.url + path, json.dumps(body).encode(), head)) as answer:
-            return json.load(answer)
+            return json.loads(answer.read() or b"null")
 
     def up(self) -> list[str]:
         """Return what may cost money now."""
@@ -199,6 +199,15 @@ def test_without_offers_nothing_is_submitted(dyno: DynoHere) -> None:
     assert (dyno.server.up(), dyno.registered()) == ([], [])
 
 
+def test_without_a_server_the_sentence_says_which_settings_are_missing(dyno: DynoHere) -> None:
+    dyno.write(DstackSpec())
+    nowhere = DynoHere(dyno.server._replace(home=dyno.folder), dyno.folder)
+    code, out = nowhere.run("run", "s.toml", "--no-report")
+    assert code == 1, out
+    assert "dstack is not configured here: No default project" in out and "DSTACK_TOKEN" in out
+    assert nowhere.registered() == []
+
+
 def test_a_killed_submission_is_listed_and_taken_down(dyno: DynoHere, rig: DstackSpec) -> None:
     dyno.write(rig)
     process = dyno.start("run", "s.toml", "--no-report")
@@ -249,6 +258,23 @@ def test_a_killed_dyno_goes_on_with_the_same_machine(dyno: DynoHere, rig: Dstack
     assert code == 0, out
     assert dyno.done() == 2
     assert dyno.newest() == name
+    assert (dyno.server.up(), dyno.registered()) == ([], [])
+
+
+def test_a_machine_that_dstack_takes_away_is_an_error_and_leaves_nothing(dyno: DynoHere, rig: DstackSpec) -> None:
+    dyno.write(rig, tokens=3000)
+    process = dyno.start("run", "s.toml", "--no-report")
+    assert process.stdout is not None
+    name = dyno.wait_for_run(process)
+    said = ""
+    while "Ready" not in said:
+        line = process.stdout.readline()
+        assert line, said
+        said += line
+    dyno.server.ask("/api/project/main/runs/stop", runs_names=[name], abort=True)
+    out, _ = process.communicate(timeout=200)
+    assert process.returncode == 1, out
+    assert f"dstack ended {name}: " in out
     assert (dyno.server.up(), dyno.registered()) == ([], [])
 
 

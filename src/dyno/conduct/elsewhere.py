@@ -66,6 +66,7 @@ class Elsewhere:
         self.study, self.text, self.folder, self.rig, self.say = study, text, folder, rig, say
         self.register = register()
         self.begun = False  # something runs there
+        self._rented: DstackRig | None = None
         self._offset = -1  # bytes of its log that were shown; -1: none, and only the last ones are
 
     def conduct(self, wanted: Sequence[PlannedTrial], words: Sequence[str]) -> None:
@@ -89,7 +90,7 @@ class Elsewhere:
         entry = earlier or self.new_entry()
         with self.connected(entry, new=earlier is None) as machine:
             install(machine, self.say)
-            measure(FarMachine(machine, environ(wanted), _published(_rented(entry, self.register))))
+            measure(FarMachine(machine, environ(wanted), _published(self._rented)))
 
     def _earlier(self) -> RigEntry | None:
         """Return the job of a dyno that was killed, or lost the connection."""
@@ -164,7 +165,7 @@ class Elsewhere:
         """Return the entry with a machine of dstack's, which is submitted where it isn't yet."""
         if (rented := _rented(entry, self.register)) is None:
             return entry
-        configs = configurations(rented.name, self.study.rigs[self.rig])
+        self._rented, configs = rented, configurations(rented.name, self.study.rigs[self.rig])
         entry = msgspec.structs.replace(entry, ssh=rented.up(configs, self.say))
         self.register.write(entry)
         return entry
@@ -264,6 +265,9 @@ class Elsewhere:
                             return str(event["ended"])
                 raise Unreachable(f"{machine.spec.host} closed the connection.")
             except Unreachable as e:
+                if self._rented and (why := self._rented.end()):
+                    self.begun = False  # so it is cleaned up
+                    raise RigError(why) from None
                 deadline = deadline or time.monotonic() + PATIENCE_S
                 if time.monotonic() > deadline:
                     raise

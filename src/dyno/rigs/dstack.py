@@ -83,7 +83,8 @@ class DstackRig:
         self.name, self.spec = name, spec
         self._key, self._hosts, self._config = (folder / f"{name}.{end}" for end in ("key", "hosts", "config"))
         self._public_key = folder / f"{name}.key.pub"
-        with _translated("dstack is not configured here"):
+        advice = " Run `dstack project add`, or set DSTACK_SERVER_URL, DSTACK_TOKEN and DSTACK_PROJECT."
+        with _translated("dstack is not configured here", advice):
             self._api = _dstack().Client.from_config(spec.project)
         secrets.learn([self._api.client.token])
         self._project = self._api.project
@@ -97,7 +98,7 @@ class DstackRig:
 
     def state(self) -> str:
         """Describe it in a few words, for a list."""
-        with _translated("dstack's state is unknown"):
+        with _translated("dstack"):
             run, fleet = self._run(), self._fleet()
         if run is None:
             return "not submitted" if fleet is None else "a fleet without a run"
@@ -106,6 +107,11 @@ class DstackRig:
         if machine is None or not machine.price or run.status.is_finished():
             return str(words)
         return f"{words}, {price(machine.price)} USD/h, {money(run.cost)} USD so far"
+
+    def end(self) -> str:
+        """Return why it has ended, as a sentence; '' where it has not."""
+        with _translated("dstack"):
+            return self._end_of(self._run())
 
     def down(self, say: Say) -> None:
         """End the run and the fleet that dyno created, and wait until they have ended. Repeating it does no harm."""
@@ -174,18 +180,14 @@ class DstackRig:
 
     def _running(self, say: Say) -> Any:
         last = ""
-        while (run := self._run()) is not None and not run.status.is_finished():
+        while not (why := self._end_of(run := self._run())):
             if run.status.value == "running":
                 return run
             if (words := run.status_message or run.status.value) != last:
                 say(f"{self.name} on dstack: {words}")
                 last = words
             time.sleep(_POLL_S)
-        job = run and run.latest_job_submission
-        why = (job and (job.termination_reason_message or job.termination_reason)) or (run and run.status_message)
-        raise RigError(
-            f"dstack ended {self.name}: {one_line(why or 'it was deleted').rstrip('.')}.{self._last_lines()}"
-        )
+        raise RigError(f"{why}{self._last_lines()}")
 
     def _reached(self, run: Any) -> SshSpec:
         if not _until(lambda: _PYTHON.search(self._log()) is not None, _KEYS_S) or not _HOST_KEY.search(self._log()):
@@ -217,6 +219,14 @@ class DstackRig:
 
     def _has_ended(self) -> bool:
         return (run := self._run()) is None or run.status.is_finished()
+
+    def _end_of(self, run: Any) -> str:
+        if run is None:
+            return f"dstack has no run {self.name} any more."
+        job = run.latest_job_submission
+        why = (job and (job.termination_reason_message or job.termination_reason)) or run.status_message
+        ends = run.status.is_finished() or run.status.value == "terminating"
+        return f"dstack ended {self.name}: {one_line(why).rstrip('.')}." if ends else ""
 
     def _fleet(self) -> Any:
         with _absent_is_none():
@@ -268,7 +278,7 @@ def _expect_offers(plan: Any, config: Configuration, say: Say) -> None:
             "dstack settings, or check the fleets and backends of the dstack project."
         )
     first, offers = plan.offers[0], many(plan.total_offers, "offer")
-    where = one_line(f"{first.backend.value} {first.region} {first.instance.name}")
+    where = one_line(" ".join(dict.fromkeys((first.backend.value, first.region, first.instance.name))))
     say(f"dstack has {offers} for this {config['type']}; the first: {where}, {price(first.price)} USD/h")
 
 
@@ -328,10 +338,10 @@ def _absent_is_none() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _translated(what: str) -> Iterator[None]:
+def _translated(what: str, advice: str = "") -> Iterator[None]:
     """Turn dstack's errors into one sentence of dyno's."""
     failures = _dstack().failures
     try:
         yield
     except failures as e:
-        raise RigError(f"{what}: {one_line(str(e)).rstrip('.')}.") from None
+        raise RigError(f"{what}: {one_line(str(e)).rstrip('.')}.{advice}") from None
