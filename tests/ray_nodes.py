@@ -2,6 +2,7 @@
 network and a monotonic clock of its own, known to be ahead."""
 
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,11 @@ from typing import NamedTuple
 import psutil
 
 AHEAD_S = 1000  # each node's clock is so far ahead of the one before
+# A token of its own, in no file: whatever the user's Ray is set to.
+TOKEN = secrets.token_hex(32)
+ENVIRONMENT = {
+    **os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN
+}  # fmt: skip
 _RAY = str(Path(sys.executable).with_name("ray"))
 
 
@@ -86,9 +92,8 @@ def ray_nodes(count: int, cpus: int = 1) -> Iterator[RayNodes]:
                     command = ["ip", "netns", "exec", f"{name}-{k}", *clock, "--fork", "--", *command]
             log = folder / f"node-{k}.log"
             with log.open("wb") as out:
-                environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
                 process = subprocess.Popen(
-                    command, stdout=out, stderr=out, start_new_session=True, env=environment, cwd=folder
+                    command, stdout=out, stderr=out, start_new_session=True, env=ENVIRONMENT, cwd=folder
                 )
             nodes.append(RayNode(address, k * AHEAD_S * own, process))
             last.callback(nodes[-1].kill)

@@ -33,6 +33,8 @@ from dyno.store.run import Run, create
 from dyno.units import NS_PER_S
 from test_wire import refused_port
 
+TWO = ClientSpec(procs=2)
+
 
 def outcome(
     folder: Path,
@@ -51,7 +53,7 @@ def outcome(
         load=load,
         ignore_eos=True,
         correctness_check=False,
-        client=ClientSpec(procs=2),
+        client=TWO,
     )
     wanted = [Request("a " * (i + 1), i + 1, output_tokens) for i in range(count)]
     work = Workload(trial.workload, wanted, wanted[:warmups], "fake", "server", "")

@@ -5,7 +5,7 @@ here.
 """
 
 import contextlib
-import importlib
+import importlib.util
 import logging
 import os
 import secrets
@@ -22,6 +22,7 @@ import dyno
 from dyno.clock import now_ns
 from dyno.conduct.signals import interrupt, lent
 from dyno.errors import DynoError, TargetError, UsageError
+from dyno.facts.client import ClientSpec
 from dyno.facts.clock import ClockReading, NodeClock
 from dyno.facts.record import ClientFacts
 from dyno.http import Url
@@ -39,6 +40,7 @@ _BEGIN_NS = 120 * NS_PER_S  # for a worker to be placed and started; dyno is sen
 _SILENT_NS = 60 * NS_PER_S  # Ray gives a node up after some 15 s
 _ANSWER_S = 10.0
 _TRIES = 3  # to begin
+_TOKEN = secrets.token_hex(32)  # of clusters that this process starts
 _ROUND_TRIPS, _ROUND_TRIPS_RAY = 400, 100
 
 
@@ -66,20 +68,20 @@ class RaySlice:
         self._tries -= 1
         self._worker = self._ray.remote(SliceWorker).options(num_cpus=1, scheduling_strategy="SPREAD").remote()
         self._answer = self._worker.begin.remote(self._task, self._masks)
-        self._asked_ns = now_ns()
+        self._heard_ns = now_ns()
 
     def look(self) -> None:
         ray, now = self._ray, now_ns()
         if self.facts or now < self._look_ns:
             return
         try:
+            if now - self._heard_ns > (_SILENT_NS if self._node else _BEGIN_NS):
+                raise ray.exceptions.GetTimeoutError(f"no answer for {seconds(now - self._heard_ns):.0f} s")
             if self._answer is None:
-                self._asked_ns, self._answer = now, self._worker.look.remote(self._received)
+                self._answer = self._worker.look.remote(self._received)
             if not ray.wait([self._answer], timeout=0)[0]:
-                if now - self._asked_ns > (_SILENT_NS if self._node else _BEGIN_NS):
-                    raise ray.exceptions.GetTimeoutError(f"no answer for {seconds(now - self._asked_ns):.0f} s")
                 return
-            answer, self._answer = ray.get(self._answer), None
+            answer, self._answer, self._heard_ns = ray.get(self._answer), None, now
             if isinstance(answer, Relay):
                 self._take(answer)
             else:
@@ -157,54 +159,18 @@ class RaySlice:
         self._ray.kill(self._worker)
 
 
-@contextlib.contextmanager
-def placed(address: str | None, tasks: Sequence[SliceTask]) -> Iterator[list[RaySlice]]:
-    """Place each task on a node of the cluster at this address, or of one that is started here and stopped again."""
-    with _cluster(address, len(tasks)) as ray, contextlib.ExitStack() as last:
-        yield [last.enter_context(contextlib.closing(RaySlice(ray, task))) for task in tasks]
-
-
-@contextlib.contextmanager
-def _cluster(address: str | None, workers: int) -> Iterator[Any]:
-    try:
-        ray: Any = importlib.import_module("ray")
-    except ImportError:
-        raise UsageError("--on ray needs Ray. Install it: pip install 'llm-dyno[ray]'.") from None
-    if address is not None:
-        _check(address)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would report to its makers
-    package = {"py_modules": [str(Path(dyno.__file__).parent)], "excludes": ["**/__pycache__"]}
-    with contextlib.ExitStack() as last:
-        # Ray prints what happens to its nodes; stdout has results only.
-        last.enter_context(contextlib.redirect_stdout(last.enter_context(Path(os.devnull).open("w"))))
-        local: dict[str, Any] = {}
-        if address is None:
-            folder = tempfile.TemporaryDirectory(prefix="dyno-ray-", dir="/tmp", ignore_cleanup_errors=True)
-            local = {"num_cpus": workers, "include_dashboard": False, "_temp_dir": last.enter_context(folder)}
-        last.callback(ray.shutdown)
-        try:
-            # Ctrl-C must end a wait for the cluster; and Ray takes these signals, which this gives back.
-            with lent((signal.SIGINT, signal.SIGTERM), interrupt):
-                quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
-                ray.init(address or "local", runtime_env=package, **quiet, **local)
-            free = int(ray.available_resources().get("CPU", 0))
-        except (ConnectionError, ValueError, RuntimeError) as e:
-            where = f"No Ray cluster at {address}" if address else "Ray can't start here"
-            raise TargetError(f"{where}: {e}.") from None
-        if free < workers:
-            raise TargetError(
-                f"The Ray cluster has {free} free CPUs; {workers} processes need one each. Lower --procs."
-            )
-        yield ray
-
-
-def _check(address: str) -> None:
-    """Raise an error if nothing listens there: Ray would try for hours."""
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    if address == "auto":
+def check(spec: ClientSpec) -> None:
+    """Raise an error if Ray is missing, or nothing listens at the cluster's address: Ray would try for hours."""
+    if spec.on != "ray":
         return
-    if not (host and port.isdigit()):
-        raise UsageError(f"--ray-address {address} is not an address. Write HOST:PORT, ray://HOST:PORT or auto.")
+    if importlib.util.find_spec("ray") is None:
+        raise UsageError("--on ray needs Ray. Install it: pip install 'llm-dyno[ray]'.")
+    address = spec.ray_address
+    if address in (None, "auto"):
+        return
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdigit()) or "://" in address:
+        raise UsageError(f"--ray-address {address} is not the address of a Ray cluster. Write HOST:PORT, or auto.")
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
     except (OSError, OverflowError) as e:
@@ -212,6 +178,60 @@ def _check(address: str) -> None:
             f"No Ray cluster answers at {address}: {e}. Start one (`ray start --head`), or omit --ray-address to start "
             "one here."
         ) from None
+
+
+@contextlib.contextmanager
+def placed(spec: ClientSpec, tasks: Sequence[SliceTask]) -> Iterator[list[RaySlice]]:
+    """Place each task on a node of the cluster, or of one that is started here and stopped again."""
+    check(spec)
+    with _cluster(spec.ray_address, len(tasks)) as ray, contextlib.ExitStack() as last:
+        yield [last.enter_context(contextlib.closing(RaySlice(ray, task))) for task in tasks]
+
+
+@contextlib.contextmanager
+def _cluster(address: str | None, workers: int) -> Iterator[Any]:
+    package = {"py_modules": [str(Path(dyno.__file__).parent)], "excludes": ["**/__pycache__"]}
+    with contextlib.ExitStack() as last:
+        # Ray prints what happens to its nodes; stdout has results only.
+        last.enter_context(contextlib.redirect_stdout(last.enter_context(Path(os.devnull).open("w"))))
+        local: dict[str, Any] = {}
+        last.enter_context(_environment("RAY_USAGE_STATS_ENABLED", {"RAY_USAGE_STATS_ENABLED": "0"}))
+        if address is None:
+            # Else Ray keeps a token in the user's home, and clusters that the user starts later want it.
+            token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN}
+            last.enter_context(_environment("RAY_AUTH_MODE", token))
+            folder = tempfile.TemporaryDirectory(prefix="dyno-ray-", dir="/tmp", ignore_cleanup_errors=True)
+            local = {"num_cpus": workers, "include_dashboard": False, "_temp_dir": last.enter_context(folder)}
+        ray: Any = importlib.import_module("ray")
+        last.callback(ray.shutdown)
+        try:
+            # Ctrl-C must end a wait for the cluster; and Ray takes these signals, which this gives back.
+            with lent((signal.SIGINT, signal.SIGTERM), interrupt):
+                quiet = {"log_to_driver": False, "logging_level": logging.CRITICAL}
+                ray.init(address or "local", runtime_env=package, **quiet, **local)
+            free = int(ray.available_resources().get("CPU", 0))
+        except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as e:
+            where = f"No Ray cluster at {address}" if address else "Ray can't start here"
+            raise TargetError(f"{where}: {_reason(e)}.") from None
+        if free < workers:
+            raise TargetError(
+                f"The Ray cluster has {free} free CPUs; {workers} processes need one each. Lower --procs."
+            )
+        yield ray
+
+
+@contextlib.contextmanager
+def _environment(unless: str, variables: dict[str, str]) -> Iterator[None]:
+    """Set variables for Ray and what it starts, unless the user has set this one; engines don't inherit them."""
+    before = dict(os.environ)
+    if unless not in before:
+        os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name in variables:  # also what Ray has set
+            os.environ.pop(name, None)
+            os.environ.update({name: before[name]} if name in before else {})
 
 
 def _masked(data: bytes, words: Sequence[bytes]) -> tuple[bytes, list[tuple[bytes, bytes]]]:
@@ -226,8 +246,13 @@ def _masked(data: bytes, words: Sequence[bytes]) -> tuple[bytes, list[tuple[byte
 
 def _refusal(error: Exception) -> DynoError:
     """Say why a node can't run dyno: Ray's own words are a traceback."""
-    reason = str(error).strip().splitlines()[-1]
     return TargetError(
-        f"A Ray node can't run a process of the load: {reason}. Its Python environment needs the packages of "
+        f"A Ray node can't run a process of the load: {_reason(error)}. Its Python environment needs the packages of "
         "llm-dyno; dyno itself is sent there."
     )
+
+
+def _reason(error: Exception) -> str:
+    """The last line of Ray's words, which may be a whole traceback."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[-1].strip().rstrip(".")[:500]

@@ -53,7 +53,7 @@ def drive(
     """Put the load on by a process for each spool, here or on Ray's nodes (by `spec`)."""
     tasks, count = slices.cut(load, spools, keys), len(spools)
     if spec is not None and spec.on == "ray":
-        with on_ray.placed(spec.ray_address, list(tasks)) as nodes:
+        with on_ray.placed(spec, list(tasks)) as nodes:
             session.watcher.phase("Measuring")
             return slices.drive(nodes, session.watcher.progress, session.stop, on_ray.HEAD_START_NS)
     with contextlib.ExitStack() as running:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from dyno import secrets
-from dyno.conduct import quality, weights
+from dyno.conduct import on_ray, quality, weights
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import Fleet, running
 from dyno.conduct.held import FarMachine, HeldFleet, held
@@ -109,6 +109,8 @@ class Conductor:
             for mark in self.folder.engines_path.glob(f"*/{UNSCRUBBED}"):
                 scrub_all(mark.parent)
             ids = {p.place.id for p in wanted} - self.folder.done()
+            for client in {p.trial.client for p in wanted if p.place.id in ids}:
+                on_ray.check(client)
             machine = rig.look()
             for group in order.sessions(self.study, ids):
                 queue = deque(p for p in group.trials if not self._recovered(p))

@@ -17,7 +17,7 @@ import dyno
 from dyno import secrets
 from dyno.checks import examine
 from dyno.checks.evidence import Evidence
-from dyno.conduct import correctness, processes
+from dyno.conduct import correctness, on_ray, processes
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
 from dyno.conduct.held import HeldFleet
@@ -77,6 +77,7 @@ def serve(
     """Measure one trial, on an engine started for it or on a server that runs already."""
     watcher, stop = watcher or Watcher(), stop or Stop()
     secrets.learn(hidden(trial, headers))
+    on_ray.check(trial.client)
     if trial.engine is not None and kind_of(trial.engine.kind).starts:
         plan = EnginePlan(trial.engine, rig.look())
         _refuse(plan.problems([longest(trial)]))
