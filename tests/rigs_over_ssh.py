@@ -60,9 +60,9 @@ class SshRig:
         return len(list((self.folder / "dyno" / "rigs").glob("*.json")))
 
     def left(self) -> list[str]:
-        """What dyno left behind: entries of the register, and files on the rig but for the model's cache."""
+        """What dyno left behind: entries of the register, and files on the rig."""
         entries = [path.name for path in (self.folder / "dyno" / "rigs").glob("*.json")]
-        return entries + [name for name in self.server.left() if not name.startswith(".cache/dyno/models/")]
+        return entries + self.server.left()
 
 
 class DynoProcess:

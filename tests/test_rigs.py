@@ -215,7 +215,8 @@ def test_without_an_index_the_message_says_what_to_do(tmp_path: Path, monkeypatc
 
 def there(home: Path, verb: str, *words: str, stdin: bytes = b"", job: str = "0" * 12) -> bytes:
     command = [sys.executable, agent.__file__, verb, str(home), job, *words]
-    done = subprocess.run(command, input=stdin, capture_output=True, timeout=60)
+    env = {**os.environ, "XDG_CACHE_HOME": f"{home}-cache"}
+    done = subprocess.run(command, input=stdin, capture_output=True, timeout=60, env=env)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout
 
@@ -310,6 +311,21 @@ def test_removing_a_job_leaves_engines_and_nothing_else(tmp_path: Path) -> None:
     (home / "engines").mkdir()
     there(home, "remove")
     assert [p.name for p in home.iterdir()] == ["engines"]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_dynos_cache_stays_where_it_was_before(before: bool, tmp_path: Path) -> None:
+    home, cache, nothing = tmp_path / "dyno", tmp_path / "dyno-cache" / "dyno", io.BytesIO()
+    tarfile.open(fileobj=nothing, mode="w").close()
+    if before:
+        cache.mkdir(parents=True)
+    for job in ("1" * 12, "2" * 12):
+        there(home, "install", sys.executable, stdin=nothing.getvalue(), job=job)
+    (cache / "models").mkdir(parents=True)
+    there(home, "remove", job="1" * 12)
+    assert cache.exists(), "another job may use it"
+    there(home, "remove", job="2" * 12)
+    assert (cache.exists(), home.exists()) == (before, False)
 
 
 def test_wheels_are_installed_without_pip(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_a_killed_dyno_is_followed_by_the_next_one(ssh_rig: SshRig) -> None:
     assert ssh_rig.entries() == 1
     listed = ssh_rig.dyno("rigs").expect(0)
     assert "far" in listed and ("running" in listed or "ended with code 0" in listed)
-    jobs = list((ssh_rig.server.dyno_home / "jobs").iterdir())
+    jobs = list((ssh_rig.server.dyno_home / "jobs").glob("*/"))
     text = ssh_rig.run()
     assert len(jobs) == 1 and "[far] resuming" in text and "[far] started" not in text, "the same job was followed"
     assert len(ssh_rig.study.done()) == 4
@@ -75,7 +75,7 @@ def test_ctrl_c_stops_it_there_keeps_what_is_finished_and_resumes(ssh_rig: SshRi
     assert "interrupted" in text and "Resume with" in text
     done = len(ssh_rig.study.done())
     assert 1 <= done < 8
-    assert ssh_rig.left() == [] and engines() == []
+    assert ssh_rig.left() == [] and engines(ssh_rig) == []
     text = ssh_rig.run()
     assert f"{done} of 8 trials are done; resuming" in text
     assert len(re.findall(r"\[far\] \[\d/8\]", text)) == 8 - done, "what is here is not measured again"
@@ -105,8 +105,29 @@ def test_rigs_down_stops_what_a_killed_dyno_left_and_fetches_what_is_finished(ss
     here = len(ssh_rig.study.done())
     assert "far: stopped and cleaned up" in ssh_rig.dyno("rigs", "down", "far").expect(0)
     assert len(ssh_rig.study.done()) >= max(here, 1)
-    assert ssh_rig.left() == [] and engines() == []
+    assert ssh_rig.left() == [] and engines(ssh_rig) == []
     assert ssh_rig.dyno("rigs").expect(0) == "Nothing runs on other machines.\n"
+
+
+@pytest.mark.parametrize("how", ["kill", "cut"])
+def test_an_engine_held_for_a_load_from_here_ends_with_the_connection(ssh_rig: SshRig, how: str) -> None:
+    ssh_rig.write(rig='client = "here"', repeats=2, prompts=24)
+    with ssh_rig.dyno("run", "s.toml", "--plain", "--no-report") as dyno:
+        dyno.until(r"\[1/4\]")
+        if how == "kill":
+            dyno.signal(signal.SIGKILL)
+            dyno.process.wait()
+            deadline = time.monotonic() + 60
+            while engines(ssh_rig):
+                assert time.monotonic() < deadline, engines(ssh_rig)
+        else:
+            assert ssh_rig.server.cut() >= 1
+            assert "Retrying" in dyno.expect(0), "the engine was started again"
+    if how == "kill":
+        assert len(ssh_rig.study.done()) >= 1
+        ssh_rig.run()
+    assert len(ssh_rig.study.done()) == 4
+    assert ssh_rig.left() == [] and engines(ssh_rig) == []
 
 
 def test_a_machine_that_is_gone_stays_in_the_list_until_it_is_forgotten(ssh_rig: SshRig) -> None:
@@ -194,7 +215,7 @@ def outside(ssh_rig: SshRig) -> set[str]:
     return mine | {str(p) for p in ssh_rig.folder.parent.rglob("evil")} | {str(p) for p in Path("/tmp").glob("evil*")}
 
 
-def engines() -> list[str]:
-    """Engines that run out of a rig's environment."""
+def engines(ssh_rig: SshRig) -> list[str]:
+    """What runs out of a rig's environment."""
     lines = (" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"]))
-    return [line for line in lines if "/jobs/" in line and "/env/bin/python" in line]
+    return [line for line in lines if f"{ssh_rig.server.dyno_home}/jobs/" in line]

@@ -15,6 +15,8 @@ _EXAMPLES = """examples:
   dyno rigs down h100       stop what runs on a rig; finished trials come home first
   dyno rigs down            stop everything"""
 
+_NOTHING = "Nothing runs on other machines."
+
 
 def add(p: argparse.ArgumentParser) -> None:
     p.epilog = _EXAMPLES
@@ -37,7 +39,7 @@ def list_(options: argparse.Namespace) -> int:
         rows = [{**msgspec.to_builtins(entry), "state": states[entry.id]} for entry in entries]
         print(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
     elif not entries:
-        print("Nothing runs on other machines.")
+        print(_NOTHING)
     else:
         titles = ["rig", "study", "machine", "since (UTC)", "state"]
         lines = [[e.rig, e.study, _where(e), _time(e), states[e.id]] for e in entries]
@@ -61,6 +63,8 @@ def stop(options: argparse.Namespace) -> int:
     names = [entry.rig for entry in entries]
     if unknown := [name for name in options.names if name not in names]:
         raise UsageError(f"Nothing runs on {unknown[0]}. `dyno rigs` lists: {', '.join(names) or 'nothing'}.")
+    if not entries:
+        print(_NOTHING)
     failed = False
     for entry in (e for e in entries if not options.names or e.rig in options.names):
         if options.forget:

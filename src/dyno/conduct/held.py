@@ -87,11 +87,16 @@ class HeldFleet:
     def __init__(self, engine: HeldEngine, urls: list[str], echo: int, host: str) -> None:
         self._engine, self.urls, self._echo, self._host = engine, urls, echo, host
         self.facts, self.target, self.peaks = engine.facts, engine.target, engine.peaks
-        self.ended = ""  # why
+        self.ended, self.over = "", threading.Event()  # why; nothing more comes from there
 
     client_core: int | None = None  # the engine takes none of this machine's
 
     def death(self) -> str | None:
+        """Say why it is gone. A tunnel that is closed means that the reason is on its way."""
+        try:
+            socket.create_connection(("127.0.0.1", self._echo), timeout=_CONNECT_S).close()
+        except OSError:
+            self.over.wait(_CONNECT_S)
         return self.ended or None
 
     def cpu_s(self) -> float | None:
@@ -132,7 +137,7 @@ class HeldFleet:
 @contextlib.contextmanager
 def held(far: FarMachine, order: HoldOrder, folder: Path, say: Say, below: Below) -> Iterator[HeldFleet]:
     """Start an engine there, and yield it with ports here that reach it. On leaving, it is stopped."""
-    machine, host = far.machine, far.machine.spec.host
+    machine, host, fleet = far.machine, far.machine.spec.host, None
     try:
         with machine.started("run", "dyno.conduct.hold") as process, contextlib.ExitStack() as last:
             assert process.stdin and process.stdout
@@ -157,7 +162,8 @@ def held(far: FarMachine, order: HoldOrder, folder: Path, say: Say, below: Below
             yield fleet
             say(f"Stopping the engine on {host}")
     except RigError as e:
-        raise EngineError(str(e)) from e
+        if not fleet:  # else its death was noticed, and is no failure of stopping it
+            raise EngineError(str(e)) from e
 
 
 def _ready(process: "subprocess.Popen[bytes]", folder: Path, say: Say, below: Below) -> HeldEngine:
@@ -185,6 +191,7 @@ def _read_rest(process: "subprocess.Popen[bytes]", fleet: HeldFleet, folder: Pat
             if event.log:
                 write(folder / "engine.log", event.log.encode())
     fleet.ended = fleet.ended or "The connection to the engine's machine was lost."
+    fleet.over.set()
 
 
 def _decoded(line: bytes) -> HeldEvent:
