@@ -19,13 +19,13 @@ import pytest
 from conftest import Scripted, StartFake
 from dyno.clock import now_ns
 from dyno.conduct import trial
-from dyno.conduct.session import Watcher
+from dyno.conduct.session import Session, Watcher
 from dyno.errors import TargetError
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.summary import Result
-from dyno.facts.target import TargetSpec
+from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.telemetry import Sample, SamplerFacts, SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
@@ -712,9 +712,9 @@ def test_a_trial_on_an_engine_has_the_hosts_and_the_engines_telemetry(tmp_path: 
 
 
 def test_of_a_server_elsewhere_no_accelerator_of_this_machine_is_sampled(tmp_path: Path) -> None:
-    run = trial.Run(tmp_path)
-    assert not trial._sampled(run, a_trial(base_url="http://10.0.0.7:8000"), {}).accelerators
-    assert trial._sampled(run, a_trial(base_url="http://127.0.0.1:8000"), {}).accelerators
+    run, session = trial.Run(tmp_path), Session(TargetFacts(model="m"), {})
+    assert not trial._sampled(run, a_trial(base_url="http://10.0.0.7:8000"), session).accelerators
+    assert trial._sampled(run, a_trial(base_url="http://127.0.0.1:8000"), session).accelerators
 
 
 def test_a_trial_whose_sampler_cant_be_started_goes_on(

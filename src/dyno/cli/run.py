@@ -454,7 +454,7 @@ def preview(
         mine, plan = setting.trials, setting.engine
         own = OWN_START_S if plan and plan.program.embedded else START_S if plan else 0.0
         start_s |= {p.place.id: own for p in mine}
-        print(f"\n# {mine[0].place.label.partition(',')[0]}: {len(mine)} trials")
+        print(f"\n# {mine[0].place.label.partition(',')[0]}: {many(len(mine), 'trial')}")
         if plan:
             notes = dict.fromkeys(n for p in mine for n in plan.notes(p.trial.load.max_concurrency))
             settings.print_plan([*plan.lines(), *(f"# {note}" for note in notes)], words)

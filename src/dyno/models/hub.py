@@ -1,5 +1,6 @@
 """Models and data sets of the Hugging Face Hub, a mirror or a local folder: found, or fetched, checked and recorded."""
 
+import contextlib
 import datetime
 import glob
 import os
@@ -218,8 +219,8 @@ def _present(storage: Path, files: Mapping[str, FetchedFile]) -> int:
     total = 0
     for name, bytes_max in {f.etag: f.size for f in files.values() if f.etag}.items():
         blob = storage / "blobs" / name
-        for path in (blob, blob.with_name(f"{name}.incomplete")):
-            if path.is_file():
+        for path in (blob, blob.with_name(f"{name}.incomplete"), blob):  # a part may become the whole meanwhile
+            with contextlib.suppress(FileNotFoundError):
                 total += min(path.stat().st_size, bytes_max)
                 break
     return total
