@@ -163,8 +163,8 @@ def clocks(e: Evidence) -> Iterator[Finding]:
     short = [f"{name} ({number(ms)} ms)" for name, ms in medians.items() if ms and off_ms > CLOCK_SHARE * ms]
     if short:
         text = f"The clock of node {node} is known to ± {number(off_ms)} ms, over 1 % of the median {', '.join(short)}."
-        void_from_ms = CLOCK_SHARE * s.duration_s * 1000
-        yield Finding("client.clock_uncertain", "doubt" if off_ms > void_from_ms else "note", text)
+        doubt_from_ms = CLOCK_SHARE * s.duration_s * 1000
+        yield Finding("client.clock_uncertain", "doubt" if off_ms > doubt_from_ms else "note", text)
     node, clock = max(read, key=lambda pair: abs(pair[1].drift))
     if abs(clock.drift) > DRIFT and clock.gain_ns > 2 * clock.uncertainty_ns:
         gain, way = number(clock.gain_ns / NS_PER_MS), "fast" if clock.drift > 0 else "slow"

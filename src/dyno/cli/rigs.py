@@ -62,7 +62,7 @@ def stop(options: argparse.Namespace) -> int:
     entries = register.entries()
     names = [entry.rig for entry in entries]
     if unknown := [name for name in options.names if name not in names]:
-        raise UsageError(f"Nothing runs on {unknown[0]}. `dyno rigs` lists: {', '.join(names) or 'nothing'}.")
+        raise UsageError(f"Nothing runs on {unknown[0]}. Running now: {', '.join(names) or 'nothing'}.")
     if not entries:
         print(_NOTHING)
     failed = False

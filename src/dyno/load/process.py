@@ -111,7 +111,7 @@ class _Orders:
 
 
 def _tell(progress: Progress) -> None:
-    """Report every second tick. Where nobody reads, it is left out: the wire never waits."""
+    """Report every second tick. If the pipe is full, it is left out: the wire never waits."""
     if progress.elapsed_ns // TICK_NS % 2:
         os.set_blocking(sys.stdout.fileno(), False)
         _say(SliceReport(progress=progress))
@@ -119,7 +119,7 @@ def _tell(progress: Progress) -> None:
 
 def _say(report: SliceReport) -> None:
     data = _encode(report) + b"\n"
-    with contextlib.suppress(OSError):  # nobody reads, or nobody is there
+    with contextlib.suppress(OSError):  # the pipe is full or closed
         while data:
             data = data[os.write(sys.stdout.fileno(), data) :]
 

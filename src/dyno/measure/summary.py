@@ -28,7 +28,7 @@ class Tally:
     """Collects records one by one; `summary()` closes it."""
 
     def __init__(self, trial: TrialSpec, processes: int = 1) -> None:
-        """`processes`: of the client; a request's number tells which one sent it."""
+        """`processes`: of the client; a request's number says which one sent it."""
         self._trial = trial
         self._processes: list[Counter[str]] = [Counter() for _ in range(processes)] if processes > 1 else []
         self._index = array("q")

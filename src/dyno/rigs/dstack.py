@@ -27,7 +27,7 @@ Configuration = dict[str, Any]
 Hop = tuple[str, str, int, str]  # alias, host, port, user
 
 _SSHD_PORT = 10022  # of dstack's sshd in a container
-# The container tells its host keys and its Python through dstack's log, which comes from the server by an authenticated
+# The container writes its host keys and its Python to dstack's log, which comes from the server by an authenticated
 # connection: SSH then knows whom it reaches. Afterwards it waits until dyno or dstack stops it.
 _WAITING = [
     f"ssh-keyscan -p {_SSHD_PORT} localhost 2>/dev/null | sed 's/^[^ ]*/dyno-host-key/'",
