@@ -21,8 +21,9 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.workload import Request
 from dyno.http import Route, Url
-from dyno.load import decode, http1, plan, wire
+from dyno.load import decode, http1, plan, script, wire
 from dyno.load.protocols import PROTOCOLS, Asked
+from dyno.load.sessions import Graph
 from dyno.load.spool import END, READ, SENT, Spool, frames
 from dyno.load.wire import Traffic, Wire
 from dyno.transport import Transport
@@ -51,6 +52,7 @@ REAL = {
         "models_hub", "offline", "peaks", "probe_server", "processes", "protocols", "provide", "quality", "quantize",
         "replicas", "report_cli", "rig", "rigs", "runs", "shipped_studies", "software", "sql", "start", "study",
         "telemetry", "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload", "clocks", "on_ray",
+        "sessions", "traces", "conversations", "agents", "mixes", "session_figures", "cancelling", "traffic_cli",
     )
 }  # fmt: skip
 
@@ -126,14 +128,19 @@ def drive(
     via, headers = options.pop("via", Transport(insecure=insecure)), options.pop("headers", None)
     urls = [Url(u) for u in ([base_urls] if isinstance(base_urls, str) else base_urls)]
     fronts = [http1.front("POST", u.prefix + protocol.path, u.netloc) for u in urls]
+    whole, fronts = (fronts[0], [b""]) if len(fronts) == 1 else (b"", fronts)
     limits = {name: options.pop(name) for name in ("timeout_s", "response_max") if name in options}
     head, asked = {"content-type": "application/json"}, Asked("fake", ignore_eos=True)
-    payloads = [http1.payload(head, msgspec.json.encode(protocol.body(r, asked))) for r in wanted]
-    the_plan = plan_ or plan.make(load or LoadSpec(max_concurrency=1), count or len(wanted))
+    bytes_ = script.make(
+        wanted, backend, asked, whole + http1.head_before_length(head), options.pop("answers", "server")
+    )
+    graph = Graph.from_requests(wanted)
+    sessions = count or (graph.sessions if graph else len(wanted))
+    the_plan = plan_ or plan.make(load or LoadSpec(max_concurrency=1), sessions, graph, options.pop("starts_s", None))
     with tempfile.TemporaryDirectory() as folder:
         spool = Spool(Path(folder) / "exchanges.spool")
         try:
-            traffic = Traffic([Route(u, via, headers) for u in urls], fronts, payloads, the_plan, **limits)
+            traffic = Traffic([Route(u, via, headers) for u in urls], fronts, bytes_, the_plan, **limits)
             client = Wire(traffic, spool, **options).drive()
         finally:
             spool.close()

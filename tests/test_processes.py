@@ -206,12 +206,15 @@ def test_a_parent_that_is_gone_stops_its_processes(fake: StartFake, tmp_path: Pa
     from dyno.http import Route, Url
     from dyno.load import http1
     from dyno.load.process import SliceProcess
+    from dyno.load.script import PromptScript
     from dyno.load.wire import Traffic
 
     url = Url(fake(first_ms=1000, gap_ms=1000).base_url)
-    payload = http1.payload({}, msgspec.json.encode({"prompt": "a", "max_tokens": 600, "stream": True}))
+    payload = http1.payload(
+        http1.head_before_length({}), msgspec.json.encode({"prompt": "a", "max_tokens": 600, "stream": True})
+    )
     front = http1.front("POST", "/v1/completions", url.netloc)
-    traffic = Traffic([Route(url)], [front], [payload], Plan(2, None, 2))
+    traffic = Traffic([Route(url)], [b""], PromptScript([front + payload]), Plan(2, None, 2))
     [task] = slices.cut(traffic, [tmp_path / "exchanges.spool"], [])
     with SliceProcess("It") as process:
         process.start(task)

@@ -22,6 +22,7 @@ from dyno.facts.workload import WorkloadSpec
 from dyno.http import Route, Url
 from dyno.load import decode, http1, plan
 from dyno.load.protocols import PROTOCOLS
+from dyno.load.script import PromptScript
 from dyno.load.spool import END, NO_STAMP, READ, SENT, TIMES, Spool, pack
 from dyno.load.wire import Traffic, Wire
 from dyno.measure.counting import Counting
@@ -99,7 +100,13 @@ def test_every_mutated_answer_on_the_wire_ends_its_request_and_no_other(tmp_path
         front = http1.front("POST", "/v1/completions", url.netloc)
         before = peak_bytes()
         the_plan = plan.make(LoadSpec(max_concurrency=16), ON_THE_WIRE)
-        traffic = Traffic([Route(url)], [front], [http1.payload({}, b"{}")], the_plan, timeout_s=60)
+        traffic = Traffic(
+            [Route(url)],
+            [b""],
+            PromptScript([front + http1.payload(http1.head_before_length({}), b"{}")]),
+            the_plan,
+            timeout_s=60,
+        )
         client = Wire(traffic, spool).drive()
         spool.close()
         assert (client.outcome, client.sent) == ("complete", ON_THE_WIRE)

@@ -98,7 +98,7 @@ def add(p: Parser) -> None:
         help="requests per second; 1,2,inf measures each in turn (default: inf, no rate)",
     )
     flags.add(load, LoadSpec, "burstiness", "ramp", "ramp_start_rps", "ramp_end_rps", "duration_s")
-    flags.add(load, LoadSpec, "request_timeout_s", "response_bytes_max")
+    flags.add(load, LoadSpec, "speedup", "cancel_rate", "cancel_after_s", "request_timeout_s", "response_bytes_max")
     flags.add(load, ClientSpec)
     repeats = Option(
         "--repeats", "N", "measure each load N times, with new prompts each time (default: 1)", least=1, most=1000
@@ -145,7 +145,7 @@ def _workload_flags(g: argparse._ArgumentGroup) -> None:
         default=None,
         help="number of requests (default: 1000, or what --duration needs)",
     )
-    flags.add(g, WorkloadSpec, "num_warmups", "seed")
+    flags.add(g, WorkloadSpec, "num_sessions", "num_warmups", "seed", "answers")
     settings.add_lengths(g, default=(1024, 128))
     flags.add(g, WorkloadSpec, "prefix_len")
     flags.number(g, int, Option("--sharegpt-output-len", "N", "tokens to generate (default: as in the file)", least=1))

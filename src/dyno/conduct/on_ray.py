@@ -51,7 +51,7 @@ class RaySlice:
         self.facts: ClientFacts | None = None
         self._ray = ray
         self._spool = Spool(Path(task.spool), task.secrets)
-        self._urls, self._count = task.urls, task.plan.count
+        self._urls, self._count = task.urls, task.plan.requests
         self._start_ns = 0
         data, self._masks = _masked(msgspec.msgpack.encode(task), task.secrets)
         self._task = ray.put(data)

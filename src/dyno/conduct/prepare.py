@@ -14,10 +14,11 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.study import Place
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import DataFile, Request, Workload
+from dyno.facts.workload import Answers, DataFile, Request, Workload
 from dyno.http import Client, Route, Url
-from dyno.load import http1, plan
+from dyno.load import http1, plan, script
 from dyno.load.protocols import PROTOCOLS, Asked
+from dyno.load.sessions import Graph
 from dyno.load.wire import Traffic
 from dyno.workload.tokenizer import Tokenizer, choose
 
@@ -104,35 +105,48 @@ def check_context(lengths: list[int], target: TargetFacts) -> None:
         )
 
 
-def warmup(trial: TrialSpec, session: Session, requests: Sequence[Request]) -> Traffic:
-    """Return warm-up traffic: all of these requests at the trial's concurrency, whatever its rate."""
+def closed_loop(trial: TrialSpec, session: Session, requests: Sequence[Request]) -> Traffic:
+    """Return a load of all of these requests at the trial's concurrency, whatever its rate."""
     load = LoadSpec(max_concurrency=trial.load.max_concurrency, request_timeout_s=trial.load.request_timeout_s)
-    return _traffic(trial, session, requests, load, len(requests))
+    return _traffic(trial, session, requests, load, plan.make(load, len(requests)))
 
 
-def traffic(trial: TrialSpec, session: Session, requests: Sequence[Request]) -> Traffic:
+def traffic(trial: TrialSpec, session: Session, work: Workload) -> Traffic:
     """Return the trial's own load. A closed loop with a duration goes round the prompts until time is up."""
+    graph = Graph.from_requests(work.requests)
     rounds = trial.load.duration_s is not None and trial.load.closed_loop
-    count = 2**31 if rounds else plan.prompts_needed(trial.load) or len(requests)
-    return _traffic(trial, session, requests, trial.load, count)
+    count = graph.sessions if graph else len(work.requests)
+    if trial.load.arrivals is None:
+        count = 2**31 if rounds else plan.prompts_needed(trial.load) or count
+    made = plan.make(trial.load, count, graph, work.starts_s)
+    return _traffic(trial, session, work.requests, trial.load, made, work.answers)
 
 
-def _traffic(trial: TrialSpec, session: Session, requests: Sequence[Request], load: LoadSpec, count: int) -> Traffic:
+def _traffic(
+    trial: TrialSpec,
+    session: Session,
+    requests: Sequence[Request],
+    load: LoadSpec,
+    made: plan.Plan,
+    answers: Answers = "server",
+) -> Traffic:
     spec, headers = trial.target, session.headers
-    protocol = PROTOCOLS[spec.backend]
     asked = Asked(session.target.model, trial.ignore_eos, trial.sampling, trial.extra_body)
     routes = [Route(Url(url), spec, headers) for url in spec.urls]
     host = next((value for name, value in headers.items() if name.lower() == "host"), None)
     head = {"content-type": "application/json", "accept": "text/event-stream", "accept-encoding": "identity"}
     head |= {name: value for name, value in routes[0].headers.items() if name.lower() != "host"}
-    encode = msgspec.json.Encoder().encode
+    fronts = [http1.front("POST", r.front + spec.endpoint, host or r.url.netloc) for r in routes]
+    # One server: its requests are made whole, and each is one send of one buffer. Several: what they share is in
+    # memory once, and each one's own front goes before it.
+    whole, fronts = (fronts[0], [b""]) if len(fronts) == 1 else (b"", fronts)
     # Far more than answers of this length take, with everything that can be asked for beside the text.
     response_max = (1 << 20) + 8192 * max((r.output_tokens for r in requests), default=0)
     return Traffic(
         routes=routes,
-        fronts=[http1.front("POST", r.front + spec.endpoint, host or r.url.netloc) for r in routes],
-        payloads=(http1.payload(head, encode(protocol.body(r, asked))) for r in requests),
-        plan=plan.make(load, count),
+        fronts=fronts,
+        script=script.make(requests, spec.backend, asked, whole + http1.head_before_length(head), answers),
+        plan=made,
         timeout_s=load.request_timeout_s,
         response_max=trial.load.response_bytes_max or response_max,
     )

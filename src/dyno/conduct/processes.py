@@ -16,6 +16,7 @@ from dyno.load.decode import Lengths
 from dyno.load.plan import Plan
 from dyno.load.process import SliceProcess
 from dyno.load.protocols import WireProtocol
+from dyno.load.sessions import Graph
 from dyno.load.wire import Traffic
 from dyno.measure import clocks
 from dyno.probe import peaks, rig
@@ -40,7 +41,7 @@ def _enough(spec: ClientSpec, plan: Plan, output_tokens: float) -> int:
     """Return as many as the load may need, by what one process can time on this machine. One core stays free."""
     chunks_per_s = min(plan.in_flight_max or plan.count, plan.count) * STREAM_CHUNKS_PER_S
     if plan.due_ns:
-        chunks_per_s = min(chunks_per_s, plan.count * output_tokens / seconds(max(plan.due_ns[-1], 1)))
+        chunks_per_s = min(chunks_per_s, plan.requests * output_tokens / seconds(max(plan.due_ns[-1], 1)))
     machine = rig.look()
     tested = peaks.of_client(machine)
     most = max(machine.cores - 1, 1) if spec.on == "here" else MOST_PROCESSES
@@ -74,8 +75,9 @@ def records(
 def _of_process(
     spools: Sequence[Path], k: int, lengths: Sequence[Lengths], protocol: WireProtocol, client: ClientFacts | None
 ) -> Iterator[Record]:
-    count = len(spools)
-    own = slices.of_slice(lengths, k, count, len(lengths))
+    count, graph = len(spools), Graph.from_requests(lengths)
+    own = slices.of_slice(lengths, k, count, len(lengths), graph)
+    number, turns = slices.Numbering(graph, k, count), graph.turns() if graph else []
     facts = client.processes[k] if client and client.processes else client
     zero_ns, unasked = (client.start_ns, facts.unasked) if client and facts else (None, ())
     clock = facts.clock if facts else None
@@ -83,7 +85,10 @@ def _of_process(
         zero_ns += clock.before.ahead_ns
     decoded = decode.records(spools[k], own, protocol, zero_ns, unasked)
     for record in clocks.align(decoded, clock, zero_ns or 0) if clock else decoded:
-        record.index = record.index * count + k
+        record.group = getattr(own[record.index % len(own)], "group", "")
+        record.index = number(record.index)
+        if graph:
+            record.session, record.turn = graph.session_of(record.index), turns[record.index % graph.requests]
         if facts and facts.outcome == "lost" and record.error == "interrupted":
             record.error, record.error_detail = "lost", _LOST
         yield record

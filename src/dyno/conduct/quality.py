@@ -18,7 +18,7 @@ from dyno.checks.evidence import QualityEvidence
 from dyno.conduct import lm_eval, weights
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
-from dyno.conduct.prepare import Prepared, Prompts, hidden, traffic
+from dyno.conduct.prepare import Prepared, Prompts, closed_loop, hidden
 from dyno.conduct.session import Session, Watcher, attach
 from dyno.conduct.signals import lent
 from dyno.conduct.trial import Outcome, cleaned, log_remarks, manifest_of
@@ -196,7 +196,7 @@ def _ask(
     load = LoadSpec(max_concurrency=concurrency, request_timeout_s=trial.load.request_timeout_s)
     keys = [word.encode() for word in secrets.of_headers(session.headers)]
     with contextlib.closing(_PromptSpool(run.spool_path, keys)) as spool:
-        load_now = traffic(msgspec.structs.replace(trial, load=load), session, [q.request for q in missing])
+        load_now = closed_loop(msgspec.structs.replace(trial, load=load), session, [q.request for q in missing])
         client = Wire(load_now, spool, watch=session.watcher.progress, stop=session.stop, core=session.core).drive()
     session.watcher.over()
     failed = _recover(run, trial, questions, keep_failed=last and client.outcome == "complete")

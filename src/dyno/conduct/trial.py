@@ -21,7 +21,7 @@ from dyno.conduct import correctness, on_ray, processes
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
 from dyno.conduct.held import HeldFleet
-from dyno.conduct.prepare import Prepared, hidden, longest, make_prompts, prepare, public, traffic, warmup
+from dyno.conduct.prepare import Prepared, closed_loop, hidden, longest, make_prompts, prepare, public, traffic
 from dyno.conduct.session import Session, Watcher, attach, others_s
 from dyno.conduct.signals import lent
 from dyno.engines.kinds import kind_of
@@ -124,7 +124,7 @@ def _refuse(problems: list[str]) -> None:
 def measure(run: Run, session: Session, prepared: Prepared) -> None:
     """Warm up and put the load on. All that was measured is in the run's folder then."""
     trial, work, watcher, stop = prepared.trial, prepared.prompts.workload, session.watcher, session.stop
-    load = traffic(trial, session, work.requests)
+    load = traffic(trial, session, work)
     tokens = sum(r.output_tokens for r in work.requests) / len(work.requests)
     count = processes.needed(trial.client, load.plan, tokens)
     manifest = msgspec.structs.replace(manifest_of(session, prepared), processes=count)
@@ -139,7 +139,7 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         last.callback(sampling.end)
         if work.warmups:
             watcher.phase(f"Warming up with {len(work.warmups)} requests")
-            first = warmup(trial, session, work.warmups)
+            first = closed_loop(trial, session, work.warmups)
             spools = run.spools_of(processes.busy(count, first.plan), warmup=True)
             if len(spools) == 1:
                 with contextlib.closing(Spool(run.warmup_path, keys)) as spool:

@@ -41,6 +41,20 @@ class LoadSpec(msgspec.Struct, frozen=True):
     ramp_end_rps: Annotated[
         float | None, Option("--ramp-up-end-rps", "RPS", "last rate of a ramp", above=0, most=1e7)
     ] = None
+    arrivals: Annotated[
+        Literal["recorded"] | None,
+        Option(help="recorded: sessions begin at the times of the file, divided by speedup"),
+    ] = None
+    speedup: Annotated[float, Option("--speedup", "X", "replay recorded times X times as fast", above=0, most=1e6)] = (
+        1.0
+    )
+    cancel_rate: Annotated[
+        float, Option("--cancel-rate", "R", "share of requests that the client cancels", least=0, most=1)
+    ] = 0.0
+    cancel_after_s: Annotated[
+        float,
+        Option("--cancel-after", "S", "time from sending to cancelling, at most; drawn evenly", above=0, most=1e8),
+    ] = 1.0
     duration_s: Annotated[
         float | None,
         Option("--duration", "S",
@@ -59,7 +73,7 @@ class LoadSpec(msgspec.Struct, frozen=True):
 
     @property
     def closed_loop(self) -> bool:
-        return self.request_rate_rps is None and self.ramp is None
+        return self.request_rate_rps is None and self.ramp is None and self.arrivals is None
 
     @property
     def level(self) -> tuple[float, float]:

@@ -23,6 +23,9 @@ class Record(msgspec.Struct):
     connecting_ns: Annotated[int, "part of due to sent that was spent opening a connection"] = 0
     resent: bool = False  # the server closed a kept connection as the request came; this is the second sending
     replica: Annotated[int, "index of the URL"] = 0
+    session: Annotated[int | None, "number of the session; null: a single request"] = None
+    turn: Annotated[int, "requests of the session that had to end before it, in a row"] = 0
+    group: Annotated[str, "class of traffic"] = ""
     status: Annotated[int, "HTTP status; 0: no response"] = 0
     # arrival of each event that carried text or reasoning text, or after it a token without
     chunk_ns: Annotated[list[int], "arrival of each chunk"] = []
@@ -60,6 +63,7 @@ class ClientFacts(msgspec.Struct, frozen=True):
     ticks_late_ns: list[int]  # how late the loop came to each of its ticks, ten a second
     kernel_stamps: bool  # times are the kernel's receive stamps, else those of the reads
     priority: str = ""  # of the wire while the load ran: SCHED_RR 1, slice 0.1 ms, core 7; '': as any process
+    skipped: int = 0  # requests not sent because an earlier one of their session failed or was cancelled
     waited_s: float | None = None  # the wire was ready to run and had no core; None: this system doesn't count it
     others_cpu: float | None = None  # cores kept busy by others than dyno and its engine, on average; None: not known
 

@@ -1,6 +1,6 @@
 """A workload: which prompts, how long, how many tokens wanted; and one request of it."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -19,6 +19,24 @@ class ChatRequest(Request, frozen=True):
     before: list[tuple[str, str]] = []  # role and text of each message before the prompt
 
 
+class Turn(Request, frozen=True):
+    """A request of a session: of a conversation, of an agent, or a line of a trace. Its prompt_tokens include its
+    history, with answers as long as requested."""
+
+    session: int = 0  # numbered from 0; the requests of a session follow one another in the workload
+    after: list[int] = []  # requests of the session (numbers in the workload) that must have ended before
+    wait_s: float = 0.0  # from the end of the last of these, or from the start of the session
+    history: int | None = None  # the request whose history, messages and answer come before this one's messages
+    messages: list[dict[str, Any]] = []  # of its own, in OpenAI's form; empty: the prompt, from the user
+    answer: dict[str, Any] | None = None  # the recorded answer, in OpenAI's form
+    start_s: float | None = None  # of a session's first request: when it begins by the file; None: the load decides
+    group: str = ""  # class of traffic
+    body: dict[str, Any] = {}  # more fields of the request: tools, model (a LoRA adapter), priority
+
+
+# Where the answers in the history of a conversation come from.
+Answers = Literal["server", "recorded"]
+
 # How prompt lengths were counted: by the named tokenizer, by the server's own /tokenize, or only guessed.
 CountedBy = Literal["tokenizer", "server", "approximate"]
 
@@ -35,6 +53,11 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
         Option("--dataset-path", "FILE", "file of prompts, for sharegpt and custom; or hub:OWNER/NAME/FILE@REV"),
     ] = None
     num_prompts: Annotated[int, Option("--num-prompts", "N", "number of requests", least=1, most=MOST_PROMPTS)] = 1000
+    num_sessions: Annotated[
+        int | None,
+        Option("--num-sessions", "N", "number of conversations or agent sessions (default: as many as --num-prompts "
+               "requests make)", least=1, most=MOST_PROMPTS),
+    ] = None  # fmt: skip
     num_warmups: Annotated[
         int,
         Option("--num-warmups", "N", "unmeasured requests before them, with other prompts", least=0, most=MOST_PROMPTS),
@@ -60,6 +83,11 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     oversample: Annotated[
         bool, Option("--no-oversample", help="don't repeat prompts if the file has too few (study: oversample = false)")
     ] = True
+    answers: Annotated[
+        Answers | None,
+        Option("--answers", help="answers in the history of a conversation: the server's own or those of the file "
+               "(default: server; recorded where the file has tool calls)"),
+    ] = None  # fmt: skip
 
 
 class DataFile(msgspec.Struct, frozen=True):
@@ -79,3 +107,5 @@ class Workload(msgspec.Struct, frozen=True):
     counted_by: CountedBy
     sha256: str  # over prompts and lengths: two runs with the same value sent the same prompts
     repeated: int = 0  # requests whose prompt is a copy of an earlier one
+    starts_s: list[float] | None = None  # when each session begins, by the file; None: the load decides
+    answers: Answers = "server"  # in the history of conversations

@@ -108,8 +108,8 @@ class Connection:
 
     __slots__ = (
         "body", "carried", "due_ns", "exchange", "failing", "fd", "framing", "head", "history", "idle_ns", "keep_alive",
-        "left", "out", "read_ns", "ready", "recv", "replica", "room", "sent_ns", "silent", "socket", "take", "tls",
-        "tunnel", "waited", "way",
+        "left", "out", "pieces", "read_ns", "ready", "recv", "replica", "room", "sent_ns", "silent", "socket", "take",
+        "tls", "tunnel", "waited", "way",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, replica: Replica) -> None:
@@ -187,6 +187,7 @@ class Connection:
         self.failing = False  # by its status
         self.framing: http1.Chunked | None = None
         self.take: Callable[[bytes], int] | None = None  # set while nothing but plain chunked reads are to come
+        self.pieces: list[bytes] | None = None  # the response, where a later request holds the answer
         self.left = -1  # bytes of a body of known length still to come; -1: until the connection closes
         self.keep_alive = True
         self.sent_ns = 0

@@ -29,10 +29,14 @@ def front(method: str, path: str, host: str) -> bytes:
     return f"{method} {path} HTTP/1.1\r\nhost: {host}\r\n".encode("latin-1")
 
 
-def payload(headers: dict[str, str], body: bytes) -> bytes:
-    """Return the rest of a request."""
-    lines = [*(f"{k}: {v}" for k, v in headers.items()), f"content-length: {len(body)}", "", ""]
-    return "\r\n".join(lines).encode("latin-1") + body
+def head_before_length(headers: dict[str, str]) -> bytes:
+    """Return the rest of a request's head, to the value of its content length, which is the last."""
+    return "\r\n".join([*(f"{k}: {v}" for k, v in headers.items()), "content-length: "]).encode("latin-1")
+
+
+def payload(head: bytes, body: bytes) -> bytes:
+    """Return the rest of a request: its head, to the value of its content length, and its body."""
+    return b"".join((head, b"%d\r\n\r\n" % len(body), body))
 
 
 def head(raw: bytes) -> Head | None:

@@ -1,19 +1,43 @@
 """The plan: when each request is due, made ahead from the seed and aimed at absolute times."""
 
 import math
+from collections.abc import Sequence
+from random import Random
 
 import msgspec
 import numpy as np
 
 from dyno.facts.load import LoadSpec
+from dyno.load.sessions import Graph
 from dyno.units import NS_PER_S, ns
 
 
+class Cancelling(msgspec.Struct, frozen=True):
+    """Which requests the client cancels, and when."""
+
+    rate: float
+    after_ns: int  # from sending, at most
+    seed: int
+
+    def after(self, exchange: int) -> int | None:
+        """Return the time from sending to cancelling; None: it is not cancelled."""
+        rng = Random(f"{self.seed}/{exchange}")
+        return round(rng.random() * self.after_ns) if rng.random() < self.rate else None
+
+
 class Plan(msgspec.Struct, frozen=True):
-    count: int
-    due_ns: list[int] | None  # offsets from the start of the load; None: as soon as a slot is free
-    in_flight_max: int | None
+    count: int  # sessions. Where there is no graph, each is one request
+    due_ns: list[int] | None  # when each begins, from the start of the load; None: as soon as a slot is free
+    in_flight_max: int | None  # sessions
     stop_sending_ns: int | None = None
+    graph: Graph | None = None  # the requests of each session
+    steps: list[tuple[int, int]] = []  # slots from each of these times on; in_flight_max is the most of them
+    cancelling: Cancelling | None = None
+
+    @property
+    def requests(self) -> int:
+        """How many requests all sessions have."""
+        return self.count if self.graph is None else self.graph.members(self.count).start
 
     def first_wave(self, window_ns: int) -> int:
         """Return how many requests may be open within the first moments: connections are opened ahead for them."""
@@ -21,9 +45,13 @@ class Plan(msgspec.Struct, frozen=True):
         return min(wave, self.in_flight_max or wave)
 
 
-def make(load: LoadSpec, count: int) -> Plan:
+def make(load: LoadSpec, count: int, graph: Graph | None = None, starts_s: Sequence[float] | None = None) -> Plan:
+    """`count`: sessions. `starts_s`: when they begin by the file, for a load with recorded arrivals."""
     due = None
-    if not load.closed_loop:
+    if load.arrivals == "recorded":
+        assert starts_s is not None, "workloads without times are refused before"
+        due = [ns(start_s / load.speedup) for start_s in starts_s[:count]]
+    elif not load.closed_loop:
         rng = np.random.default_rng([load.seed, 0x10AD])
         arrivals_s = np.cumsum(_gaps_s(_rates_rps(load, count), load.burstiness, rng))
         if load.request_rate_rps is not None:
@@ -38,6 +66,8 @@ def make(load: LoadSpec, count: int) -> Plan:
         due_ns=due,
         in_flight_max=load.max_concurrency,
         stop_sending_ns=None if load.duration_s is None else ns(load.duration_s),
+        graph=graph,
+        cancelling=Cancelling(load.cancel_rate, ns(load.cancel_after_s), load.seed) if load.cancel_rate else None,
     )
 
 

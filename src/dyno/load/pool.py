@@ -107,6 +107,11 @@ class Pool:
         if room and index < plan.count and plan.due_ns[index] <= until_ns and ready < OPENING_MAX:
             self._open_spare(self._fewest())
 
+    def open_for(self, requests: int) -> None:
+        """Open one more, if there are fewer without an exchange than requests that are due soon."""
+        if self._spare() < min(requests, OPENING_MAX):
+            self._open_spare(self._fewest())
+
     def _spare(self) -> int:
         """Count connections without an exchange: idle, or being opened."""
         if self.only is not None:

@@ -24,6 +24,7 @@ from dyno.facts.record import ClientFacts
 from dyno.http import Route, Url
 from dyno.load.plan import Plan
 from dyno.load.progress import RECENT, Progress, Stop
+from dyno.load.script import Script
 from dyno.load.spool import SENT, Spool, frames
 from dyno.load.wire import TICK_NS, Traffic, Wire
 from dyno.transport import Transport
@@ -40,7 +41,7 @@ class SliceTask(msgspec.Struct, frozen=True):
     via: Transport
     login: dict[str, str]  # to a proxy
     fronts: list[bytes]
-    payloads: list[bytes]
+    script: Script
     plan: Plan
     timeout_s: float
     response_max: int
@@ -50,7 +51,7 @@ class SliceTask(msgspec.Struct, frozen=True):
 
     def traffic(self) -> Traffic:
         routes = [Route(Url(url), self.via, self.login) for url in self.urls]
-        return Traffic(routes, self.fronts, self.payloads, self.plan, self.timeout_s, self.response_max)
+        return Traffic(routes, self.fronts, self.script, self.plan, self.timeout_s, self.response_max)
 
 
 class SliceFailure(msgspec.Struct, frozen=True):
@@ -187,7 +188,7 @@ class SliceProcess:
         """Hand over its task. Apart from the making: many processes import dyno at the same time."""
         self._spool = Path(task.spool)
         stop_ns = task.plan.stop_sending_ns
-        self.progress = Progress(task.plan.count, None if stop_ns is None else stop_ns / NS_PER_S)
+        self.progress = Progress(task.plan.requests, None if stop_ns is None else stop_ns / NS_PER_S)
         data = msgspec.msgpack.encode(task)
         self._send(len(data).to_bytes(8, "little") + data)
 

@@ -1,6 +1,6 @@
 """A load cut into slices, each sent by a client of its own, and what these clients report put together again.
 
-Slice k of n has the requests k, k + n, k + 2n, … of the plan: its requests are local × n + k of the whole.
+Slice k of n has the sessions k, k + n, k + 2n, … of the plan: its session j is the whole's j × n + k.
 """
 
 import math
@@ -17,6 +17,8 @@ from dyno.facts.record import ClientFacts
 from dyno.load.plan import Plan
 from dyno.load.process import SliceTask
 from dyno.load.progress import RECENT, Progress, Stop
+from dyno.load.script import PromptScript, Script
+from dyno.load.sessions import Graph
 from dyno.load.wire import Traffic
 from dyno.transport import Transport
 from dyno.units import NS_PER_MS
@@ -46,25 +48,54 @@ class SliceClient(Protocol):
 
 
 def share(plan: Plan, k: int, n: int) -> Plan:
-    most = plan.in_flight_max
+    most, count = plan.in_flight_max, len(range(k, plan.count, n))
     return Plan(
-        count=len(range(k, plan.count, n)),
+        count=count,
         due_ns=None if plan.due_ns is None else plan.due_ns[k::n],
-        in_flight_max=None if most is None else most // n + (k < most % n),
+        in_flight_max=None if most is None else _part(most, k, n),
         stop_sending_ns=plan.stop_sending_ns,
+        graph=plan.graph and plan.graph.part(sessions_of(plan.graph.sessions, k, n, count)),
+        steps=[(at_ns, _part(slots, k, n)) for at_ns, slots in plan.steps],
+        cancelling=plan.cancelling and replace(plan.cancelling, seed=plan.cancelling.seed * n + k),
     )
 
 
-def of_slice(values: Sequence[T], k: int, n: int, count: int) -> list[T]:
-    """Return the prompts, or what goes with them, of a slice of `count` requests. Where they are fewer than the
-    requests, they come round again in the order in which one client would send them."""
-    size = len(values)
-    return [values[(j * n + k) % size] for j in range(min(size // math.gcd(n, size), count))]
+def _part(slots: int, k: int, n: int) -> int:
+    return slots // n + (k < slots % n)
+
+
+def sessions_of(size: int, k: int, n: int, count: int) -> list[int]:
+    """Return which of `size` sessions a slice of `count` has. Where they are fewer than the load has, they come round
+    again in the order in which one client would begin them."""
+    return [(j * n + k) % size for j in range(min(size // math.gcd(n, size), count))]
+
+
+def of_slice(values: Sequence[T], k: int, n: int, count: int, graph: Graph | None = None) -> list[T]:
+    """Return what goes with each request of a slice of `count` sessions."""
+    chosen = sessions_of(graph.sessions if graph else len(values), k, n, count)
+    return [values[i] for i in (graph.requests_of(chosen) if graph else chosen)]
+
+
+class Numbering:
+    """Numbers a slice's exchanges as in the whole load."""
+
+    def __init__(self, graph: Graph | None, k: int, n: int) -> None:
+        self._graph, self._k, self._n = graph, k, n
+        if graph is not None:
+            self._sessions = sessions_of(graph.sessions, k, n, graph.sessions)
+            self._part = graph.part(self._sessions)
+
+    def __call__(self, exchange: int) -> int:
+        if self._graph is None:
+            return exchange * self._n + self._k
+        members = self._part.beside(exchange)
+        session = self._part.session_of(exchange) * self._n + self._k
+        return self._graph.members(session).start + exchange - members.start
 
 
 def cut(traffic: Traffic, spools: Sequence[Path], secrets: Sequence[bytes]) -> Iterator[SliceTask]:
     """Yield the task of each process; as many as there are spools to write."""
-    payloads, n, first = list(traffic.payloads), len(spools), traffic.routes[0]
+    n, first = len(spools), traffic.routes[0]
     via = Transport(**{name: getattr(first.via, name) for name in Transport.__struct_fields__})
     for k, spool in enumerate(spools):
         plan = share(traffic.plan, k, n)
@@ -73,13 +104,20 @@ def cut(traffic: Traffic, spools: Sequence[Path], secrets: Sequence[bytes]) -> I
             via=via,
             login=first.login,
             fronts=list(traffic.fronts),
-            payloads=of_slice(payloads, k, n, plan.count),
+            script=_script(traffic, k, n, plan.count),
             plan=plan,
             timeout_s=traffic.timeout_s,
             response_max=traffic.response_max,
             spool=str(spool),
             secrets=list(secrets),
         )
+
+
+def _script(traffic: Traffic, k: int, n: int, count: int) -> Script:
+    script, graph = traffic.script, traffic.plan.graph
+    if isinstance(script, PromptScript):
+        return PromptScript(of_slice(script.payloads, k, n, count, graph))
+    return script.part(of_slice(range(len(script.bodies)), k, n, count, graph))
 
 
 def drive(
@@ -131,6 +169,7 @@ def merged(each: Sequence[ClientFacts]) -> ClientFacts:
         outcome=next(outcome for outcome in _OUTCOMES if outcome in outcomes),
         planned=sum(facts.planned for facts in each),
         sent=sum(facts.sent for facts in each),
+        skipped=sum(facts.skipped for facts in each),
         cpu_s=sum(facts.cpu_s for facts in each),
         reads=sum(facts.reads for facts in each),
         ticks_late_ns=[],

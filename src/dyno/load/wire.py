@@ -13,8 +13,9 @@ import resource
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from dyno.clock import now_ns, wall_offset_ns
@@ -27,6 +28,8 @@ from dyno.load.plan import Plan
 from dyno.load.pool import AHEAD_NS, Pool
 from dyno.load.progress import Progress, Stop, reported_tokens
 from dyno.load.scheduling import Poll, Priority, Stalls
+from dyno.load.script import Script
+from dyno.load.sessions import Sessions
 from dyno.load.spool import CLOCK, END, NO_STAMP, READ, SENT, SINCE, TIMES, TURN, Spool, pack
 from dyno.numbers import count
 from dyno.units import NS_PER_MS, NS_PER_S, ns
@@ -57,8 +60,8 @@ class Traffic(NamedTuple):
     """The requests of one load, when they are due, and where they go."""
 
     routes: Sequence[Route]  # to copies of one server; each request goes to the one with the least in flight
-    fronts: Sequence[bytes]  # what a request to each of them begins with
-    payloads: Iterable[bytes]  # state of requests
+    fronts: Sequence[bytes]  # what a request to each of them begins with; of a single one, empty: the script has it
+    script: Script
     plan: Plan
     timeout_s: float = 6 * 3600  # of a request
     response_max: int = RESPONSE_MAX  # bytes
@@ -78,12 +81,10 @@ class Wire:
         gate: Callable[[], int] | None = None,
     ) -> None:
         """`gate`: waits, when the connections are open, and returns the instant at which the load begins."""
-        # One server: its requests are made whole, and each is one send of one buffer. Several: what they share is in
-        # memory once, and each one's own front goes before it.
-        whole = traffic.fronts[0] if len(traffic.routes) == 1 else b""
-        self._payloads = [whole + payload for payload in traffic.payloads]
-        self._routes, self._fronts = traffic.routes, [b""] if whole else traffic.fronts
+        self._routes, self._fronts = traffic.routes, traffic.fronts
+        self._script = traffic.script
         self._plan = plan = traffic.plan
+        self._sessions = None if plan.graph is None else Sessions(plan.graph)
         self._spool = spool
         self._timeout_ns = ns(traffic.timeout_s)
         self._response_max = traffic.response_max
@@ -91,8 +92,16 @@ class Wire:
         self._stop = stop or Stop()
         self._gate = gate or now_ns
         self._check_ns = 0  # when time-outs are looked at next
-        self._next = 0  # the next request of the plan
+        self._next = 0  # the next session of the plan
+        self._open = 0  # sessions that have begun and aren't over
+        # Requests of these that are due later; those that are due soon, for which connections are opened.
+        self._later: list[tuple[int, int]] = []
+        self._soon: list[tuple[int, int]] = []
+        self._cancels: list[tuple[int, int]] = []  # when the client cancels, and which exchange
+        self._steps = deque(plan.steps)
         self._free: deque[int] = deque()  # when slots became free, in order: the due times of a closed loop
+        self._slots = 0  # of a closed loop, free or not
+        self._surplus = 0  # slots that end with their session, as there are fewer now
         self._paused: deque[int] = deque()  # slots held back after a refused connection, until these times
         self._last_byte_ns = 0
         self._outcome = "complete"
@@ -108,7 +117,7 @@ class Wire:
         self._ticks_late_ns: list[int] = []
         self._priority = Priority(core)
         until_s = None if plan.stop_sending_ns is None else plan.stop_sending_ns / NS_PER_S
-        self.progress = Progress(plan.count, until_s)
+        self.progress = Progress(plan.requests, until_s)
 
     # ---- the loop ----
 
@@ -133,8 +142,10 @@ class Wire:
                         self._send_due(stop_sending)  # the last one is due at that very moment
                     self._stop_sending("complete")
                 due = self._send_due(now)
-                if self._next >= plan.count and (progress.in_flight == 0 or self._interrupted):
+                if self._next >= plan.count and (self._open == 0 or self._interrupted):
                     break
+                if self._cancels:
+                    due = min(due, self._cancel_due(now))
                 asleep = now_ns()
                 wait_ns = min(tick, due) - asleep
                 if wait_ns <= 0:
@@ -183,8 +194,9 @@ class Wire:
             usage_before = resource.getrusage(resource.RUSAGE_SELF)
             self._before = self._now = Poll(start, start, 0)
             self._note_clock()
-            if plan.due_ns is None:
-                self._free.extend([start] * min(plan.in_flight_max or plan.count, plan.count))
+            self._steps = deque((start + offset, slots) for offset, slots in plan.steps)
+            if plan.due_ns is None and not self._steps:
+                self._resize(min(plan.in_flight_max or plan.count, plan.count), start)
             if self._stop.requested:  # while the connections were opened
                 self._give_up("interrupted", _INTERRUPTED)
             with self._priority, self._stalls:
@@ -203,8 +215,9 @@ class Wire:
             start_ns=start,
             end_ns=end,
             outcome=self._outcome,
-            planned=plan.count if plan.stop_sending_ns is None else progress.sent,
+            planned=plan.requests if plan.stop_sending_ns is None else progress.sent,
             sent=progress.sent,
+            skipped=self._sessions.skipped if self._sessions else 0,
             cpu_s=usage.ru_utime + usage.ru_stime - usage_before.ru_utime - usage_before.ru_stime,
             reads=progress.reads,
             ticks_late_ns=self._ticks_late_ns,
@@ -215,7 +228,7 @@ class Wire:
         )
 
     def _read(self, events: list[tuple[int, int]]) -> None:
-        streams, free, clock = self._pool.connections, self._free, now_ns
+        streams, free, soon, clock = self._pool.connections, self._free, self._soon, now_ns
         append, frame = self._spool.parts.append, FRAME_BYTES
         size = reads = 0
         for fd, event in events:
@@ -224,12 +237,12 @@ class Wire:
                 continue
             take = stream.take
             if take is None or event != IN:
-                slots = len(free)
+                waiting = len(free) + len(soon)
                 if stream.ready:
                     self._attend(stream, event)
                 else:
                     self._connect(stream, event)
-                if len(free) > slots:  # a closed loop sends at once, not when the reads of this turn are done
+                if len(free) + len(soon) > waiting:  # sent at once, not when the reads of this turn are done
                     self._send_due(clock())
                 continue
             try:
@@ -254,7 +267,7 @@ class Wire:
                     self._note_since(stream)
                     if held == OVER:
                         self._ended(stream, data, stamp)
-                        if free:
+                        if free or soon:
                             self._send_due(clock())
             except ValueError as e:
                 self._fail(stream, f"garbage: {e}")
@@ -269,32 +282,88 @@ class Wire:
 
     def _send_due(self, now: int) -> int:
         """Send what is due; return when the next request is (a far time if none is)."""
-        plan, progress = self._plan, self.progress
-        far = now + NS_PER_S
+        plan, soon = self._plan, self._soon
         if self._paused and self._paused[0] <= now:
             self._free.append(self._paused.popleft())
+        while self._steps and self._steps[0][0] <= now:
+            at_ns, slots = self._steps.popleft()
+            self._resize(slots, at_ns)
+        far = self._approach(now) if self._later else now + NS_PER_S
         for _ in range(SENDS_A_TURN):
+            if soon and soon[0][0] <= now:
+                due, exchange = heappop(soon)
+                assert self._sessions is not None
+                if self._sessions.sends(exchange):
+                    self._start(exchange, due)
+                continue
+            if soon:
+                far = min(far, soon[0][0])
             if self._next >= plan.count:
                 return far
             if plan.due_ns is None:
                 if not self._free:
-                    return self._paused[0] if self._paused else far
+                    return min(self._paused[0] if self._paused else far, self._steps[0][0] if self._steps else far)
                 due = self._free.popleft()
             else:
                 due = self._start_ns + plan.due_ns[self._next]
-                self._pool.open_ahead(plan, self._next, progress.in_flight, now + AHEAD_NS - self._start_ns)
+                self._pool.open_ahead(plan, self._next, self._open, now + AHEAD_NS - self._start_ns)
                 if due > now:
-                    return due
-                if plan.in_flight_max is not None and progress.in_flight >= plan.in_flight_max:
+                    return min(due, far)
+                if plan.in_flight_max is not None and self._open >= plan.in_flight_max:
                     return far
-            exchange = self._next
+            session = self._next
             self._next += 1
-            progress.sent += 1
-            progress.in_flight += 1
-            stream = self._assign(exchange, due)
-            if stream is not None and stream.ready:
-                self._send(stream)
+            self._open += 1
+            if self._sessions is None:
+                self._start(session, due)
+            else:
+                for at_ns, exchange in self._sessions.begin(session, due):
+                    self._put(at_ns, exchange, now)
         return now
+
+    # ---- sessions, and the requests that wait in them ----
+
+    def _put(self, due: int, exchange: int, now: int) -> None:
+        heappush(self._soon if due - AHEAD_NS <= now else self._later, (due, exchange))
+
+    def _approach(self, now: int) -> int:
+        """Open connections for requests that are due soon; return when to look again."""
+        later = self._later
+        while later and later[0][0] - AHEAD_NS <= now:
+            heappush(self._soon, heappop(later))
+            self._pool.open_for(len(self._soon))
+        return later[0][0] - AHEAD_NS if later else now + NS_PER_S
+
+    def _start(self, exchange: int, due: int) -> None:
+        self.progress.sent += 1
+        self.progress.in_flight += 1
+        stream = self._assign(exchange, due)
+        if stream is not None and stream.ready:
+            self._send(stream)
+
+    def _resize(self, slots: int, now: int) -> None:
+        """Have this many slots from now on. A session that has begun keeps its slot to its end."""
+        more = slots - self._slots
+        self._slots = slots
+        while more < 0:
+            if self._free:
+                self._free.pop()
+            else:
+                self._surplus += 1
+            more += 1
+        kept = min(more, self._surplus)
+        self._surplus -= kept
+        self._free.extend([now] * (more - kept))
+
+    def _cancel_due(self, now: int) -> int:
+        """Cancel requests whose time has come; return when the next is."""
+        cancels = self._cancels
+        while cancels and cancels[0][0] <= now:
+            _, exchange = heappop(cancels)
+            for stream in list(self._pool.connections.values()):
+                if stream.exchange == exchange:
+                    self._fail(stream, "cancelled: by the client, as planned")
+        return cancels[0][0] if cancels else now + NS_PER_S
 
     # ---- an exchange: start, end, fail ----
 
@@ -316,8 +385,9 @@ class Wire:
 
     def _send(self, stream: Connection) -> None:
         exchange, replica = stream.exchange, stream.replica
-        front, payload = replica.front, self._payloads[exchange % len(self._payloads)]
+        front, payload = replica.front, self._script.payload(exchange)
         stream.clear()
+        stream.pieces = [] if self._script.wants(exchange) else None
         stream.history.append(exchange)
         stream.room = self._response_max
         stream.sent_ns = sent = now_ns()
@@ -337,6 +407,8 @@ class Wire:
         if done < len(front) + len(payload):
             stream.out = (front + payload)[done:]
             self._pool.poller.modify(stream.fd, IN | OUT)
+        if self._plan.cancelling and (after_ns := self._plan.cancelling.after(exchange)) is not None:
+            heappush(self._cancels, (sent + after_ns, exchange))
 
     def _head_or_length(self, stream: Connection, data: bytes, stamp: bytes) -> None:
         """Read the head, and bodies that aren't chunked: the slower part."""
@@ -361,7 +433,7 @@ class Wire:
             if head.chunked:
                 stream.framing = http1.Chunked()
                 if stream.tls is None:
-                    stream.take = stream.framing.take if data else partial(self._first_of_body, stream)
+                    stream.take = self._taking(stream) if data else partial(self._first_of_body, stream)
                 if data:
                     self._count_first(stream, stamp)
                 try:
@@ -381,10 +453,22 @@ class Wire:
 
     def _first_of_body(self, stream: Connection, data: bytes) -> int:
         """Note the first bytes of a body, for the live figure: a server may send its head long before."""
-        assert stream.framing is not None
-        stream.take = stream.framing.take
+        stream.take = self._taking(stream)
         self._count_first(stream, NO_STAMP)
-        return stream.framing.take(data)
+        return stream.take(data)
+
+    def _taking(self, stream: Connection) -> Callable[[bytes], int]:
+        """Return what takes the reads of a body; of an answer that a later request holds, it keeps them."""
+        assert stream.framing is not None
+        take, pieces = stream.framing.take, stream.pieces
+        if pieces is None:
+            return take
+
+        def keep(data: bytes) -> int:
+            pieces.append(data)
+            return take(data)
+
+        return keep
 
     def _count_first(self, stream: Connection, stamp: bytes) -> None:
         if not stream.failing:
@@ -406,16 +490,19 @@ class Wire:
         if excess := stream.framing.excess if stream.framing else data[stream.left :] if stream.left < 0 else b"":
             self._out_of_turn(stream, excess)
             stream.keep_alive = False
-        tokens = reported_tokens(data)
+        tokens, exchange = reported_tokens(data), stream.exchange
+        failed = stream.failing or (not tokens and b'"error"' in data)
         self.progress.tokens_ended += tokens
         stream.replica.refused = 0
         self.progress.ended += 1
+        if stream.pieces is not None and not failed:
+            self._script.answered(exchange, b"".join(stream.pieces))
         stream.exchange = -1
-        stream.take = stream.framing = None
+        stream.take = stream.framing = stream.pieces = None
         stream.body = False
         self._pool.give_back(stream)
-        self._slot_free(stream.replica, now)
-        if stream.failing or (not tokens and b'"error"' in data):
+        self._release(exchange, stream.replica, now, failed)
+        if failed:
             self._count_failure()
 
     def _out_of_turn(self, stream: Connection, data: bytes) -> None:
@@ -446,7 +533,9 @@ class Wire:
         self._spool.note(END, exchange, now, payload=reason.encode()[:1000])
         self.progress.ended += 1
         own = reason.startswith("client")  # a limit of this machine: the server may still answer the others
-        self._slot_free(replica, now, refused=reason.startswith("refused"), pause=own)
+        self._release(exchange, replica, now, failed=True, refused=reason.startswith("refused"), pause=own)
+        if reason.startswith("cancelled"):
+            return
         if own:
             self.progress.failed += 1
         else:
@@ -463,16 +552,31 @@ class Wire:
         if not arriving or self._broken_bodies >= HOPELESS:
             self._give_up("all failed", f"interrupted: dyno ended the load after {HOPELESS} failures")
 
-    def _slot_free(self, replica: Replica, now: int, refused: bool = False, pause: bool = False) -> None:
+    def _release(
+        self, exchange: int, replica: Replica, now: int, failed: bool, refused: bool = False, pause: bool = False
+    ) -> None:
+        """Let those that waited for this exchange follow; where its session is over, its slot is free."""
         replica.in_flight -= 1
         self.progress.in_flight -= 1
         if refused:
             replica.refused += 1
-        if self._plan.due_ns is None:
-            if refused or pause:
-                self._paused.append(now + REFUSED_PAUSE_NS)
-            else:
-                self._free.append(now)
+        if self._sessions is not None:
+            following, over = self._sessions.ended(exchange, now, failed)
+            for due, following_exchange in following:
+                self._put(due, following_exchange, now)
+            if not over:
+                return
+            assert self._plan.graph is not None
+            self._script.forget(self._plan.graph.beside(exchange))
+        self._open -= 1
+        if self._plan.due_ns is not None:
+            return
+        if self._surplus:
+            self._surplus -= 1
+        elif refused or pause:
+            self._paused.append(now + REFUSED_PAUSE_NS)
+        else:
+            self._free.append(now)
 
     def _closed(self, stream: Connection) -> None:
         """Handle a connection that the server closed."""
@@ -548,6 +652,8 @@ class Wire:
             return
         self.progress.reads += 1
         self._last_byte_ns = read_ns
+        if stream.pieces is not None:
+            stream.pieces.append(plain)
         stamp = extra[0][2] if extra else NO_STAMP
         self._stamped = self._stamped or bool(extra)
         for start in range(0, len(plain), READ_BYTES):
@@ -658,6 +764,11 @@ class Wire:
     def _stop_sending(self, outcome: str) -> None:
         if self._next < self._plan.count:
             self._next = self._plan.count
+            self._outcome = outcome
+        if self._sessions is not None and self._sessions.unsent:
+            self._open -= self._sessions.stop()
+            self._later.clear()
+            self._soon.clear()
             self._outcome = outcome
 
     # ---- the spool ----

@@ -31,7 +31,7 @@ class Tally:
         """`processes`: of the client; a request's number says which one sent it."""
         self._trial = trial
         self._processes: list[Counter[str]] = [Counter() for _ in range(processes)] if processes > 1 else []
-        self._index = array("q")
+        self._sender = array("q")  # the process of each
         self._failures: Counter[str] = Counter()
         self._examples: dict[str, str] = {}
         self._finish: Counter[str] = Counter()
@@ -63,8 +63,9 @@ class Tally:
         n = self._n
         self._add_to_client(r, n)
         if self._processes:
-            self._index.append(r.index)
-            self._add_to_client(r, self._processes[r.index % len(self._processes)])
+            sender = (r.index if r.session is None else r.session) % len(self._processes)
+            self._sender.append(sender)
+            self._add_to_client(r, self._processes[sender])
         n["resent"] += r.resent
         if self._replicas:
             self._add_to_replica(r, self._replicas[r.replica])
@@ -342,7 +343,7 @@ class Tally:
         whole = self._kept_up(client, self._n, ALL)
         if not self._processes:
             return whole
-        sender = np.array(self._index) % len(self._processes)
+        sender = np.array(self._sender)
         every = enumerate(zip(client.processes, self._processes, strict=True))
         each = [self._kept_up(facts, n, sender == k) for k, (facts, n) in every]
         return msgspec.structs.replace(

@@ -32,10 +32,15 @@ UNSCRUBBED = ".unscrubbed"  # is beside an engine's log as long as secrets may b
 
 
 class StoredLengths(msgspec.Struct):
-    """A request without its prompt."""
+    """A request without its prompt: see facts.workload.Turn."""
 
     prompt_tokens: int
     output_tokens: int
+    session: int | None = None
+    after: list[int] = []
+    wait_s: float = 0.0
+    history: int | None = None
+    group: str = ""
 
 
 class Manifest(msgspec.Struct, frozen=True):

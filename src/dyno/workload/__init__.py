@@ -9,13 +9,13 @@ from random import Random
 import msgspec
 
 from dyno.errors import WorkloadError
-from dyno.facts.workload import Request, Workload, WorkloadSpec
+from dyno.facts.workload import Request, Turn, Workload, WorkloadSpec
 from dyno.workload.recorded import custom, sharegpt
 from dyno.workload.synthetic import questions, random, sharegpt_shaped, synthesize
 from dyno.workload.tokenizer import Tokenizer
 
-# A dataset yields requests for as long as it has different ones; whoever asks stops when there are enough.
-# Shared prefixes fit in here. Turns of a conversation and the times of a trace need a field in Request first.
+# A dataset yields requests for as long as it has different ones; whoever asks stops when there are enough. It yields
+# turns session by session, numbered from 0; those of a trace have the times at which their sessions begin.
 DATASETS: dict[str, Callable[[WorkloadSpec, Tokenizer], Iterator[Request]]] = {
     "random": random,
     "sharegpt": sharegpt,
@@ -33,9 +33,10 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
     """Make the requests of a workload, counted by the tokenizer."""
     spec = _checked(spec)
     entries = DATASETS[spec.dataset](spec, tokenizer)
-    requests = list(islice(entries, spec.num_prompts))
-    warmups = _warmups(spec, tokenizer, requests, entries)
-    if spec.oversample:
+    requests = list(_wanted(spec, entries))
+    turns = [r for r in requests if isinstance(r, Turn)]
+    warmups = _warmups(spec, tokenizer, requests, iter(()) if turns else entries)
+    if spec.oversample and not turns:
         rng = Random(spec.seed)  # again as vLLM does it
         requests += [rng.choice(requests) for _ in range(spec.num_prompts - len(requests))]
     return Workload(
@@ -45,8 +46,35 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
         tokenizer=tokenizer.name,
         counted_by=tokenizer.counted_by,
         sha256=sha256(msgspec.json.encode(requests)).hexdigest(),
-        repeated=len(requests) - len({_start(r.prompt, None) for r in requests}),
+        repeated=0 if turns else len(requests) - len({_start(r.prompt, None) for r in requests}),
+        starts_s=_starts_s(turns),
+        answers=spec.answers or ("recorded" if any(map(_has_tools, turns)) else "server"),
     )
+
+
+def _wanted(spec: WorkloadSpec, entries: Iterator[Request]) -> Iterator[Request]:
+    """Yield whole sessions until there are enough of them, or of requests."""
+    last = -1
+    for number, request in enumerate(entries):
+        session = request.session if isinstance(request, Turn) else number
+        if session != last:
+            enough = number >= spec.num_prompts if spec.num_sessions is None else session >= spec.num_sessions
+            if enough:
+                return
+            last = session
+        yield request
+
+
+def _starts_s(turns: list[Turn]) -> list[float] | None:
+    """Return when each session begins, counted from the first; None where the file has no times."""
+    firsts = [turn for i, turn in enumerate(turns) if not i or turn.session != turns[i - 1].session]
+    times = [turn.start_s for turn in firsts if turn.start_s is not None]
+    return [time - min(times) for time in times] if times and len(times) == len(firsts) else None
+
+
+def _has_tools(turn: Turn) -> bool:
+    """Whether it has a tool's result: that belongs to the recorded call, and not to one that a server makes up."""
+    return any(message.get("role") == "tool" for message in turn.messages)
 
 
 def _checked(spec: WorkloadSpec) -> WorkloadSpec:

@@ -53,6 +53,7 @@ class FakeSpec(msgspec.Struct, frozen=True):
     model: str = "fake"
     max_model_len: int = 131_072
     host: str = "127.0.0.1"  # that it listens on; 0.0.0.0: also for clients on other machines
+    bodies: bool = False  # its log has the body of each request, too
     faults: dict[str, int] = {}  # kind → it strikes every Nth request
 
 

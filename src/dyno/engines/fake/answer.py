@@ -40,7 +40,9 @@ class FakeAnswer:
         self._model = "some-other-model" if fault == "other_model" else spec.model
         self._usage = bool((asked.get("stream_options") or {}).get("include_usage")) and fault != "no_usage"
         self.streamed = bool(asked.get("stream"))
-        prompt = asked.get("prompt") or (asked.get("messages") or [{}])[-1].get("content")
+        prompt = asked.get("prompt")
+        if messages := asked.get("messages"):
+            prompt = " ".join(text for m in messages if isinstance(text := m.get("content"), str))
         self._prepare(fault, asked.get("max_tokens") or asked.get("max_completion_tokens"), prompt)
         self.key = (path, fault, self._asked, self._prompt_tokens, self._usage, self._turn)
 

@@ -50,6 +50,7 @@ class FakeServer:
         self._turns = 0
         self._accepted = 0
         self._log: list[list[int]] = []  # for each answered generation: arrival, then each send
+        self._bodies: list[Any] = []  # of generations, as they arrived
         self._words: dict[str, int] = {}
         self._streams: dict[tuple[object, ...], list[bytes]] = {}
         self._listener = socket.create_server((spec.host, port), backlog=4096, reuse_port=False)
@@ -201,7 +202,8 @@ class FakeServer:
             usage = resource.getrusage(resource.RUSAGE_SELF)
             log, self._log = self._log, []
             cpu_s = usage.ru_utime + usage.ru_stime
-            return whole(200, {"cpu_s": cpu_s, "connections": self._accepted, "streams": log})
+            bodies, self._bodies = self._bodies, []
+            return whole(200, {"cpu_s": cpu_s, "connections": self._accepted, "streams": log, "bodies": bodies})
         if path in ("/health", "/"):
             return plain(200, "text/plain", b"")
         if path == "/info":
@@ -229,6 +231,8 @@ class FakeServer:
 
     def _generate(self, path: str, asked: dict[str, Any]) -> Script:
         self._answers += 1
+        if self._spec.bodies:
+            self._bodies.append(asked)
         fault = self._fault()
         first_ns, gap_ns = int(self._spec.first_ms * NS_PER_MS), int(self._spec.gap_ms * NS_PER_MS)
         if fault == "refuse":

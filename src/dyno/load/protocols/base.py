@@ -38,6 +38,11 @@ class StreamReading(msgspec.Struct):
     error: str | None = None
     error_detail: str = ""
 
+    @property
+    def answer(self) -> str:
+        """The text that a client shows and sends back as history."""
+        return "".join(self.texts)
+
 
 class StreamEvent(Protocol):
     error: Any
@@ -49,6 +54,8 @@ Event = TypeVar("Event", bound=StreamEvent)
 class WireProtocol(Protocol):
     path: str
     takes_token_ids: bool
+    chat: bool  # takes messages, else one text
+    text_key: str | None  # the JSON key of a chunk's text, where a chunk has no other one of this name
     fields: frozenset[str] | None  # all that sampling and extra_body may hold; None: that is between user and server
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]: ...

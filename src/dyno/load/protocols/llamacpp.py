@@ -28,6 +28,8 @@ _FINISH = {"limit": "length", "eos": "stop", "word": "stop"}  # in OpenAI's word
 class Completion:
     path = "/completion"
     takes_token_ids = True
+    chat = False
+    text_key: str | None = "content"
     fields: frozenset[str] | None = None
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:

@@ -133,6 +133,8 @@ def _common(request: Request, asked: Asked) -> dict[str, Any]:
 class Completions:
     path = "/v1/completions"
     takes_token_ids = True
+    chat = False
+    text_key: str | None = "text"
     fields: frozenset[str] | None = None
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
@@ -149,6 +151,8 @@ class Completions:
 class Chat:
     path = "/v1/chat/completions"
     takes_token_ids = False
+    chat = True
+    text_key: str | None = "content"
     fields: frozenset[str] | None = None
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
@@ -168,6 +172,8 @@ class TransformersCompletions:
 
     path = "/v1/completions"
     takes_token_ids = False
+    chat = False
+    text_key: str | None = "text"
     fields: frozenset[str] | None = None  # it refuses what it doesn't know by itself
 
     def body(self, request: Request, asked: Asked) -> dict[str, Any]:
