@@ -88,6 +88,23 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
         Option("--answers", help="answers in the history of a conversation: the server's own or those of the file "
                "(default: server; recorded where the file has tool calls)"),
     ] = None  # fmt: skip
+    classes: Annotated[
+        dict[str, "TrafficClass"], Option(help="classes of traffic by name, each with its own keys (dataset mix)")
+    ] = {}
+
+
+class TrafficClass(WorkloadSpec, frozen=True, kw_only=True):
+    """One class of the traffic of a mix: a workload of its own, with a rate or a share of the requests."""
+
+    request_rate_rps: Annotated[
+        float | None, Option(help="requests (or sessions) per second of this class", above=0, most=1e7)
+    ] = None
+    share: Annotated[float | None, Option(help="share of the requests, relative to the other classes", above=0)] = None
+    adapter: Annotated[str | None, Option(help="LoRA adapter, sent as the request's model")] = None
+    priority: Annotated[int | None, Option(help="the request's priority; vLLM serves lower values first")] = None
+    goodput_ms: Annotated[
+        dict[str, float], Option(help="latency limits in ms by ttft, tpot, e2el: goodput counts requests within all")
+    ] = {}
 
 
 class DataFile(msgspec.Struct, frozen=True):
