@@ -61,6 +61,8 @@ def _wanted(spec: WorkloadSpec, entries: Iterator[Request]) -> Iterator[Request]
                 return
             last = session
         yield request
+        if not isinstance(request, Turn) and number + 1 == (spec.num_sessions or spec.num_prompts):
+            return  # the next entry may be a warmup
 
 
 def _starts_s(turns: list[Turn]) -> list[float] | None:
