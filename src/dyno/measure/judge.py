@@ -1,0 +1,187 @@
+"""A judge of one load: after each request, does the load meet its target, miss it, or isn't that decided yet?"""
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from dyno.facts.limits import Limit
+from dyno.facts.record import Record
+from dyno.measure import timing
+from dyno.measure.search import Outcome
+from dyno.measure.sequential import effective, evidence
+from dyno.measure.statistics import quantile, samples_needed
+from dyno.units import NS_PER_MS
+
+FEWEST = 20  # requests before a load can miss
+_FIRST_LOOK = 64  # at a mean: then after twice as many
+_EVERY = 1.1  # at shares: after so many times as many requests
+_HOPE = 0.7  # of the evidence that decides, at the end
+QUEUE_FEWEST, QUEUE_GROWTH, QUEUE_SURE = 60, 2.0, 6.0
+
+
+class LimitState(msgspec.Struct, frozen=True):
+    """What is known of one limit."""
+
+    limit: Limit
+    value: float | None  # the figure so far, in its unit
+    side: int  # -1: within, 1: beyond, 0: undecided
+    requests: int
+
+    @property
+    def margin(self) -> float:
+        """The log of the figure over its limit."""
+        if self.value is None:
+            return 0.0
+        if not self.limit.most:
+            return 1.0 if self.value > 0 else -1.0
+        return math.log(max(self.value, 1e-3 * self.limit.most) / self.limit.most)
+
+
+class Judge:
+    """Takes in what requests took, in the order in which they ended. The first wave is left out: whoever begins a load
+    sends as much as it may at once, and no load goes on like that."""
+
+    def __init__(self, limits: Sequence[Limit], alpha: float) -> None:
+        self.limits = limits
+        self._alpha = alpha / len(limits)
+        self._values: dict[str, list[float]] = {limit.name: [] for limit in limits}
+        self._failed: list[float] = []
+        self._sides = {limit.key: 0 for limit in limits}
+        self._strength = {limit.key: 0.0 for limit in limits}  # the evidence; 1 decides
+        self._look = 0.0
+        self._mean_look = _FIRST_LOOK
+        self._looks_at_mean = 0
+        self._first_end_ns: int | None = None
+        self._open: list[int] = []  # requests in flight whenever one is sent
+        self.queue_grows = False
+
+    def add(self, r: Record) -> None:
+        if self._first_end_ns is None or r.end_ns < self._first_end_ns:
+            self._first_end_ns = r.end_ns
+        if r.sent_ns < self._first_end_ns or r.error in ("cancelled", "interrupted"):
+            return
+        self.add_values(
+            r.error is not None,
+            {name: values for name in self._values if (values := _values_ms(r, name)) is not None},
+        )
+
+    def add_values(self, failed: bool, values_ms: dict[str, float]) -> None:
+        """`values_ms`: a request's latencies; of gaps between tokens the mean."""
+        self._failed.append(float(failed))
+        if not failed:
+            for name, value in values_ms.items():
+                self._values[name].append(value)
+
+    def in_flight(self, count: int) -> None:
+        """Note how many requests are open, at regular times."""
+        self._open.append(count)
+
+    @property
+    def requests(self) -> int:
+        return len(self._failed)
+
+    def outcome(self) -> Outcome:
+        """Look at the requests so far. What was decided once stays so."""
+        self._update()
+        sides = self._sides.values()
+        if any(s > 0 for s in sides) or self.queue_grows:
+            return "misses"
+        return "meets" if all(s < 0 for s in sides) else "undecided"
+
+    def _update(self) -> None:
+        count = len(self._failed)
+        if count < max(self._look, 1):
+            return
+        self._look = count * _EVERY
+        if count >= self._mean_look:
+            self._mean_look *= 2
+            self._looks_at_mean += 1
+            for limit in self.limits:
+                if limit.percentile is None and limit.name != "failed" and not self._sides[limit.key]:
+                    self._sides[limit.key] = self._side_of_mean(limit)
+        for limit in self.limits:
+            if not self._sides[limit.key] and (limit.percentile is not None or limit.name == "failed"):
+                self._sides[limit.key] = self._side_of_share(limit)
+        self._look_at_queue()
+
+    def _side_of_share(self, limit: Limit) -> int:
+        if limit.name == "failed":
+            events, share, fewest = np.array(self._failed), limit.most, FEWEST
+            if not share:  # no number of good requests shows that none will fail
+                return 1 if events.any() else -1 if len(events) >= FEWEST else 0
+        else:
+            assert limit.percentile is not None
+            events = np.array(self._values[limit.name]) > limit.most
+            share, fewest = 1 - limit.percentile / 100, samples_needed(limit.percentile)
+        count = len(events)
+        if count < FEWEST:
+            return 0
+        worth = effective(events) / count
+        against = evidence(float(events.sum()) * worth, count * worth, share)
+        self._strength[limit.key] = against / -math.log(self._alpha)
+        decided = 0 if self._strength[limit.key] < 1 else 1 if events.mean() > share else -1
+        return decided if decided > 0 or count >= fewest else 0
+
+    def _side_of_mean(self, limit: Limit) -> int:
+        values = np.array(self._values[limit.name])
+        if len(values) < FEWEST:
+            return 0
+        worth = effective(values)
+        # Looks share the error: the k-th has 6/(πk)² of it.
+        alpha = self._alpha * 6 / (math.pi * self._looks_at_mean) ** 2
+        off = quantile(1 - alpha / 2, max(worth - 1, 1.0)) * float(values.std(ddof=1)) / math.sqrt(max(worth, 2.0))
+        mean = float(values.mean())
+        self._strength[limit.key] = ((mean - limit.most) / off) ** 2 if off else math.inf
+        return -1 if mean + off < limit.most else 1 if mean - off > limit.most else 0
+
+    def _look_at_queue(self) -> None:
+        """A queue that grows without end: twice as many requests in flight in the last third as in the first, and the
+        difference is beyond chance."""
+        if len(self._open) < QUEUE_FEWEST:
+            return
+        counts = np.array(self._open, dtype=float)
+        third = len(counts) // 3
+        first, middle, last = counts[:third], counts[third : 2 * third], counts[-third:]
+        error = math.sqrt((first.var() + last.var()) / max(min(effective(first), effective(last)), 2.0))
+        grown = last.mean() - first.mean()
+        self.queue_grows = bool(
+            first.mean() < middle.mean() < last.mean()
+            and last.mean() > QUEUE_GROWTH * max(first.mean(), 1.0)
+            and grown > QUEUE_SURE * error
+        )
+
+    def states(self) -> list[LimitState]:
+        return [LimitState(limit, self._value(limit), self._sides[limit.key], self.requests) for limit in self.limits]
+
+    def _value(self, limit: Limit) -> float | None:
+        if limit.name == "failed":
+            return float(np.mean(self._failed)) if self._failed else None
+        values = self._values[limit.name]
+        if not values:
+            return None
+        return float(np.mean(values) if limit.percentile is None else np.percentile(values, limit.percentile))
+
+    def hopeless(self, most: int) -> bool:
+        """Whether this many requests will hardly decide it: evidence grows with their number, and it grows too slowly."""
+        count = self.requests
+        if count < max(most / 3, *(samples_needed(limit.percentile or 50.0) for limit in self.limits)):
+            return False
+        undecided = [self._strength[limit.key] for limit in self.limits if not self._sides[limit.key]]
+        return bool(undecided) and min(undecided) * most / count < _HOPE
+
+    @property
+    def margin(self) -> float:
+        """Of the limit that is nearest to being missed, or missed most."""
+        return max((state.margin for state in self.states()), default=0.0)
+
+
+def _values_ms(r: Record, name: str) -> float | None:
+    if r.error is not None:
+        return None
+    if name == "itl":
+        gaps = np.diff(r.chunk_ns)
+        return float(gaps.mean()) / NS_PER_MS if len(gaps) else None
+    span = {"ttft": timing.ttft_ns, "tpot": timing.tpot_ns, "e2el": timing.e2el_ns}[name](r)
+    return None if span is None else span.middle / NS_PER_MS
