@@ -34,7 +34,7 @@ def sharegpt(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
             "--dataset-path. --dataset-name sharegpt-shaped has about the same lengths and needs no file."
         )
     try:
-        entries = msgspec.json.decode(_read(spec.path), type=list[Conversation])
+        entries = msgspec.json.decode(read(spec.path), type=list[Conversation])
     except files.BROKEN as e:
         raise WorkloadError(
             f"{spec.path} is not ShareGPT's JSON, a list of "
@@ -78,7 +78,7 @@ def custom(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         )
     lines = [
         _decode(raw, f"{spec.path}, line {number}", spec.output_len)
-        for number, raw in enumerate(_read(spec.path).splitlines(), 1)
+        for number, raw in enumerate(read(spec.path).splitlines(), 1)
         if raw.strip()
     ]
     if spec.shuffle:
@@ -105,7 +105,7 @@ def _decode(raw: bytes, where: str, output_len: int | None) -> tuple[str | list[
     return line.prompt, output_tokens
 
 
-def _read(path: str) -> bytes:
+def read(path: str) -> bytes:
     try:
         data = files.read(Path(path).expanduser(), files.DATA, pipes=True)
     except FileNotFoundError:
