@@ -9,7 +9,6 @@ from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.imported import Row
 from dyno.facts.metric import THROUGHPUTS, words
-from dyno.facts.workload import TRAITS
 from dyno.measure.points import (
     finite_rate,
     load_of,
@@ -106,7 +105,7 @@ def rate_rows(rows: Sequence[Row]) -> Iterator[Finding]:
 
 def streams(e: Evidence) -> Iterator[Finding]:
     asked, s = e.trial.load.max_concurrency, e.summary
-    if asked is None or not e.trial.load.closed_loop or s.steady is None or TRAITS[e.trial.workload.dataset].sessions:
+    if asked is None or not e.trial.load.closed_loop or s.steady is None or e.trial.workload.traits.sessions:
         return  # users think, too
     if s.steady.streams_mean < 0.95 * asked and s.planned >= 2 * asked:
         opened = f"{number(s.steady.streams_mean)} on average (peak {s.client.streams_peak})"
@@ -114,8 +113,8 @@ def streams(e: Evidence) -> Iterator[Finding]:
 
 
 def left_out(e: Evidence) -> Iterator[Finding]:
-    for reason, number in e.dropped.items():
-        yield note("load.left_out", f"{number:,} {reason} were left out.")
+    for reason, lost in e.dropped.items():
+        yield note("load.left_out", f"{lost:,} {reason} were left out.")
 
 
 def repeated_prompts(e: Evidence) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.study import Place
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import TRAITS, Answers, DataFile, Request, Workload
+from dyno.facts.workload import Answers, DataFile, Request, Workload
 from dyno.http import Client, Route, Url
 from dyno.load import http1, plan, script
 from dyno.load.protocols import PROTOCOLS, Asked
@@ -81,7 +81,7 @@ def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = Non
     tokenizer = choose(weights.tokenizer(trial), client, model)
     spec, file = dataset.located(trial.workload, watcher.phase, watcher.below)
     source = f", {file.origin}" if file else ""
-    if TRAITS[spec.dataset].sessions and spec.num_sessions is None:
+    if spec.traits.sessions and spec.num_sessions is None:
         # A rate is of sessions: as many are needed as begin in its time.
         spec = msgspec.structs.replace(spec, num_sessions=plan.prompts_needed(trial.load))
     what = f"{spec.num_sessions} sessions" if spec.num_sessions else f"{spec.num_prompts} prompts"
@@ -132,7 +132,7 @@ def traffic(trial: TrialSpec, session: Session, work: Workload) -> Traffic:
     rounds = trial.load.duration_s is not None and trial.load.closed_loop
     count = graph.sessions if graph else len(work.requests)
     if trial.load.arrivals is None:
-        if work.spec.oversample and TRAITS[work.spec.dataset].file:
+        if work.spec.oversample and work.spec.traits.file:
             count = max(count, work.spec.num_sessions or 0)  # a file with too few goes round
         count = 2**31 if rounds else plan.prompts_needed(trial.load) or count
     planned = plan.make(trial.load, count, graph, work.starts_s)

@@ -6,7 +6,7 @@ from dyno.facts.offline import OfflineSummary
 from dyno.facts.spread import Distribution, Latency, Spread
 from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import TRAITS, Answers
+from dyno.facts.workload import Answers
 from dyno.numbers import UNKNOWN, count, deviating, number, percent
 from dyno.report.machine import roofline_pairs, telemetry_pairs
 from dyno.screen import styled, verdict_style, wrapped
@@ -38,7 +38,7 @@ def block(result: Result, trial: TrialSpec, metrics: list[str], answers: Answers
 
     line("Successful requests:", s.completed)
     lines.append(_failed(s.failed))
-    sessions = TRAITS[trial.workload.dataset].sessions
+    sessions = trial.workload.traits.sessions
     if load.max_concurrency is not None:
         line("Maximum concurrent sessions:" if sessions else "Maximum request concurrency:", load.max_concurrency)
     if load.request_rate_rps is not None:
@@ -95,6 +95,8 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
         line("  Mean TPOT of each (ms):", " / ".join(tpots))
     if s.itl_per_token is not None:
         line("Mean ITL per token (ms):", s.itl_per_token.mean, s.itl_per_token.bounds.get("mean"))
+    for label, schedule in (("Rate", load.rate_schedule), ("Concurrency", load.concurrency_schedule)):
+        lines += [labelled(f"{label} schedule:", schedule)] if schedule else []
     if not load.closed_loop:
         line("Mean TTFT from due (ms):", s.response_ttft.mean, s.response_ttft.bounds.get("mean"))
         line("Mean E2EL from due (ms):", s.response_e2el.mean, s.response_e2el.bounds.get("mean"))

@@ -26,9 +26,11 @@ _FORMS = (
     'OpenAI\'s {"messages": [{"role": "user", "content": "…"}, …]}'
 )
 _ROLES = {
-    "system": "system", "developer": "system", "user": "user", "human": "user", "tool": "tool",
-    "assistant": "assistant", "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "bard": "assistant", "model": "assistant",
-}  # fmt: skip
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "chatgpt", "bing", "bard", "model"), "assistant"),
+    "tool": "tool",
+}
 
 Message = dict[str, Any]  # in OpenAI's form
 
