@@ -300,11 +300,14 @@ def test_answers_shorter_than_requested_shorten_the_planned_prompts(fake: StartF
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--turns", "3"], "--turns is for sessions, but --dataset-name is random."),
+        (["--turns", "3"], "--turns is for --dataset-name chat or conversations, but that is random."),
         (["--dataset-name", "chat", "--turns", "0..3"], "--turns must be at least 1, but is 0..3."),
         (["--dataset-name", "chat", "--think-time", "expnential:3"], "Did you mean exponential?"),
         (["--dataset-name", "chat", "--dataset-path", "x"], "--dataset-name chat generates its prompts"),
-        (["--dataset-name", "conversations", "--dataset-path", "x", "--turn-input-len", "5"], "as long as in the file"),
+        (
+            ["--dataset-name", "conversations", "--dataset-path", "x", "--turn-input-len", "5"],
+            "--turn-input-len is for --dataset-name chat, but",
+        ),
     ],
 )
 def test_flags_that_make_no_sense_are_refused(words: list[str], message: str, capsys: Any) -> None:

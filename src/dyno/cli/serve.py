@@ -150,7 +150,7 @@ def _workload_flags(g: argparse._ArgumentGroup) -> None:
     flags.add(g, WorkloadSpec, "num_sessions", "num_warmups", "seed")
     flags.add(g, WorkloadSpec, "turns", "think_time_s", "turn_input_len", "turn_output_len", "answers")
     settings.add_lengths(g, default=(1024, 128))
-    flags.add(g, WorkloadSpec, "prefix_len")
+    flags.add(g, WorkloadSpec, "prefix_len", also="--system-prompt-len")
     flags.number(g, int, Option("--sharegpt-output-len", "N", "tokens to generate (default: as in the file)", least=1))
     flags.number(g, int, Option("--custom-output-len", "N", "tokens to generate; -1: as in the file"), 256)
     flags.add(g, WorkloadSpec, "shuffle", "oversample")
@@ -537,17 +537,20 @@ def _check_flags(o: argparse.Namespace) -> None:
 
 def _check_sessions(o: argparse.Namespace) -> None:
     """Refuse flags that the dataset doesn't have."""
-    traits, given = TRAITS[o.dataset_name], flags.given(o, WorkloadSpec)
-    names = ", ".join(name for name, other in TRAITS.items() if other.sessions)
-    for flag in ("--num-sessions", "--turns", "--think-time", "--turn-input-len", "--turn-output-len", "--answers"):
+    sessions = [name for name, traits in TRAITS.items() if traits.sessions]
+    own = {
+        "--num-sessions": sessions,
+        "--answers": sessions,
+        "--turns": ["chat", "conversations"],
+        "--think-time": ["chat", "conversations"],
+        "--turn-input-len": ["chat"],
+        "--turn-output-len": ["chat", "conversations"],
+    }
+    for flag in flags.given(o, WorkloadSpec):
         refuse(
-            flag in given and not traits.sessions,
-            f"{flag} is for sessions, but --dataset-name is {o.dataset_name}. Use one of {names}.",
+            o.dataset_name not in own.get(flag, TRAITS),
+            f"{flag} is for --dataset-name {' or '.join(own.get(flag, []))}, but that is {o.dataset_name}.",
         )
-    refuse(
-        "--turn-input-len" in given and traits.file,
-        f"--turn-input-len: the questions of --dataset-name {o.dataset_name} are as long as in the file. Remove it.",
-    )
 
 
 def _check_writable(folder: Path) -> None:

@@ -53,6 +53,7 @@ TRAITS = {
     "tasks": DatasetTraits(),
     "chat": DatasetTraits(sessions=True, endless=True),
     "conversations": DatasetTraits(file=True, sessions=True),
+    "agents": DatasetTraits(file=True, sessions=True),
 }
 
 # Where the answers in the history of a conversation come from.
@@ -95,8 +96,8 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     range_ratio_output: Annotated[float, _RATIO] = 0.0
     prefix_len: Annotated[
         int,
-        Option("--random-prefix-len --system-prompt-len", "N", "tokens that all random prompts share at their start; "
-               "of chat: tokens of the system prompt", least=0, most=_TOKENS),
+        Option("--random-prefix-len", "N", "tokens that all random prompts share at their start; chat: tokens of the "
+               "system prompt", least=0, most=_TOKENS),
     ] = 0  # fmt: skip
     num_prefixes: Annotated[  # random, prefix_repetition
         int,

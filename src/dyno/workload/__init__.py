@@ -12,6 +12,7 @@ from msgspec import structs
 
 from dyno.errors import WorkloadError
 from dyno.facts.workload import Dropped, Request, Turn, Workload, WorkloadSpec
+from dyno.workload.agents import agents
 from dyno.workload.conversations import chat, conversations
 from dyno.workload.prefixes import BLOCK
 from dyno.workload.recorded import custom, sharegpt
@@ -29,6 +30,7 @@ DATASETS: dict[str, Callable[[WorkloadSpec, Tokenizer], Iterator[Request | Dropp
     "tasks": questions,
     "chat": chat,
     "conversations": conversations,
+    "agents": agents,
 }
 
 
@@ -39,6 +41,12 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
     entries = _noting(DATASETS[spec.dataset](spec, tokenizer), dropped)
     requests = list(_wanted(spec, entries))
     turns = [r for r in requests if isinstance(r, Turn)]
+    has_tools = any(map(_has_tools, turns))
+    if has_tools and spec.answers == "server":
+        raise WorkloadError(
+            "The file has results of tools, which belong to the recorded answers: a server makes other calls. Use "
+            "--answers recorded, or leave it out."
+        )
     warmups = _warmups(spec, tokenizer, requests, iter(()) if turns else entries)
     if spec.oversample and not turns:
         rng = Random(spec.seed)  # again as vLLM does it
@@ -52,7 +60,7 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
         sha256=_checksum(requests),
         repeated=0 if turns else len(requests) - len({_start(r.prompt, None) for r in requests}),
         starts_s=_starts_s(turns),
-        answers=spec.answers or ("recorded" if any(map(_has_tools, turns)) else "server"),
+        answers=spec.answers or ("recorded" if has_tools else "server"),
         dropped=dict(dropped),
     )
 
