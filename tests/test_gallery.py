@@ -13,11 +13,11 @@ import pytest
 
 from dyno.conduct.read import ReportRequest, distinct, make_report, read_words
 from dyno.facts.imported import Document, Figure
+from dyno.facts.limits import parse as limits
 from dyno.facts.report import Report
 from dyno.numbers import decimals
 from dyno.report.charts import charts
 from dyno.report.page import page
-from dyno.report.target import limits
 from dyno.study.prices import price_rules
 from test_published import NAMES, REPORTS, ROOT, published
 

@@ -46,7 +46,7 @@ def find(oracle: Oracle, search: Search, rng: np.random.Generator) -> Search:
         judge, begun = Judge([oracle.limit], ALPHA), oracle.sent
         most = BRIEF if brief else MOST_REQUESTS
         for value in oracle.latencies(level, rng):
-            judge.add_values(False, {oracle.limit.name: value})
+            judge.add_values(False, {oracle.limit.stem: value})
             if judge.outcome() != "undecided" or judge.requests >= most or (not brief and judge.hopeless(most)):
                 break
         search.add(Probe(level, judge.outcome(), judge.margin, brief, oracle.sent - begun))
@@ -60,7 +60,7 @@ def find(oracle: Oracle, search: Search, rng: np.random.Generator) -> Search:
 def test_the_interval_covers_the_truth_in_nearly_all_searches_with_a_third_of_a_grids_requests(
     percentile: float, rho: float, cliff: bool
 ) -> None:
-    limit = Limit("ttft", 500.0, percentile)
+    limit = Limit("ttft", 500.0, "median" if percentile == 50 else f"p{percentile:g}")
     covered, shares, widths = 0, [], []
     for seed in range(SEEDS):
         rng = np.random.default_rng(seed)

@@ -6,8 +6,10 @@ import pytest
 
 from dyno.errors import UsageError
 from dyno.facts.entry import Entry, Number
+from dyno.facts.limits import Limit
+from dyno.facts.limits import parse as limits
 from dyno.facts.load import Load
-from dyno.report.target import Limit, best, limits, target
+from dyno.report.target import best, target
 
 
 def entry(name: str, streams: int, speed: float | None = None, **more: Any) -> Entry:
@@ -46,7 +48,7 @@ def test_a_target_is_written_as_a_goodput_is(word: str, expected: Limit) -> None
     [
         (["ttft"], "write NAME:MILLISECONDS"),
         (["ttft:fast"], "write NAME:MILLISECONDS"),
-        (["tfft:5"], "unknown latency 'tfft'. Known: ttft, tpot"),
+        (["tfft:5"], "unknown latency 'tfft'. Did you mean ttft"),
         (["ttft:-1"], "above 0 milliseconds"),
         (["ttft:nan"], "above 0 milliseconds"),
         (["ttft:inf"], "above 0 milliseconds"),

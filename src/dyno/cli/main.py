@@ -26,6 +26,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "bench latency": ("offline.add_latency", "offline: time one batch, many times"),
         "bench micro": ("micro.add", "speed of prompt processing and generation, as llama-bench measures it"),
         "eval": ("eval.add", "score the answers of a server or engine: built-in tasks, lm-evaluation-harness"),
+        "find": ("find.add", "find the highest load that a server carries within a latency target"),
         "run": ("run.add", "run a study file; repeat the command to resume"),
     },
     "results": {

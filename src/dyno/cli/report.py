@@ -135,11 +135,11 @@ def study_page(study: Path, runs: Path) -> Path | None:
 def _report(options: argparse.Namespace) -> "Report":
     from dyno.cli.progress import busy
     from dyno.conduct.read import ReportRequest, distinct, make_report, read_words
-    from dyno.report.target import limits
+    from dyno.facts.limits import parse
     from dyno.study.prices import price_rules
 
     rules = price_rules(options.price, options.energy_price, options.prices)
-    request = ReportRequest(options.what, rules, limits(options.target), options.title or "", _again(options))
+    request = ReportRequest(options.what, rules, parse(options.target), options.title or "", _again(options))
     with busy("reading results"):
         reading = distinct(read_words(options.what, options.runs))
     _warn([*reading.failed, *reading.unread])

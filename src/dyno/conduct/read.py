@@ -17,6 +17,7 @@ from dyno.facts.comparison import Comparison
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, merged, verdict, worst_first
 from dyno.facts.imported import Document, Row, place
+from dyno.facts.limits import Limit
 from dyno.facts.metric import DEFINITIONS
 from dyno.facts.price import PriceRule
 from dyno.facts.report import AuthorsTable, Report
@@ -26,7 +27,7 @@ from dyno.report import sheets
 from dyno.report.conclusion import conclude
 from dyno.report.entries import about_failures, entries
 from dyno.report.front import with_quality
-from dyno.report.target import Limit, best, target
+from dyno.report.target import best, target
 from dyno.report.timeline import Detail
 from dyno.store.study import StudyFolder
 from dyno.study.prices import About, about

@@ -1,89 +1,75 @@
-"""A target: figures of a load and the most that each may be, such as `ttft_p99:500 tpot_p50:30 failed:0`."""
+"""A target: figures and the most that each may be, such as `ttft_p99:500 tpot_p50:30 failed:0`."""
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from difflib import get_close_matches
 
 import msgspec
 
 from dyno.errors import UsageError
-from dyno.facts.metric import STEMS
+from dyno.facts.metric import STEMS, words
+from dyno.numbers import count, percent
 
-LATENCIES = ("ttft", "tpot", "itl", "e2el")
-_STATISTIC = re.compile(r"mean|median|p\d{1,2}(?:\.\d+)?")
+_NAME = re.compile(r"(?:(?P<before>p\d{1,2}(?:\.\d+)?|mean|median|max)_)?(?P<stem>[a-z0-9]+?)"
+                   r"(?:_(?P<after>p\d{1,2}(?:\.\d+)?|mean|median|max))?(?:_ms)?")  # fmt: skip
+EXAMPLE = "ttft_p99:500 tpot_p50:30 failed:0"
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """The most that one figure may be: of a latency in ms, of failed requests a share."""
-
-    name: str  # ttft, tpot, itl, e2el or failed
-    most: float
-    percentile: float | None = None  # None: the mean, or a share
-
-    @property
-    def text(self) -> str:
-        return f"{self.key}:{self.most:g}"
-
-    @property
-    def key(self) -> str:
-        if self.name == "failed":
-            return self.name
-        return f"{self.name}_{'mean' if self.percentile is None else f'p{self.percentile:g}'}"
+    stem: str  # ttft, tpot, itl, e2el, …; or failed
+    most: float  # milliseconds; of failed requests a share
+    statistic: str = ""  # p99, median, mean; '': none was asked for
 
     @property
     def metric(self) -> str:
-        """The name of the figure in results."""
-        if self.name == "failed":
-            return "failed"
-        if self.percentile is None:
-            return f"mean_{self.name}_ms"
-        return f"median_{self.name}_ms" if self.percentile == 50 else f"p{self.percentile:g}_{self.name}_ms"
+        """The name of the figure in results: p99_ttft_ms."""
+        return self.stem if self.stem == "failed" else f"{self.statistic}_{self.stem}_ms"
+
+    @property
+    def percentile(self) -> float | None:
+        if self.statistic == "median":
+            return 50.0
+        return float(self.statistic[1:]) if self.statistic.startswith("p") else None
 
     @property
     def words(self) -> str:
-        if self.name == "failed":
-            return "no failed request" if not self.most else f"failed requests ≤ {100 * self.most:g} %"
-        statistic = "mean" if self.percentile is None else f"p{self.percentile:g}"
-        return f"{statistic} {STEMS[self.name].words} ≤ {self.most:g} ms"
+        """'p99 TTFT ≤ 500 ms'."""
+        if self.stem == "failed":
+            return f"failed requests ≤ {percent(self.most)}" if self.most else "no failed request"
+        return f"{words(self.metric)} ≤ {count(self.most)} ms"
 
 
-def parse(texts: Sequence[str], flag: str = "--target") -> list[Limit]:
-    """Read limits; several may be in one text, with spaces or commas between them."""
-    words = [word for text in texts for word in re.split(r"[\s,]+", text) if word]
-    limits = [_one(word, flag) for word in words]
-    if not limits:
-        raise UsageError(f"{flag} is empty. Give figures and their limits, such as ttft_p99:500 tpot_p50:30 failed:0.")
-    keys = [limit.key for limit in limits]
-    if twice := next((key for key in keys if keys.count(key) > 1), None):
-        raise UsageError(f"{flag} has {twice} twice. Give each figure one limit.")
-    return limits
+def parse(pairs: Iterable[str], flag: str = "--target") -> list[Limit]:
+    """Read limits: ttft:500, ttft_p99:500 or p99_ttft:500, mean_itl:20, failed:0.01."""
+    out: list[Limit] = []
+    for pair in pairs:
+        limit = _one(pair, flag)
+        if any((other.stem, other.statistic) == (limit.stem, limit.statistic) for other in out):
+            raise UsageError(f"{flag} {pair!r}: {pair.partition(':')[0]} has two limits.")
+        out.append(limit)
+    return out
 
 
-def _one(word: str, flag: str) -> Limit:
-    name, colon, value = word.partition(":")
+def _one(pair: str, flag: str) -> Limit:
+    name, _, text = pair.partition(":")
+    name = name.strip().lower()
     try:
-        most = float(value)
+        most = float(text)
     except ValueError:
-        most = -1.0
-    if not colon or not 0 <= most < float("inf"):
-        raise UsageError(f"{flag} {word}: write FIGURE:LIMIT, such as ttft_p99:500 (ms) or failed:0.01 (a share).")
+        raise UsageError(f"{flag} {pair!r}: write NAME:MILLISECONDS, such as ttft:500 or ttft_p99:500.") from None
     if name == "failed":
-        if most >= 1:
-            raise UsageError(f"{flag} {word}: the limit is a share of the requests, such as failed:0 or failed:0.01.")
+        if not 0 <= most < 1:
+            raise UsageError(f"{flag} {pair!r}: the limit is a share of the requests, such as failed:0 or failed:0.01.")
         return Limit("failed", most)
-    parts = name.lower().removesuffix("_ms").split("_")
-    stem = next((part for part in parts if part in LATENCIES), "")
-    statistic = next((part for part in parts if _STATISTIC.fullmatch(part)), "")
-    if len(parts) != 2 or not stem or not statistic:
-        known = [*(f"{n}_{s}" for n in LATENCIES for s in ("mean", "p50", "p90", "p95", "p99")), "failed"]
-        near = get_close_matches(name, known, n=1)
-        hint = (
-            f"Did you mean {near[0]}?"
-            if near
-            else f"Known: {', '.join(LATENCIES)} with _mean or _p50 … _p99, and failed."
-        )
-        raise UsageError(f"{flag} {word}: there is no figure {name!r}. {hint}")
-    percentile = {"mean": None, "median": 50.0}.get(statistic, float(statistic[1:]) if statistic[0] == "p" else None)
-    if not most or percentile == 0:
-        raise UsageError(f"{flag} {word}: the limit and the percentile must be above 0.")
-    return Limit(stem, most, percentile)
+    match = _NAME.fullmatch(name)
+    if match is None or match["stem"] not in STEMS or (match["before"] and match["after"]):
+        near = get_close_matches(name, [*STEMS, *(f"{stem}_p99" for stem in STEMS), "failed"], n=1)
+        raise UsageError(
+            f"{flag} {pair!r}: unknown latency {name!r}. " + (f"Did you mean {near[0]}? " if near else "")
+            + f"Known: {', '.join(STEMS)}, optionally with _p99, _mean or _max after it, and failed."
+        )  # fmt: skip
+    if not 0 < most < math.inf:
+        raise UsageError(f"{flag} {pair!r}: the limit must be above 0 milliseconds.")
+    statistic = match["before"] or match["after"] or ""
+    return Limit(match["stem"], most, "median" if statistic == "p50" else statistic)

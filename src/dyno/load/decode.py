@@ -11,7 +11,7 @@ from typing import Protocol
 from dyno.facts.record import Record
 from dyno.load import http1
 from dyno.load.protocols import WireProtocol
-from dyno.load.spool import CLOCK, END, READ, READ_BYTES, SENT, SINCE, TURN, frames
+from dyno.load.spool import CLOCK, END, READ, READ_BYTES, SENT, SINCE, TURN, Frame, frames
 from dyno.units import NS_PER_MS, NS_PER_S
 
 # The kernel keeps one stamp for a read: the last segment's. A chunk before others in that read arrived after the loop
@@ -76,7 +76,7 @@ class _Exchange:
 
 
 def records(
-    spool: Path,
+    spool: Path | Iterable[Frame],
     lengths: Sequence[Lengths],
     protocol: WireProtocol,
     start_ns: int | None = None,
@@ -103,7 +103,7 @@ def records(
             yield record
         ended.clear()
 
-    for exchange, kind, read_ns, a, b, payload in frames(spool):
+    for exchange, kind, read_ns, a, b, payload in frames(spool) if isinstance(spool, Path) else spool:
         if kind == is_read:
             raw = known(exchange)
             if raw is None:  # this frame, and so what follows, is what a crash has left there

@@ -37,9 +37,14 @@ class Stop:
     """Set by a signal handler; the loop looks at it ten times a second."""
 
     requested = False
+    decided = False  # what was to be known is known: not an interruption
 
     def request(self, *_: object) -> None:
         self.requested = True
+
+    def decide(self) -> None:
+        """End a load that has answered its question."""
+        self.requested = self.decided = True
 
 
 def reported_tokens(data: bytes) -> int:

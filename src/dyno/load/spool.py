@@ -20,7 +20,7 @@ import contextlib
 import fcntl
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dyno import files
@@ -95,8 +95,9 @@ def responses(path: Path) -> Iterator[bytes]:
     yield from map(b"".join, open_.values())
 
 
-def frames(path: Path, block: int = 1 << 20) -> Iterator[Frame]:
-    """Yield the spool's frames in order, to the first that a crash has cut, or left as zeros or as something else."""
+def frames(path: Path, block: int = 1 << 20, more_to_come: Callable[[], bool] = lambda: False) -> Iterator[Frame]:
+    """Yield the spool's frames in order, to the first that a crash has cut, or left as zeros or as something else.
+    `more_to_come`: waits at the end of a spool that is being written; False: that was all."""
     unpack, header = _FRAME.unpack_from, _FRAME.size
     try:
         opened = files.opened(path)
@@ -104,7 +105,7 @@ def frames(path: Path, block: int = 1 << 20) -> Iterator[Frame]:
         raise StoreError(f"{path} can't be read: {e.strerror}.") from None
     with opened as file:
         data = b""
-        while more := file.read(block):
+        while (more := file.read(block)) or more_to_come():
             data = data + more if data else more
             position, size = 0, len(data)
             while position + header <= size:

@@ -53,6 +53,7 @@ RESPONSE_MAX = 1 << 26
 # Wait after the last answer for others that weren't asked for: as long as two answers take to begin, within these.
 LINGER_NS, LINGER_MAX_NS = 20 * NS_PER_MS, 250 * NS_PER_MS
 _INTERRUPTED = "interrupted: dyno was stopped while it ran"
+_DECIDED = "cancelled: the load had answered its question"
 CLOSED_WITHIN_NS = NS_PER_S // 2  # a round trip and some: a connection closed before the request came shows by then
 
 
@@ -215,7 +216,7 @@ class Wire:
             start_ns=start,
             end_ns=end,
             outcome=self._outcome,
-            planned=plan.requests if plan.stop_sending_ns is None else progress.sent,
+            planned=plan.requests if plan.stop_sending_ns is None and not self._stop.decided else progress.sent,
             sent=progress.sent,
             skipped=self._sessions.skipped if self._sessions else 0,
             cpu_s=usage.ru_utime + usage.ru_stime - usage_before.ru_utime - usage_before.ru_stime,
@@ -716,7 +717,7 @@ class Wire:
         progress = self.progress
         progress.elapsed_ns = now - self._start_ns
         if self._stop.requested:
-            self._give_up("interrupted", _INTERRUPTED)
+            self._give_up(*(("complete", _DECIDED) if self._stop.decided else ("interrupted", _INTERRUPTED)))
         elif now - self._last_byte_ns > GONE_AFTER_NS and min(r.refused for r in self._pool.replicas) >= GONE_REFUSED:
             self._stop_sending("server gone")
         if now >= self._check_ns:

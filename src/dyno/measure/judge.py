@@ -46,10 +46,10 @@ class Judge:
     def __init__(self, limits: Sequence[Limit], alpha: float) -> None:
         self.limits = limits
         self._alpha = alpha / len(limits)
-        self._values: dict[str, list[float]] = {limit.name: [] for limit in limits}
+        self._values: dict[str, list[float]] = {limit.stem: [] for limit in limits if limit.stem != "failed"}
         self._failed: list[float] = []
-        self._sides = {limit.key: 0 for limit in limits}
-        self._strength = {limit.key: 0.0 for limit in limits}  # the evidence; 1 decides
+        self._sides = {limit.metric: 0 for limit in limits}
+        self._strength = {limit.metric: 0.0 for limit in limits}  # the evidence; 1 decides
         self._look = 0.0
         self._mean_look = _FIRST_LOOK
         self._looks_at_mean = 0
@@ -99,33 +99,33 @@ class Judge:
             self._mean_look *= 2
             self._looks_at_mean += 1
             for limit in self.limits:
-                if limit.percentile is None and limit.name != "failed" and not self._sides[limit.key]:
-                    self._sides[limit.key] = self._side_of_mean(limit)
+                if limit.percentile is None and limit.stem != "failed" and not self._sides[limit.metric]:
+                    self._sides[limit.metric] = self._side_of_mean(limit)
         for limit in self.limits:
-            if not self._sides[limit.key] and (limit.percentile is not None or limit.name == "failed"):
-                self._sides[limit.key] = self._side_of_share(limit)
+            if not self._sides[limit.metric] and (limit.percentile is not None or limit.stem == "failed"):
+                self._sides[limit.metric] = self._side_of_share(limit)
         self._look_at_queue()
 
     def _side_of_share(self, limit: Limit) -> int:
-        if limit.name == "failed":
+        if limit.stem == "failed":
             events, share, fewest = np.array(self._failed), limit.most, FEWEST
             if not share:  # no number of good requests shows that none will fail
                 return 1 if events.any() else -1 if len(events) >= FEWEST else 0
         else:
             assert limit.percentile is not None
-            events = np.array(self._values[limit.name]) > limit.most
+            events = np.array(self._values[limit.stem]) > limit.most
             share, fewest = 1 - limit.percentile / 100, samples_needed(limit.percentile)
         count = len(events)
         if count < FEWEST:
             return 0
         worth = effective(events) / count
         against = evidence(float(events.sum()) * worth, count * worth, share)
-        self._strength[limit.key] = against / -math.log(self._alpha)
-        decided = 0 if self._strength[limit.key] < 1 else 1 if events.mean() > share else -1
+        self._strength[limit.metric] = against / -math.log(self._alpha)
+        decided = 0 if self._strength[limit.metric] < 1 else 1 if events.mean() > share else -1
         return decided if decided > 0 or count >= fewest else 0
 
     def _side_of_mean(self, limit: Limit) -> int:
-        values = np.array(self._values[limit.name])
+        values = np.array(self._values[limit.stem])
         if len(values) < FEWEST:
             return 0
         worth = effective(values)
@@ -133,7 +133,7 @@ class Judge:
         alpha = self._alpha * 6 / (math.pi * self._looks_at_mean) ** 2
         off = quantile(1 - alpha / 2, max(worth - 1, 1.0)) * float(values.std(ddof=1)) / math.sqrt(max(worth, 2.0))
         mean = float(values.mean())
-        self._strength[limit.key] = ((mean - limit.most) / off) ** 2 if off else math.inf
+        self._strength[limit.metric] = ((mean - limit.most) / off) ** 2 if off else math.inf
         return -1 if mean + off < limit.most else 1 if mean - off > limit.most else 0
 
     def _look_at_queue(self) -> None:
@@ -153,12 +153,14 @@ class Judge:
         )
 
     def states(self) -> list[LimitState]:
-        return [LimitState(limit, self._value(limit), self._sides[limit.key], self.requests) for limit in self.limits]
+        return [
+            LimitState(limit, self._value(limit), self._sides[limit.metric], self.requests) for limit in self.limits
+        ]
 
     def _value(self, limit: Limit) -> float | None:
-        if limit.name == "failed":
+        if limit.stem == "failed":
             return float(np.mean(self._failed)) if self._failed else None
-        values = self._values[limit.name]
+        values = self._values[limit.stem]
         if not values:
             return None
         return float(np.mean(values) if limit.percentile is None else np.percentile(values, limit.percentile))
@@ -168,7 +170,7 @@ class Judge:
         count = self.requests
         if count < max(most / 3, *(samples_needed(limit.percentile or 50.0) for limit in self.limits)):
             return False
-        undecided = [self._strength[limit.key] for limit in self.limits if not self._sides[limit.key]]
+        undecided = [self._strength[limit.metric] for limit in self.limits if not self._sides[limit.metric]]
         return bool(undecided) and min(undecided) * most / count < _HOPE
 
     @property

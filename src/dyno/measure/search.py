@@ -65,7 +65,7 @@ class Search:
         return sorted(p.level for p in self.probes if p.outcome == "meets" and p.level >= missed)
 
     def interval(self) -> tuple[float, float]:
-        """Return the levels between which the highest load within the target lies. 0 and infinity: no bound is known."""
+        """Return the levels between which the highest load within the target lies. 0, infinity: no bound is known."""
         top = max(self.contradictions, default=0.0)
         above = [p.level for p in self.probes if p.outcome == "misses" and p.level > top]
         return self.met or 0.0, min(above, default=math.inf)
@@ -108,11 +108,9 @@ class Search:
         crossing, met, missed = self.crossing(), self.met, self.missed
         if met is not None and missed is not None and self._narrow(met, missed):
             return None
-        steps = (self._towards(crossing, met, below=True), self._towards(crossing, missed, below=False))
-        steps = tuple(step for step in steps if step is not None)
-        # First the side of which less is known.
-        level = max(steps, key=lambda step: step[0], default=None)
-        return (level[1], False) if level else None
+        both = (self._towards(crossing, met, below=True), self._towards(crossing, missed, below=False))
+        gain, level = max((step for step in both if step is not None), default=(0.0, 0.0))  # where less is known
+        return (level, False) if gain else None
 
     def _towards(self, crossing: float, shown: float | None, below: bool) -> tuple[float, float] | None:
         """Return how much there is to gain on a side of the crossing, and the level to try there."""
@@ -131,8 +129,10 @@ class Search:
         gap = abs(math.log(nearest / shown))
         if gap <= math.log1p(self.resolution) / 2:
             return None
-        middle = math.sqrt(nearest * shown) if undecided else nearest * math.exp(
-            (-1 if below else 1) * min(self.resolution / 2, gap / 2)
+        middle = (
+            math.sqrt(nearest * shown)
+            if undecided
+            else nearest * math.exp((-1 if below else 1) * min(self.resolution / 2, gap / 2))
         )
         bounds = sorted((nearest, shown))
         tried = self._untried(middle, bounds[0] / 1.0001, bounds[1] * 1.0001)

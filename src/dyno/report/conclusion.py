@@ -17,7 +17,6 @@ from dyno.measure.points import named, same_model
 from dyno.numbers import count, many, money, number, percent
 from dyno.report.front import front_sentences
 from dyno.report.target import (
-    FEW,
     SMALL,
     WAITS,
     Contest,
@@ -398,7 +397,7 @@ def _per_accelerator(contest: Contest) -> Iterator[str]:
 
 
 _WHY = {
-    "slow": "over the target", "void": "void", "requests": f"with over {percent(FEW)} of requests failed",
+    "slow": "over the target", "void": "void", "requests": "with too many failed requests",
     "failed": "failed", "throughput": "without a throughput", "silent": "without the target's latency",
 }  # fmt: skip
 

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from dyno.errors import UsageError
 from dyno.facts.entry import Entry
+from dyno.facts.limits import Limit
 from dyno.facts.load import COUNTED, Load
-from dyno.facts.metric import STEMS, THROUGHPUTS, TOKEN_THROUGHPUTS, better, words
+from dyno.facts.metric import THROUGHPUTS, TOKEN_THROUGHPUTS, better, words
 from dyno.facts.metric import latency as parts
 from dyno.facts.report import Best
 from dyno.numbers import count, number, percent
@@ -22,46 +22,15 @@ ALIKE = 0.02  # of a throughput: as good as the same
 WAITS = ("p99_ttft_ms", "median_ttft_ms", "mean_ttft_ms", "p99_e2el_ms", "mean_e2el_ms", "mean_latency_ms",
          "median_latency_ms")  # fmt: skip
 SMALL = {"micro": "speed", "quality": "score"}  # kinds without a load, and their figure
-_WORD = re.compile(r"(?:(p\d{1,2}(?:\.\d+)?|mean|median|max)_)?([a-z0-9]+?)(?:_ms)?")
 _PREFERRED = "p99"
 _NO_LIMIT = ("std", "min", "p100")
 
-Limits = dict[str, float]  # 'p99_ttft_ms' → maximum in milliseconds
-
-
-class Limit(msgspec.Struct, frozen=True):
-    stem: str  # ttft, tpot, itl, e2el, …
-    ms: float  # at most
-    statistic: str = ""  # p99, median, mean; '': whichever the results share
+Limits = dict[str, float]  # 'p99_ttft_ms' → maximum in milliseconds; 'failed' → maximum share
 
 
 class Target(msgspec.Struct, frozen=True):
     limits: Limits
     words: list[str] = []  # which statistic was taken where none was asked for, and why
-
-
-def limits(pairs: Iterable[str]) -> list[Limit]:
-    """ttft:500, p99_ttft:500, mean_itl:20, as --goodput writes them."""
-    out: list[Limit] = []
-    for pair in pairs:
-        name, _, text = pair.partition(":")
-        known = _WORD.fullmatch(name.strip().lower())
-        try:
-            ms = float(text)
-        except ValueError:
-            raise UsageError(f"--target {pair!r}: write NAME:MILLISECONDS, such as ttft:500 or p99_ttft:500.") from None
-        if known is None or known[2] not in STEMS:
-            raise UsageError(
-                f"--target {pair!r}: unknown latency {name!r}. Known: {', '.join(STEMS)}, optionally with p99_, "
-                "mean_ or max_ before it."
-            )
-        if not 0 < ms < math.inf:
-            raise UsageError(f"--target {pair!r}: the limit must be above 0 milliseconds.")
-        limit = Limit(known[2], ms, _one_name(known[1] or ""))
-        if any((other.stem, other.statistic) == (limit.stem, limit.statistic) for other in out):
-            raise UsageError(f"--target {pair!r}: {name} has two limits.")
-        out.append(limit)
-    return out
 
 
 def target(entries: Iterable[Entry], wanted: Iterable[Limit]) -> Target:
@@ -72,11 +41,14 @@ def target(entries: Iterable[Entry], wanted: Iterable[Limit]) -> Target:
     reasons: list[str] = []
     for limit in wanted:
         statistic = limit.statistic
+        if limit.stem == "failed":
+            named["failed"] = limit.most
+            continue
         if not statistic:
             statistic, why = _statistic(with_figures, limit.stem)
             reasons.append(f"{limit.stem.upper()} by its {statistic}: {why}.")
         name = f"{statistic}_{limit.stem}_ms"
-        named[name] = min(limit.ms, named.get(name, math.inf))
+        named[name] = min(limit.most, named.get(name, math.inf))
     return Target(named, reasons)
 
 
@@ -118,7 +90,13 @@ def latency(entry: Entry, name: str) -> float | None:
 
 def limit_words(limits: Limits) -> str:
     """'p99 TTFT ≤ 500 ms'."""
-    return " and ".join(f"{words(name)} ≤ {count(limit)} ms" for name, limit in limits.items())
+    each = [Limit(*_parts(name, most)).words for name, most in limits.items()]
+    return " and ".join(each)
+
+
+def _parts(name: str, most: float) -> tuple[str, float, str]:
+    statistic, stem = parts(name) or ("", name)
+    return stem, most, statistic
 
 
 def level(entry: Entry) -> str:
@@ -162,13 +140,13 @@ def counts(entry: Entry, limits: Limits) -> bool:
 
 
 def _candidate(entry: Entry, limits: Limits) -> _Candidate:
-    values = {name: latency(entry, name) for name in limits}
+    values = {name: latency(entry, name) for name in limits if name != "failed"}
     over = [math.inf if v is None or math.isnan(v) else v / limits[name] for name, v in values.items()]
     missed = max(over, default=0.0)
     reasons = {
         "failed": entry.failure or not entry.figures,
         "void": entry.verdict == "void",
-        "requests": failed_share(entry) > FEW,
+        "requests": failed_share(entry) > limits.get("failed", FEW),
         "silent": math.isinf(missed),
         "slow": missed > 1,
         "throughput": all(entry.value(name) is None for name in TOKEN_THROUGHPUTS),
@@ -200,16 +178,16 @@ def _why(candidates: Sequence[_Candidate], limits: Limits, chosen: bool) -> str:
     slow = [c for c in candidates if c.why == "slow"]
     if slow and not chosen:
         near = min(slow, key=lambda c: c.missed).entry
-        values = [(words(name), latency(near, name), limit) for name, limit in limits.items()]
+        values = [(words(name), latency(near, name), limit) for name, limit in limits.items() if name != "failed"]
         over = [
             f"{what} {number(v)} ms, {count(limit)} allowed" for what, v, limit in values if v is not None and v > limit
         ]
         out.append(f"Nearest: {level(near)} with {', '.join(over)}")
-    latencies = " or ".join(words(name) for name in limits)
+    latencies = " or ".join(words(name) for name in limits if name != "failed")
     reasons = {
         "silent": f"no {latencies} at {{}}",
         "void": "void at {}",
-        "requests": f"over {percent(FEW)} of the requests failed at {{}}",
+        "requests": f"over {percent(limits.get('failed', FEW))} of the requests failed at {{}}",
         "failed": "no result at {}",
         "throughput": "no throughput at {}",
     }

@@ -53,6 +53,9 @@ class FakeSpec(msgspec.Struct, frozen=True):
     model: str = "fake"
     max_model_len: int = 131_072
     host: str = "127.0.0.1"  # that it listens on; 0.0.0.0: also for clients on other machines
+    slots: int = 0  # requests at once without slowing down; more share the speed. 0: no limit
+    cliff: int = 0  # more requests at once than this are ten times as slow; 0: none
+    noise: float = 0.0  # of an answer's times: the standard deviation of their logarithm
     bodies: bool = False  # its log has the body of each request, too
     faults: dict[str, int] = {}  # kind → it strikes every Nth request
 

@@ -5,6 +5,7 @@ against a client.
 """
 
 import gc
+import math
 import os
 import resource
 import select
@@ -13,6 +14,7 @@ import struct
 import time
 from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
+from random import Random
 from typing import Any
 
 import msgspec
@@ -229,12 +231,24 @@ class FakeServer:
     def _fault(self) -> str | None:
         return next((kind for kind, every in self._spec.faults.items() if self._answers % every == 0), None)
 
+    def _slower(self) -> float:
+        """Return how many times as long an answer takes that begins now."""
+        spec = self._spec
+        if not (spec.slots or spec.cliff or spec.noise):
+            return 1.0
+        open_ = 1 + sum(c.script is not None and c.script.logged for c in self._connections.values())
+        slower = max(open_ / spec.slots, 1.0) if spec.slots else 1.0
+        if spec.cliff and open_ > spec.cliff:
+            slower *= 10
+        return slower * math.exp(Random(self._answers).gauss(0.0, spec.noise)) if spec.noise else slower
+
     def _generate(self, path: str, asked: dict[str, Any]) -> Script:
         self._answers += 1
         if self._spec.bodies:
             self._bodies.append(asked)
         fault = self._fault()
-        first_ns, gap_ns = int(self._spec.first_ms * NS_PER_MS), int(self._spec.gap_ms * NS_PER_MS)
+        slower = self._slower()
+        first_ns, gap_ns = (int(ms * NS_PER_MS * slower) for ms in (self._spec.first_ms, self._spec.gap_ms))
         if fault == "refuse":
             return Script([RESET], 0, 0)
         if fault == "die":

@@ -1,0 +1,295 @@
+"""Finds the highest load within a target: probes of one server, each as long as it must be, chosen by a search."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from dyno import secrets
+from dyno.conduct.engine_plan import EnginePlan
+from dyno.conduct.fleet import running
+from dyno.conduct.follow import Follower, FollowTask, PlannedLength, judged
+from dyno.conduct.prepare import hidden, prepare
+from dyno.conduct.session import Session, Watcher, attach
+from dyno.conduct.trial import Outcome, finish, measure
+from dyno.engines.kinds import kind_of
+from dyno.errors import TargetError, UsageError
+from dyno.facts.find import Ended, FindAnswer, FindSpec, LimitFigure, ProbeFacts
+from dyno.facts.trial import TrialSpec
+from dyno.load.progress import Progress, Stop
+from dyno.measure.judge import Judge
+from dyno.measure.search import Probe, Search
+from dyno.measure.statistics import samples_needed
+from dyno.numbers import count, many
+from dyno.probe import rig
+from dyno.store.run import Run, create, pretty, write
+from dyno.units import seconds
+
+PROBES_MOST = 24
+ERROR = 0.05  # that the interval doesn't hold the answer
+BRIEF_REQUESTS, BRIEF_S = 120, 15.0
+_BRIEF_FEWEST = 20
+_LONGER = 5  # times as many requests as the percentile needs: then a probe ends undecided
+_LONG_FEWEST = 400
+_AGAIN = 2  # times a void probe is repeated
+_SHARE_OF_BUDGET = 4  # one probe takes at most this part
+_CLIFF = 3.0  # times as much, between the highest load that meets the target and the lowest that misses it
+_CLIENT = ("client.limits", "client.unseen_chunks", "client.late_sends", "client.late_loop", "client.busy",
+           "client.process_lost")  # fmt: skip
+
+
+class _ProbeWatcher(Watcher):
+    """Hands on what happens, and ends the load when it is decided or has taken long enough."""
+
+    def __init__(self, inner: Watcher, stop: Stop, wave: float, most_s: float) -> None:
+        self._inner, self._stop, self._wave, self._most_s = inner, stop, wave, most_s
+        self.follower: Follower | None = None
+
+    def progress(self, progress: Progress) -> None:
+        self._inner.progress(progress)
+        late = seconds(progress.elapsed_ns) > self._most_s and progress.ended >= self._wave + _BRIEF_FEWEST
+        if self.follower is not None and (late or self.follower.decided()):
+            self._stop.decide()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("below", "sampling", "over", "step"):
+            return getattr(super().__getattribute__("_inner"), name)
+        return super().__getattribute__(name)
+
+
+class Finder:
+    def __init__(self, trial: TrialSpec, spec: FindSpec, folder: Path, watcher: Watcher, stop: Stop) -> None:
+        self.trial, self.spec, self.folder, self.watcher, self.stop = trial, spec, folder, watcher, stop
+        low, high, start = spec.range
+        whole = spec.over == "concurrency"
+        self.search = Search(low, high, whole=whole, resolution=spec.resolution, start=start)
+        self.probes: list[ProbeFacts] = []
+        self.repeated = 0
+        self._tried = 0
+        self._began = time.monotonic()
+        percentiles = [limit.percentile or 50.0 for limit in spec.limits]
+        self._most = max(_LONG_FEWEST, _LONGER * max(map(samples_needed, percentiles)))
+        self._percentiles = sorted({*trial.percentiles, *(p for p in percentiles if 0 < p < 100)})
+
+    @property
+    def left_s(self) -> float:
+        return self.spec.budget_s - (time.monotonic() - self._began)
+
+    def run(self, session: Session) -> FindAnswer:
+        ended: Ended = "narrow"
+        try:
+            while proposed := self.search.next():
+                if self.left_s <= 0 or len(self.search.probes) >= PROBES_MOST:
+                    ended = "budget"
+                    break
+                if why := self._try(session, *proposed):
+                    ended = why
+                    break
+        except TargetError:  # the server is gone: what was learnt is kept
+            if not self.probes:
+                raise
+            ended = "server gone"
+        if ended == "narrow":
+            ended = self._how_it_ended()
+        answer = self._answer(ended)
+        if self.spec.confirm_s and answer.low is not None and ended not in ("interrupted", "server gone"):
+            answer = replace(answer, confirmed=self._confirm(session, answer.low))
+        write(self.folder / "find.json", pretty(answer))
+        return answer
+
+    def _how_it_ended(self) -> Ended:
+        low, high, _ = self.spec.range
+        if self.search.missed is None and self.search.met == high:
+            return "every load meets"
+        if self.search.met is None and self.search.missed == low:
+            return "no load meets"
+        return "narrow"
+
+    # ---- a probe ----
+
+    def _try(self, session: Session, level: float, brief: bool) -> Ended | None:
+        """Probe a load. Return why the search must end; None: it goes on."""
+        for again in range(_AGAIN + 1):
+            outcome, judge, took_s = self._probe(session, level, brief)
+            result = outcome.result
+            if self.stop.requested:
+                return "interrupted"
+            if result.served.outcome in ("server gone", "all failed") and not judge.requests:
+                raise TargetError("The server stopped answering.")
+            client = any(f.code in _CLIENT and f.level != "note" for f in result.findings)
+            void = result.verdict == "void" and not result.served.failed  # failures are for the target to judge
+            if not client and not void:
+                self._add(outcome, judge, level, brief, took_s)
+                return None
+            self.repeated += 1
+            if client and again:
+                return "client"
+        return "void"
+
+    def _probe(
+        self, session: Session, level: float, brief: bool, confirm_s: float | None = None
+    ) -> tuple[Outcome, Judge, float]:
+        self._tried += 1
+        wave = level if self.spec.over == "concurrency" else level * 5
+        most = BRIEF_REQUESTS if brief else self._most
+        trial = self._trial(level, int(wave + most * 1.2) + 1, confirm_s)
+        stop = Stop()
+        most_s = BRIEF_S if brief else max(self.spec.budget_s / _SHARE_OF_BUDGET, 2 * BRIEF_S)
+        watcher = _ProbeWatcher(self.watcher, stop, wave, min(most_s, max(self.left_s, BRIEF_S)))
+        session = replace(session, watcher=watcher, stop=stop, tested=self._tried > 1)
+        words = f"{self.spec.over} {count(level)}" + (" requests/s" if self.spec.over == "rate" else "")
+        self.watcher.phase(f"Probe {self._tried}: {words}" + (", briefly" if brief else ", in full"))
+        prepared = prepare(trial, session)
+        run = create(self.folder, f"{self._tried:02d}-{prepared.trial.load.slug}")
+        work = prepared.prompts.workload
+        lengths = [PlannedLength(r.prompt_tokens, r.output_tokens) for r in work.requests]
+        alpha = ERROR / PROBES_MOST * 2  # the bounds rest on a few of them
+        task = FollowTask(str(run.spool_path), trial.target.backend, lengths, self.spec.limits, alpha, most, brief)
+        began = time.monotonic()
+        with contextlib.ExitStack() as following:
+            if confirm_s is None:
+                watcher.follower = following.enter_context(Follower(task))
+            measure(run, session, prepared)
+        took_s = time.monotonic() - began
+        if stop.requested and not stop.decided:
+            self.stop.request()
+        outcome = finish(run, prepared.prompts.counter, keys_known=True)
+        judge = Judge(self.spec.limits, alpha)
+        if confirm_s is None:
+            judged(run.records(), judge, task)
+        else:
+            for record in run.records():
+                judge.add(record)
+            judge.outcome()
+        return outcome, judge, took_s
+
+    def _trial(self, level: float, requests: int, confirm_s: float | None) -> TrialSpec:
+        """The trial at a load, with prompts of its own: those of another probe may be in the server's cache."""
+        seed = self.trial.workload.seed + 7919 * self._tried
+        first = self._tried == 1
+        workload = replace(
+            self.trial.workload, num_prompts=requests, seed=seed,
+            num_warmups=self.trial.workload.num_warmups or 8 if first else 0,
+        )  # fmt: skip
+        load = replace(self.trial.load, seed=seed, duration_s=confirm_s)
+        if self.spec.over == "concurrency":
+            load = replace(load, max_concurrency=int(level))
+        else:
+            load = replace(load, request_rate_rps=level)
+            if confirm_s:
+                workload = replace(workload, num_prompts=max(requests, int(level * confirm_s) + 1))
+        checked = self.trial.correctness_check and first
+        return replace(
+            self.trial, workload=workload, load=load, percentiles=self._percentiles, correctness_check=checked
+        )
+
+    def _add(self, outcome: Outcome, judge: Judge, level: float, brief: bool, took_s: float) -> None:
+        facts = _facts(outcome, judge, level, brief, took_s)
+        self.probes.append(facts)
+        self.search.add(Probe(level, facts.outcome, judge.margin, brief, judge.requests, took_s))
+        write(self.folder / "probes.json", pretty(self.probes))
+
+    def _confirm(self, session: Session, level: float) -> ProbeFacts:
+        outcome, judge, took_s = self._probe(session, level, brief=False, confirm_s=self.spec.confirm_s)
+        return _facts(outcome, judge, level, False, took_s)
+
+    # ---- the answer ----
+
+    def _answer(self, ended: Ended) -> FindAnswer:
+        low, high = self.search.interval()
+        answer = FindAnswer(
+            spec=self.spec,
+            ended=ended,
+            low=low or None,
+            high=None if high == float("inf") else high,
+            probes=self.probes,
+            repeated=self.repeated,
+            duration_s=time.monotonic() - self._began,
+        )
+        above, below = answer.at_level(answer.high), answer.at_level(answer.low)
+        contradictions = self.search.contradictions
+        return replace(
+            answer,
+            limited_by=self._limits(above) if above else [],
+            cliff=_cliff(below, above) if below and above else "",
+            contradiction=f"{many(len(contradictions), 'load')} above {count(self.search.missed or 0)} met the target."
+            if contradictions
+            else "",
+        )
+
+    def _limits(self, above: ProbeFacts) -> list[str]:
+        """Figures that miss, and what the server was short of there."""
+        words = [figure.limit.words for figure in above.figures if figure.within is False]
+        if above.queue_grew:
+            words.append("a queue that grew without end")
+        sampled = Run(Path(above.run)).result().telemetry
+        if sampled is None:
+            return words
+        for engine in sampled.engines:
+            if (engine.kv_peak_share or 0) > 0.95:
+                words.append(f"KV cache {engine.kv_peak_share:.0%} full")
+            if (engine.waiting_mean or 0) >= 1:
+                words.append(f"{count(round(engine.waiting_mean or 0))} requests waiting in the server, on average")
+        busy = [a.use_mean_percent for a in sampled.accelerators if a.use_mean_percent is not None]
+        if busy and max(busy) > 90:
+            words.append(f"accelerators {max(busy):.0f} % busy")
+        return words
+
+
+def _facts(outcome: Outcome, judge: Judge, level: float, brief: bool, took_s: float) -> ProbeFacts:
+    served = outcome.result.served
+    figures = [LimitFigure(s.limit, s.value, None if not s.side else s.side < 0) for s in judge.states()]
+    return ProbeFacts(
+        level=level,
+        outcome=judge.outcome(),
+        brief=brief,
+        requests=judge.requests,
+        sent=served.sent,
+        duration_s=took_s,
+        figures=figures,
+        run=str(outcome.run.path),
+        queue_grew=judge.queue_grows,
+        throughput=served.output_throughput,
+        verdict=outcome.result.verdict,
+    )
+
+
+def _cliff(below: ProbeFacts, above: ProbeFacts) -> str:
+    """Describe a jump of a figure between two loads that are near each other."""
+    if above.level / below.level > 1.5:
+        return ""
+    for one, other in zip(below.figures, above.figures, strict=True):
+        if one.value and other.value and other.value > _CLIFF * one.value and other.within is False:
+            times = f"{other.value / one.value:.0f} times"
+            return f"{one.limit.words.partition(' ≤')[0]} jumps to {times} its value between {count(below.level)} and {count(above.level)}"
+    return ""
+
+
+@contextlib.contextmanager
+def server(trial: TrialSpec, folder: Path, headers: dict[str, str], watcher: Watcher, stop: Stop) -> Iterator[Session]:
+    """Start the trial's engine, or attach to its server."""
+    secrets.learn(hidden(trial, headers))
+    if trial.engine is None or not kind_of(trial.engine.kind).starts:
+        yield attach(trial, headers, watcher, stop)
+        return
+    plan = EnginePlan(trial.engine, rig.look())
+    if problems := plan.problems([]):
+        raise UsageError(" ".join(problems))
+    run = Run(folder)
+    with running(plan, folder, headers, watcher.phase, run.write_engine, watcher.below) as fleet:
+        yield Session(fleet.target, headers, watcher, stop, fleet)
+
+
+def find(
+    trial: TrialSpec, spec: FindSpec, *, folder: Path, headers: dict[str, str], watcher: Watcher, stop: Stop
+) -> FindAnswer:
+    with server(trial, folder, headers, watcher, stop) as session:
+        return Finder(trial, spec, folder, watcher, stop).run(session)
+
+
+def answers(folder: Path) -> FindAnswer:
+    return msgspec.json.decode((folder / "find.json").read_bytes(), type=FindAnswer)

@@ -1,0 +1,100 @@
+"""The answer of a search for the highest load within a target, in words and as a table of its probes."""
+
+from collections.abc import Iterator
+
+from dyno.facts.find import FindAnswer, ProbeFacts
+from dyno.numbers import count, duration, many, number, percent
+from dyno.report.table import terminal, text_table
+
+_WORDS = {"meets": "yes", "misses": "no", "undecided": "undecided"}
+_ENDED = {
+    "budget": "The time is used up (--budget): this is the best answer so far.",
+    "client": "dyno itself could not put a higher load on accurately, so the search ended there. `dyno doctor` shows the "
+    "limit; --procs shares the load among processes.",
+    "interrupted": "Interrupted: this is the best answer so far.",
+    "server gone": "The server stopped answering: this is the best answer so far. Read its log.",
+    "void": "A probe was void three times: `dyno runs show` on the last one says why.",
+}
+
+
+def target_words(answer: FindAnswer) -> str:
+    return ", ".join(limit.words for limit in answer.spec.limits)
+
+
+def level_words(answer: FindAnswer, level: float) -> str:
+    return f"concurrency {count(level)}" if answer.spec.over == "concurrency" else f"{count(level)} requests/s"
+
+
+def lines(answer: FindAnswer) -> Iterator[str]:
+    """The answer, as printed."""
+    yield f"Highest load with {target_words(answer)}:"
+    yield f"  {_headline(answer)}"
+    for words, level in (("highest that meets it", answer.low), ("lowest that misses it", answer.high)):
+        if level is not None and (probe := answer.at_level(level)):
+            yield f"  {words}: {level_words(answer, level)} with {figures(probe)}"
+    if answer.limited_by:
+        yield f"  limited by: {'; '.join(answer.limited_by)}"
+    if answer.cliff:
+        yield f"  a cliff: {answer.cliff}. Stay well below it."
+    if answer.contradiction:
+        yield f"  {answer.contradiction} Runs differ by more than the bounds: repeat the search."
+    if answer.confirmed is not None:
+        yield f"  confirmed for {duration(answer.confirmed.duration_s)}: {_confirmed(answer.confirmed)}"
+    if answer.ended in _ENDED:
+        yield f"  {_ENDED[answer.ended]}"
+    yield ""
+    yield from table(answer)
+    sent = sum(probe.sent for probe in answer.probes)
+    again = f", {many(answer.repeated, 'probe')} repeated" if answer.repeated else ""
+    yield f"{many(len(answer.probes), 'probe')}, {count(sent)} requests, {duration(answer.duration_s)}{again}"
+
+
+def _headline(answer: FindAnswer) -> str:
+    low, high = answer.low, answer.high
+    if answer.ended == "every load meets" and low is not None:
+        return f"every load up to {level_words(answer, low)} meets it. Raise --to."
+    if answer.ended == "no load meets" or (low is None and high is not None):
+        lowest = high if high is not None else answer.spec.range[0]
+        return f"no load meets it, not even {level_words(answer, lowest)}. Raise the target or lower --from."
+    if low is None:
+        return "not known: no probe decided it."
+    if high is None:
+        return f"at least {level_words(answer, low)}; no probe showed a load that misses it."
+    return f"{level_words(answer, low)} (95 % interval: {count(low)} to {count(high)})"
+
+
+def figures(probe: ProbeFacts) -> str:
+    each = []
+    for figure in probe.figures:
+        if figure.limit.stem == "failed":
+            each.append(f"{percent(figure.value)} failed")
+        else:
+            each.append(f"{figure.limit.words.partition(' ≤')[0]} {number(figure.value)} ms")
+    speed = f", {number(probe.throughput)} output tokens/s" if probe.throughput else ""
+    return ", ".join(each) + speed
+
+
+def _confirmed(probe: ProbeFacts) -> str:
+    word = {"meets": "it meets the target", "misses": "it MISSES the target: take less"}.get(
+        probe.outcome, "too few requests to decide"
+    )
+    return f"{word} ({figures(probe)})"
+
+
+def table(answer: FindAnswer) -> list[str]:
+    names = ["failed" if limit.stem == "failed" else limit.words.partition(" ≤")[0] for limit in answer.spec.limits]
+    titles = [answer.spec.over, "within", *names, "requests", "s", "tok/s", "verdict"]
+    rows = [
+        [
+            count(probe.level),
+            _WORDS[probe.outcome] + (" (queue grew)" if probe.queue_grew else ""),
+            *(percent(f.value) if f.limit.stem == "failed" else number(f.value) for f in probe.figures),
+            count(probe.requests),
+            number(probe.duration_s, digits=3),
+            number(probe.throughput),
+            probe.verdict,
+        ]
+        for probe in sorted(answer.probes, key=lambda p: (p.level, p.requests))
+    ]
+    right = [0, *range(2, len(titles) - 1)]
+    return terminal(text_table(titles, rows, right, keep=range(2 + len(names))))
