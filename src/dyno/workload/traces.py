@@ -8,8 +8,9 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import msgspec
 
@@ -91,7 +92,7 @@ class Replay:
         if not entries:
             raise WorkloadError(f"{path} has no requests{self._only()}. Check --dataset-path and --dataset-name.")
         # A row before is later: exports of several servers have this.
-        late = sum(b.time_s < a.time_s for a, b in zip(entries, entries[1:], strict=False))
+        late = sum(b.time_s < a.time_s for a, b in pairwise(entries))
         if late:
             self.notes.append(f"{late:,} of {len(entries):,} rows were out of order: sorted by time.")
             entries.sort(key=lambda entry: entry.time_s)
@@ -188,7 +189,8 @@ def _data(path: str) -> bytes:
     try:
         data = files.read(Path(path).expanduser(), files.DATA, pipes=True)
         if data[:2] == b"\x1f\x8b":
-            data = files.taken(gzip.GzipFile(fileobj=io.BytesIO(data)), files.DATA, path)
+            with gzip.open(io.BytesIO(data)) as packed:
+                data = files.taken(cast("IO[bytes]", packed), files.DATA, path)
     except FileNotFoundError:
         raise WorkloadError(f"There is no file {path}. Check --dataset-path.") from None
     except (EOFError, zlib.error) as e:
@@ -214,13 +216,13 @@ def _parquet(data: bytes, path: str) -> Iterator[dict[str, Any]]:
         file.write(data)
         file.flush()
         try:
-            table = duckdb.connect().read_parquet(file.name)
-            names = ['"' + name.replace('"', '""') + '"' for name in table.columns]
-            times = [str(kind).startswith("TIMESTAMP") for kind in table.types]
-            columns = [f"epoch_us({c}) / 1e6" if is_time else c for c, is_time in zip(names, times, strict=True)]
-            rows = table.project(", ".join(columns))
-            while row := rows.fetchone():
-                yield dict(zip(table.columns, row, strict=True))
+            table = duckdb.connect()
+            kinds = table.execute("DESCRIBE SELECT * FROM read_parquet(?)", [file.name]).fetchall()
+            quoted = [('"' + name.replace('"', '""') + '"', kind) for name, kind, *_ in kinds]
+            columns = [f"epoch_us({c}) / 1e6" if kind.startswith("TIMESTAMP") else c for c, kind in quoted]
+            table.execute(f"SELECT {', '.join(columns)} FROM read_parquet(?)", [file.name])
+            while row := table.fetchone():
+                yield dict(zip((name for name, *_ in kinds), row, strict=True))
         except duckdb.Error as e:
             raise WorkloadError(f"{path} is not readable Parquet: {str(e).splitlines()[0]}.") from None
 
