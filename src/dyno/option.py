@@ -29,9 +29,12 @@ class Option(NamedTuple):
     words: str = ""  # about its range, in place of the usual ones
     note: str = ""  # to a flag's message that the value must be above something
     nargs: str | None = None  # of a list; None: one value for each time that the flag is given
+    grammar: Callable[[str], str | None] | None = None  # of a text, which may be a number in a study: why it is wrong
 
-    def problem(self, value: float) -> str | None:
+    def problem(self, value: float | str) -> str | None:
         """Why this isn't a value for it, in words that follow its name."""
+        if isinstance(value, str):
+            return self.grammar(value) if self.grammar else None
         if self.least is not None and not value >= self.least:
             why = f"must be at least {count(self.least)}"
         elif self.above is not None and not value > self.above:

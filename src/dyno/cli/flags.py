@@ -22,16 +22,18 @@ METRICS = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_c
 
 
 class _Checked(argparse._StoreAction):
-    """Refuses a number that is out of its option's range. A word is one of those that the field takes beside them."""
+    """Refuses a number that is out of its option's range, or a text against its grammar. Other words are those that
+    the field takes beside numbers."""
 
     def __init__(self, *args: Any, option: Option, **rest: Any) -> None:
         super().__init__(*args, **rest)
         self.option = option
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        if not isinstance(values, str) and (why := self.option.problem(values)):
+        if why := self.option.problem(values):
             note = self.option.note if why.startswith("must be above") else ""
-            raise UsageError(f"{self.option_strings[0]} {why}{note}, but is {values:g}.")
+            shown = "" if isinstance(values, str) else f"{note}, but is {values:g}"
+            raise UsageError(f"{self.option_strings[0]} {why}{shown}.")
         super().__call__(parser, namespace, values, option_string)
 
 
@@ -96,6 +98,8 @@ def _add(group: argparse._ActionsContainer, field: Field, changes: dict[str, Any
     elif get_origin(kind) in (list, dict):
         arguments |= {"action": {None: "append", "+": "extend", "*": "store"}[option.nargs]}
         arguments |= {"nargs": option.nargs} if option.nargs else {}
+    elif kind is str and option.grammar:
+        arguments |= {"action": _Checked, "option": option}
     elif kind is not str:
         arguments |= {"type": _number_or_word(kind), "action": _Checked, "option": option}
     names = changes.pop("flags", option.flags).split()

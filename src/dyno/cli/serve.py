@@ -17,6 +17,7 @@ from dyno.cli import exit_codes, flags, preparing, settings
 from dyno.cli.flags import refuse
 from dyno.cli.parser import Parser
 from dyno.errors import StoreError, UsageError
+from dyno.facts import schedule
 from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
@@ -97,6 +98,7 @@ def add(p: Parser) -> None:
         help="requests per second; 1,2,inf measures each in turn (default: inf, no rate)",
     )
     flags.add(load, LoadSpec, "burstiness", "ramp", "ramp_start_rps", "ramp_end_rps", "duration_s")
+    flags.add(load, LoadSpec, "rate_schedule", "concurrency_schedule")
     load.add_argument(
         "--self-timed",
         action=argparse.BooleanOptionalAction,
@@ -400,6 +402,8 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
         "burstiness": None if math.isinf(o.burstiness) else o.burstiness,
         "arrivals": "recorded" if _recorded(o) else None,
         "seed": o.seed,
+        **{name: schedule.located(text, Path()) for name in ("rate_schedule", "concurrency_schedule")
+           if (text := getattr(o, name))},
     })  # fmt: skip
     own_length = {"random": o.random_output_len, "sharegpt": o.sharegpt_output_len, "custom": o.custom_output_len}
     count = o.num_prompts or prompts_needed(load) or _default_prompts(o)
@@ -502,7 +506,17 @@ def _recorded(o: argparse.Namespace) -> bool:
     """Whether requests are sent at the times of the trace."""
     if o.self_timed is not None:
         return bool(o.self_timed)
-    return o.dataset_name in TRACES and math.isinf(o.request_rate) and o.ramp_up_strategy is None
+    return o.dataset_name in TRACES and not _rate_flag(o) and not o.concurrency_schedule
+
+
+def _rate_flag(o: argparse.Namespace) -> str:
+    """Return the flag that sets a rate; '' where none does."""
+    given = {
+        "--request-rate": not math.isinf(o.request_rate),
+        "--ramp-up-strategy": o.ramp_up_strategy,
+        "--rate-schedule": o.rate_schedule,
+    }
+    return next((flag for flag, value in given.items() if value), "")
 
 
 def _default_prompts(o: argparse.Namespace) -> int:
@@ -512,11 +526,20 @@ def _default_prompts(o: argparse.Namespace) -> int:
 
 
 def _check_flags(o: argparse.Namespace) -> None:
-    paced = _recorded(o) or o.max_concurrency is not None or not math.isinf(o.request_rate) or o.ramp_up_strategy
+    limits = (o.max_concurrency, o.ramp_up_strategy, o.rate_schedule, o.concurrency_schedule)
     refuse(
-        o.duration is not None and not paced,
-        "--duration needs a load: give --max-concurrency, --request-rate, or a ramp.",
+        o.duration is not None and math.isinf(o.request_rate) and not any(limits) and not _recorded(o),
+        "--duration needs a load: give --max-concurrency, --request-rate, a ramp or a schedule.",
     )
+    refuse(
+        o.rate_schedule and (o.ramp_up_strategy or not math.isinf(o.request_rate)),
+        "--rate-schedule sets the rate. Remove --request-rate or --ramp-up-strategy.",
+    )
+    refuse(
+        o.concurrency_schedule and o.max_concurrency,
+        "--concurrency-schedule sets the concurrency. Remove --max-concurrency.",
+    )
+    refuse(o.concurrency_schedule and o.duration is None, "--concurrency-schedule needs --duration.")
     ramp = (o.ramp_up_start_rps, o.ramp_up_end_rps)
     if o.ramp_up_strategy is None:
         refuse(ramp != (None, None), "--ramp-up-start-rps and --ramp-up-end-rps need --ramp-up-strategy.")
@@ -550,11 +573,11 @@ def _check_trace(o: argparse.Namespace) -> None:
     refuse(wrong, f"{', '.join(wrong)}: only for traces (--dataset-name {', '.join(TRACES)}).")
     labels = [f for f in own if f.startswith("--timed-trace-") and o.dataset_name != "timed_trace"]
     refuse(labels, f"{', '.join(labels)}: only for --dataset-name timed_trace. {o.dataset_name} has its own format.")
-    rate = "--ramp-up-strategy" if o.ramp_up_strategy else None if math.isinf(o.request_rate) else "--request-rate"
+    rate = _rate_flag(o)
     refuse(o.self_timed and rate, f"--self-timed and {rate} contradict each other. Remove one.")
     refuse(
         o.speedup != 1 and not _recorded(o),
-        "--speedup needs recorded times: a trace, without --no-self-timed, --request-rate or a ramp.",
+        "--speedup needs recorded times: a trace, without --no-self-timed, a rate or a schedule.",
     )
 
 

@@ -82,6 +82,21 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
         Option("--random-prefix-len", "N", "tokens that all random prompts share at their start",
                least=0, most=_TOKENS),
     ] = 0  # fmt: skip
+    num_prefixes: Annotated[  # random, prefix_repetition
+        int,
+        Option("--num-prefixes --prefix-repetition-num-prefixes", "N", "different prefixes that prompts share "
+               "(default: 1; prefix_repetition: 10)", least=1, most=MOST_PROMPTS),
+    ] = 1  # fmt: skip
+    prefix_zipf: Annotated[
+        float,
+        Option("--prefix-zipf", "S", "popularity of prefixes: the k-th is drawn in proportion to 1 / k^S; 0: all alike",
+               least=0, most=100),
+    ] = 0.0  # fmt: skip
+    prefix_hit_rate: Annotated[
+        float | None,
+        Option("--prefix-hit-rate", "R", "share of prompt tokens that repeat an earlier prompt's start; their prefixes "
+               "are part of --random-input-len (default: none)", least=0, below=1, words="must be from 0 to below 1"),
+    ] = None  # fmt: skip
     shuffle: Annotated[
         bool, Option("--disable-shuffle", help="keep the order of the file (study: shuffle = false)")
     ] = True
@@ -131,6 +146,23 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     timed_trace_label_hash_ids: Annotated[
         str, Option("--timed-trace-label-hash-ids", "NAME", "timed_trace: column of the hash ids")
     ] = "hash_ids"
+    classes: Annotated[
+        dict[str, "TrafficClass"], Option(help="classes of traffic by name, each with its own keys (dataset mix)")
+    ] = {}
+
+
+class TrafficClass(WorkloadSpec, frozen=True, kw_only=True):
+    """One class of the traffic of a mix: a workload of its own, with a rate or a share of the requests."""
+
+    request_rate_rps: Annotated[
+        float | None, Option(help="requests (or sessions) per second of this class", above=0, most=1e7)
+    ] = None
+    share: Annotated[float | None, Option(help="share of the requests, relative to the other classes", above=0)] = None
+    adapter: Annotated[str | None, Option(help="LoRA adapter, sent as the request's model")] = None
+    priority: Annotated[int | None, Option(help="the request's priority; vLLM serves lower values first")] = None
+    goodput_ms: Annotated[
+        dict[str, float], Option(help="latency limits in ms by ttft, tpot, e2el: goodput counts requests within all")
+    ] = {}
 
 
 class DataFile(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from dyno.clock import now_ns, wall_offset_ns
 from dyno.facts.record import ClientFacts
 from dyno.http import Route
 from dyno.load import http1
-from dyno.load.connection import ERROR, IN, OUT, READ_BYTES, Connection, Replica, failure
+from dyno.load.connection import ERROR, IN, OUT, Connection, Replica, failure
 from dyno.load.http1 import OVER
 from dyno.load.plan import Plan
 from dyno.load.pool import AHEAD_NS, Pool
@@ -30,7 +30,7 @@ from dyno.load.progress import Progress, Stop, reported_tokens
 from dyno.load.scheduling import Poll, Priority, Stalls
 from dyno.load.script import Script
 from dyno.load.sessions import Sessions
-from dyno.load.spool import CLOCK, END, NO_STAMP, READ, SENT, SINCE, TIMES, TURN, Spool, pack
+from dyno.load.spool import CLOCK, END, NO_STAMP, READ, READ_BYTES, SENT, SINCE, TIMES, TURN, Spool, pack
 from dyno.numbers import count
 from dyno.units import NS_PER_MS, NS_PER_S, ns
 
@@ -292,33 +292,36 @@ class Wire:
         for _ in range(SENDS_A_TURN):
             if soon and soon[0][0] <= now:
                 due, exchange = heappop(soon)
-                assert self._sessions is not None
-                if self._sessions.sends(exchange):
-                    self._start(exchange, due)
-                continue
-            if soon:
-                far = min(far, soon[0][0])
-            if self._next >= plan.count:
-                return far
-            if plan.due_ns is None:
-                if not self._free:
-                    return min(self._paused[0] if self._paused else far, self._steps[0][0] if self._steps else far)
-                due = self._free.popleft()
+                if self._sessions is not None and not self._sessions.sends(exchange):
+                    continue
             else:
-                due = self._start_ns + plan.due_ns[self._next]
-                self._pool.open_ahead(plan, self._next, self._open, now + AHEAD_NS - self._start_ns)
-                if due > now:
-                    return min(due, far)
-                if plan.in_flight_max is not None and self._open >= plan.in_flight_max:
+                if soon:
+                    far = min(far, soon[0][0])
+                if self._next >= plan.count:
                     return far
-            session = self._next
-            self._next += 1
-            self._open += 1
-            if self._sessions is None:
-                self._start(session, due)
-            else:
-                for at_ns, exchange in self._sessions.begin(session, due):
-                    self._put(at_ns, exchange, now)
+                if plan.due_ns is None:
+                    if not self._free:
+                        return min(self._paused[0] if self._paused else far, self._steps[0][0] if self._steps else far)
+                    due = self._free.popleft()
+                else:
+                    due = self._start_ns + plan.due_ns[self._next]
+                    self._pool.open_ahead(plan, self._next, self._open, now + AHEAD_NS - self._start_ns)
+                    if due > now:
+                        return min(due, far)
+                    if plan.in_flight_max is not None and self._open >= plan.in_flight_max:
+                        return far
+                exchange = self._next
+                self._next += 1
+                self._open += 1
+                if self._sessions is not None:
+                    for at_ns, first in self._sessions.begin(exchange, due):
+                        self._put(at_ns, first, now)
+                    continue
+            self.progress.sent += 1
+            self.progress.in_flight += 1
+            stream = self._assign(exchange, due)
+            if stream is not None and stream.ready:
+                self._send(stream)
         return now
 
     # ---- sessions, and the requests that wait in them ----
@@ -334,13 +337,6 @@ class Wire:
             self._pool.open_for(len(self._soon))
         return later[0][0] - AHEAD_NS if later else now + NS_PER_S
 
-    def _start(self, exchange: int, due: int) -> None:
-        self.progress.sent += 1
-        self.progress.in_flight += 1
-        stream = self._assign(exchange, due)
-        if stream is not None and stream.ready:
-            self._send(stream)
-
     def _resize(self, slots: int, now: int) -> None:
         """Have this many slots from now on. A session that has begun keeps its slot to its end."""
         more = slots - self._slots
@@ -351,9 +347,9 @@ class Wire:
             else:
                 self._surplus += 1
             more += 1
-        kept = min(more, self._surplus)
-        self._surplus -= kept
-        self._free.extend([now] * (more - kept))
+        used = min(more, self._surplus)  # a slot that was to end goes on instead
+        self._surplus -= used
+        self._free.extend([now] * (more - used))
 
     def _cancel_due(self, now: int) -> int:
         """Cancel requests whose time has come; return when the next is."""
@@ -387,7 +383,7 @@ class Wire:
         exchange, replica = stream.exchange, stream.replica
         front, payload = replica.front, self._script.payload(exchange)
         stream.clear()
-        stream.pieces = [] if self._script.wants(exchange) else None
+        stream.answer = self._script.collector(exchange)
         stream.history.append(exchange)
         stream.room = self._response_max
         stream.sent_ns = sent = now_ns()
@@ -458,17 +454,18 @@ class Wire:
         return stream.take(data)
 
     def _taking(self, stream: Connection) -> Callable[[bytes], int]:
-        """Return what takes the reads of a body; of an answer that a later request holds, it keeps them."""
+        """Return what takes the reads of a body. Those of an answer that a later request holds are collected."""
         assert stream.framing is not None
-        take, pieces = stream.framing.take, stream.pieces
-        if pieces is None:
+        take, answer = stream.framing.take, stream.answer
+        if answer is None:
             return take
+        add = answer.add
 
-        def keep(data: bytes) -> int:
-            pieces.append(data)
+        def collect(data: bytes) -> int:
+            add(data)
             return take(data)
 
-        return keep
+        return collect
 
     def _count_first(self, stream: Connection, stamp: bytes) -> None:
         if not stream.failing:
@@ -495,10 +492,10 @@ class Wire:
         self.progress.tokens_ended += tokens
         stream.replica.refused = 0
         self.progress.ended += 1
-        if stream.pieces is not None and not failed:
-            self._script.answered(exchange, b"".join(stream.pieces))
+        if stream.answer is not None and not failed:
+            self._script.answered(exchange, stream.answer.text())
         stream.exchange = -1
-        stream.take = stream.framing = stream.pieces = None
+        stream.take = stream.framing = stream.answer = None
         stream.body = False
         self._pool.give_back(stream)
         self._release(exchange, stream.replica, now, failed)
@@ -652,8 +649,8 @@ class Wire:
             return
         self.progress.reads += 1
         self._last_byte_ns = read_ns
-        if stream.pieces is not None:
-            stream.pieces.append(plain)
+        if stream.answer is not None:
+            stream.answer.add(plain)
         stamp = extra[0][2] if extra else NO_STAMP
         self._stamped = self._stamped or bool(extra)
         for start in range(0, len(plain), READ_BYTES):

@@ -116,6 +116,8 @@ def _serving(s: Summary, manifest: Manifest, records: Iterable[Record] | None) -
             "ramp_up_start_rps": load.ramp_start_rps,
             "ramp_up_end_rps": load.ramp_end_rps,
         }
+    for name in ("rate_schedule", "concurrency_schedule"):
+        out |= {name: getattr(load, name)} if getattr(load, name) else {}
     out |= {
         "duration": s.duration_s,
         "completed": s.completed,

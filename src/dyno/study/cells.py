@@ -91,11 +91,14 @@ def converted(document: TomlDocument, path: Path, hint: Any, value: Any) -> Any:
         document.mistake(path, "contains a whole number beyond 64 bits.")
         return None
     try:
-        value = msgspec.convert(_as_text(hint, value), type=hint)
+        value = msgspec.convert(_number_as_text(value) if option.grammar else _as_text(hint, value), type=hint)
     except msgspec.ValidationError as e:
         inside = str(e).partition(" - at `$.")[2].strip("`")
         shown = repr(secrets.public(value, name))
         document.mistake(path, f"must be {_words(hint)}, but is {shown}{f' (at {inside})' if inside else ''}.")
+        return None
+    if isinstance(value, str) and (why := option.problem(value)):
+        document.mistake(path, f"{why}.")
         return None
     if isinstance(value, int | float) and not isinstance(value, bool) and (why := option.problem(value)):
         document.mistake(path, f"{why}, but is {value if math.isnan(value) else count(value)}.")
