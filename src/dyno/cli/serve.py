@@ -567,7 +567,7 @@ def _check_flags(o: argparse.Namespace) -> None:
 
 
 def _check_trace(o: argparse.Namespace) -> None:
-    own = [f for f in flags.given(o, WorkloadSpec) if f.startswith(("--trace-", "--timed-trace-"))]
+    own = flags.given(o, WorkloadSpec, *_TRACE_FIELDS)
     own += ["--self-timed"] if o.self_timed is not None else []
     wrong = own if o.dataset_name not in TRACES else []
     refuse(wrong, f"{', '.join(wrong)}: only for traces (--dataset-name {', '.join(TRACES)}).")
