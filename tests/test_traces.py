@@ -355,7 +355,7 @@ def test_a_rate_replaces_the_recorded_times(
     ("words", "said"),
     [
         ("--dataset-name random --trace-start 3", "--trace-start: only for traces"),
-        ("--dataset-name random --no-self-timed", "--self-timed: only for traces"),
+        ("--dataset-name random --no-self-timed", "--self-timed: only for datasets with times"),
         ("--dataset-name random --speedup 2", "--speedup needs recorded times"),
         ("--dataset-name azure --timed-trace-chunk-hash-size 4", "only for --dataset-name timed_trace"),
         ("--dataset-name azure --self-timed --request-rate 3", "contradict each other"),

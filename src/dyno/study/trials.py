@@ -16,7 +16,7 @@ from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import MOST_PROMPTS, TRACES, WorkloadSpec
+from dyno.facts.workload import MOST_PROMPTS, TIMED, TRACES, WorkloadSpec
 from dyno.http import Url, check_plain
 from dyno.study.cells import CELLS, CLIENT, OFFLINE, SERVING, TRANSPORT, converted
 from dyno.study.document import Path, TomlDocument, near
@@ -281,7 +281,7 @@ class Trials:
 
     def _check_prompts(self, cells: dict[str, Any], section: Section, micro: bool) -> None:
         dataset = cells["dataset"]
-        if dataset in ("custom", *TRACES) and "path" not in section.cells:
+        if dataset in ("custom", *TIMED) and "path" not in section.cells:
             text = f"path is missing: {dataset} is read from a file."
             self.doc.missing(section.table, text, ["path"], _tables(section))
         for key in ("input_len", "output_len") if dataset == "random" else ():
