@@ -39,6 +39,7 @@ from dyno.facts.workload import Request
 from dyno.http import Url
 from dyno.load.progress import Stop
 from dyno.load.protocols import PROTOCOLS
+from dyno.load.sessions import Graph
 from dyno.load.spool import Spool, responses
 from dyno.load.wire import Wire
 from dyno.measure import freeze, roofline, telemetry
@@ -250,7 +251,7 @@ def _finish(
         client = ClientFacts(0, last_ns, "interrupted", planned, sent, 0.0, 0, [], kernel_stamps=True)
     elif any(process.outcome == "lost" for process in client.processes):  # its last report was earlier
         client = msgspec.structs.replace(client, sent=sent, end_ns=max(client.end_ns, client.start_ns + last_ns))
-    summary = tally.summary(client)
+    summary = tally.summary(client, _session_sizes(run, tally))
     if summary.freezes:
         summary = msgspec.structs.replace(summary, unfrozen=_unfrozen(run, trial, client, summary))
     window = telemetry.Window.of_load(client, summary.steady)
@@ -289,6 +290,13 @@ def _finish(
     if run.whole and (not keep_raw or wordless or _key_came_back(run)):
         run.drop_raw()
     return Outcome(run, manifest, result)
+
+
+def _session_sizes(run: Run, tally: Tally) -> list[int]:
+    """Return how many requests each session has; [] where each is a single request."""
+    graph = Graph.from_requests(run.lengths()) if tally.has_sessions else None
+    sizes = [end - start for start, end in itertools.pairwise(graph.starts)] if graph else []
+    return sizes if max(sizes, default=0) > 1 else []
 
 
 def log_remarks(run: Run) -> list[Remark]:

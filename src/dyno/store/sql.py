@@ -189,6 +189,9 @@ _FAMILIES = {
     "steady_": "in the steady window",
     "wait_": "time from due to the last token, for the first and the last requests",
     "client_": "the client's own load and delays",
+    "sessions_": "of sessions: conversations or agents",
+    "cancelling_": "output tokens of requests that the client cancelled",
+    "reuse_": "prompt tokens that a prefix cache could have had",
     "unfrozen_": "the same figure without the time of the freezes",
     "mean_": "mean in ms",
     "median_": "median in ms",
@@ -505,7 +508,12 @@ def _distribution(name: str, value: dict[str, Any]) -> dict[str, Any]:
     """Name its parts as the result file does: mean_ttft_ms, p99_ttft_ms."""
     percentiles = {f"p{p}": v for p, v in value["percentiles"].items()}
     parts = {"mean": value.get("mean"), "median": value.get("median"), "std": value.get("std"), **percentiles}
-    return {f"{part}_{name.removeprefix('client_')}_ms": v for part, v in parts.items()}
+    return {f"{part}_{_plain_name(name)}_ms": v for part, v in parts.items()}
+
+
+def _plain_name(name: str) -> str:
+    """Return the stem of a latency: those of the client and of sessions need no prefix."""
+    return name.removeprefix("client_").removeprefix("sessions_")
 
 
 def _quoted(text: str) -> str:
