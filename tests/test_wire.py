@@ -27,6 +27,7 @@ from dyno.load import decode
 from dyno.load.plan import Plan
 from dyno.load.progress import Progress, Stop
 from dyno.load.protocols import PROTOCOLS
+from dyno.load.script import PromptScript
 from dyno.load.spool import END, SENT, Spool
 from dyno.load.wire import Traffic, Wire
 from dyno.measure import timing
@@ -560,7 +561,7 @@ FRONT, PAYLOAD = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n", b"content-leng
 
 
 def test_a_full_disk_is_an_error_that_says_so(fake: StartFake) -> None:
-    traffic = Traffic([Route(Url(fake().base_url))], [FRONT], [PAYLOAD], Plan(20, None, 1))
+    traffic = Traffic([Route(Url(fake().base_url))], [b""], PromptScript([FRONT + PAYLOAD]), Plan(20, None, 1))
     wire = Wire(traffic, spool := Spool(Path("/dev/full")))
     with contextlib.closing(spool), pytest.raises(StoreError, match="No space left on device"):
         wire.drive()
@@ -579,7 +580,7 @@ def test_what_a_full_disk_took_half_of_is_not_written_twice(fake: StartFake, tmp
             if full:
                 raise StoreError("full")
 
-    traffic = Traffic([Route(Url(fake().base_url))], [FRONT], [PAYLOAD], Plan(20, None, 1))
+    traffic = Traffic([Route(Url(fake().base_url))], [b""], PromptScript([FRONT + PAYLOAD]), Plan(20, None, 1))
     wire = Wire(traffic, spool := FullForAMoment(tmp_path / "s"))
     with contextlib.closing(spool), pytest.raises(StoreError, match="full"):
         wire.drive()

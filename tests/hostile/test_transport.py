@@ -23,6 +23,7 @@ from dyno.http import Client, Route, Url, tls_context
 from dyno.load import http1, wire
 from dyno.load.connection import Connection
 from dyno.load.plan import Plan
+from dyno.load.script import PromptScript
 from dyno.load.spool import Spool
 from dyno.load.wire import Traffic, Wire
 from dyno.transport import Transport
@@ -514,7 +515,7 @@ def test_a_request_that_waits_for_a_connection_says_so(scripted: Serve, files: F
 def test_a_loop_that_comes_late_still_looks_at_time_outs(tmp_path: Path, fake: StartFake) -> None:
     """Its ticks may lie so that none falls into the first tenth of a second."""
     url = Url(fake().base_url)
-    traffic = Traffic([Route(url)], [http1.front("POST", "/", "x")], [b""], Plan(1, None, 1))
+    traffic = Traffic([Route(url)], [b""], PromptScript([http1.front("POST", "/", "x")]), Plan(1, None, 1))
     loop = Wire(traffic, spool := Spool(tmp_path / "s"))
     looked = []
     loop._pool = wire.Pool([Route(url)], [b""])

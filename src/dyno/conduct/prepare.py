@@ -118,8 +118,8 @@ def traffic(trial: TrialSpec, session: Session, work: Workload) -> Traffic:
     count = graph.sessions if graph else len(work.requests)
     if trial.load.arrivals is None:
         count = 2**31 if rounds else plan.prompts_needed(trial.load) or count
-    made = plan.make(trial.load, count, graph, work.starts_s)
-    return _traffic(trial, session, work.requests, trial.load, made, work.answers)
+    planned = plan.make(trial.load, count, graph, work.starts_s)
+    return _traffic(trial, session, work.requests, trial.load, planned, work.answers)
 
 
 def _traffic(
@@ -127,7 +127,7 @@ def _traffic(
     session: Session,
     requests: Sequence[Request],
     load: LoadSpec,
-    made: plan.Plan,
+    planned: plan.Plan,
     answers: Answers = "server",
 ) -> Traffic:
     spec, headers = trial.target, session.headers
@@ -146,7 +146,7 @@ def _traffic(
         routes=routes,
         fronts=fronts,
         script=script.make(requests, spec.backend, asked, whole + http1.head_before_length(head), answers),
-        plan=made,
+        plan=planned,
         timeout_s=load.request_timeout_s,
         response_max=trial.load.response_bytes_max or response_max,
     )

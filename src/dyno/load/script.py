@@ -10,7 +10,7 @@ from dyno.facts.workload import Answers, Request, Turn
 from dyno.load import decode, http1
 from dyno.load.protocols import PROTOCOLS, Asked
 
-_HOLE = "dyno: what is said"  # stands for the prompt while the rest of a body is encoded
+_HOLE = "dyno: the prompt"  # stands for the prompt while the rest of a body is encoded
 _encode = msgspec.json.Encoder().encode
 _ESCAPED = rb'": ?"((?:[^"\\\x00-\x1f]|\\.)*)"'
 
@@ -103,8 +103,10 @@ def make(requests: Iterable[Request], backend: str, asked: Asked, head: bytes, a
             wholes.append(http1.payload(head, _encode(protocol.body(request, asked))))
     if not turns:
         return PromptScript(wholes)
-    told = {turn.history for turn in turns}
-    return TurnScript(backend, head, [_body(turn, backend, asked, answers, i in told) for i, turn in enumerate(turns)])
+    followed = {turn.history for turn in turns}
+    return TurnScript(
+        backend, head, [_body(turn, backend, asked, answers, i in followed) for i, turn in enumerate(turns)]
+    )
 
 
 def _body(turn: Turn, backend: str, asked: Asked, answers: Answers, followed: bool) -> TurnBody:

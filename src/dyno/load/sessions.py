@@ -87,7 +87,7 @@ class Sessions:
         self._graph = graph
         self.skipped = 0
         self.unsent = 0  # requests of sessions that have begun
-        self._of: dict[int, _Session] = {}  # exchange → its session, until it has ended or is skipped
+        self._by_exchange: dict[int, _Session] = {}  # exchange → its session, until it has ended or is skipped
         self._missing: dict[int, int] = {}  # exchange → how many must still end before it
         self._next: list[list[int]] = [[] for _ in graph.after]  # request → those that wait for it
         for i, before in enumerate(graph.after):
@@ -100,7 +100,7 @@ class Sessions:
         session, first = _Session(members), []
         self.unsent += len(members)
         for exchange in members:
-            self._of[exchange] = session
+            self._by_exchange[exchange] = session
             request = exchange % graph.requests
             if graph.after[request]:
                 self._missing[exchange] = len(graph.after[request])
@@ -110,7 +110,7 @@ class Sessions:
 
     def sends(self, exchange: int) -> bool:
         """Note that it is sent. False: it is skipped."""
-        session = self._of.get(exchange)
+        session = self._by_exchange.get(exchange)
         if session is None:
             return False
         session.unsent.remove(exchange)
@@ -121,7 +121,7 @@ class Sessions:
     def ended(self, exchange: int, now: int, failed: bool) -> tuple[list[tuple[int, int]], bool]:
         """Return the requests that had to wait for it alone, each after the time when it is due; and whether the
         session is over. After a failure the rest of the session is skipped."""
-        graph, session = self._graph, self._of.pop(exchange)
+        graph, session = self._graph, self._by_exchange.pop(exchange)
         session.in_flight -= 1
         following = []
         if failed:
@@ -141,14 +141,14 @@ class Sessions:
 
     def stop(self) -> int:
         """Send nothing more; return how many sessions are over by this. What isn't sent is not counted as skipped."""
-        begun = {id(session): session for session in self._of.values()}.values()
+        begun = {id(session): session for session in self._by_exchange.values()}.values()
         for session in begun:
             self._skip(session)
         return sum(not session.in_flight for session in begun)
 
     def _skip(self, session: _Session) -> None:
         for exchange in session.unsent:
-            del self._of[exchange]
+            del self._by_exchange[exchange]
             self._missing.pop(exchange, None)
         self.unsent -= len(session.unsent)
         session.unsent.clear()

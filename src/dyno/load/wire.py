@@ -293,33 +293,36 @@ class Wire:
         for _ in range(SENDS_A_TURN):
             if soon and soon[0][0] <= now:
                 due, exchange = heappop(soon)
-                assert self._sessions is not None
-                if self._sessions.sends(exchange):
-                    self._start(exchange, due)
-                continue
-            if soon:
-                far = min(far, soon[0][0])
-            if self._next >= plan.count:
-                return far
-            if plan.due_ns is None:
-                if not self._free:
-                    return min(self._paused[0] if self._paused else far, self._steps[0][0] if self._steps else far)
-                due = self._free.popleft()
+                if self._sessions is not None and not self._sessions.sends(exchange):
+                    continue
             else:
-                due = self._start_ns + plan.due_ns[self._next]
-                self._pool.open_ahead(plan, self._next, self._open, now + AHEAD_NS - self._start_ns)
-                if due > now:
-                    return min(due, far)
-                if plan.in_flight_max is not None and self._open >= plan.in_flight_max:
+                if soon:
+                    far = min(far, soon[0][0])
+                if self._next >= plan.count:
                     return far
-            session = self._next
-            self._next += 1
-            self._open += 1
-            if self._sessions is None:
-                self._start(session, due)
-            else:
-                for at_ns, exchange in self._sessions.begin(session, due):
-                    self._put(at_ns, exchange, now)
+                if plan.due_ns is None:
+                    if not self._free:
+                        return min(self._paused[0] if self._paused else far, self._steps[0][0] if self._steps else far)
+                    due = self._free.popleft()
+                else:
+                    due = self._start_ns + plan.due_ns[self._next]
+                    self._pool.open_ahead(plan, self._next, self._open, now + AHEAD_NS - self._start_ns)
+                    if due > now:
+                        return min(due, far)
+                    if plan.in_flight_max is not None and self._open >= plan.in_flight_max:
+                        return far
+                exchange = self._next
+                self._next += 1
+                self._open += 1
+                if self._sessions is not None:
+                    for at_ns, first in self._sessions.begin(exchange, due):
+                        self._put(at_ns, first, now)
+                    continue
+            self.progress.sent += 1
+            self.progress.in_flight += 1
+            stream = self._assign(exchange, due)
+            if stream is not None and stream.ready:
+                self._send(stream)
         return now
 
     # ---- sessions, and the requests that wait in them ----
@@ -335,13 +338,6 @@ class Wire:
             self._pool.open_for(len(self._soon))
         return later[0][0] - AHEAD_NS if later else now + NS_PER_S
 
-    def _start(self, exchange: int, due: int) -> None:
-        self.progress.sent += 1
-        self.progress.in_flight += 1
-        stream = self._assign(exchange, due)
-        if stream is not None and stream.ready:
-            self._send(stream)
-
     def _resize(self, slots: int, now: int) -> None:
         """Have this many slots from now on. A session that has begun keeps its slot to its end."""
         more = slots - self._slots
@@ -352,9 +348,9 @@ class Wire:
             else:
                 self._surplus += 1
             more += 1
-        kept = min(more, self._surplus)
-        self._surplus -= kept
-        self._free.extend([now] * (more - kept))
+        used = min(more, self._surplus)  # a slot that was to end goes on instead
+        self._surplus -= used
+        self._free.extend([now] * (more - used))
 
     def _cancel_due(self, now: int) -> int:
         """Cancel requests whose time has come; return when the next is."""

@@ -17,12 +17,12 @@ MAX_PROMPT_TOKENS = 1024
 MAX_TOTAL_TOKENS = 2048
 
 
-class Turn(msgspec.Struct):
+class ShareGptTurn(msgspec.Struct):
     value: str = ""
 
 
 class Conversation(msgspec.Struct):
-    conversations: list[Turn] = []
+    conversations: list[ShareGptTurn] = []
 
 
 def sharegpt(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:

@@ -15,14 +15,14 @@ GRAMMAR = "5, 3..8 (evenly), " + ", ".join(f"{shape}:{p}" for shape, p in _PARAM
 _MOST = 1e8
 
 
-class Distribution(msgspec.Struct, frozen=True):
+class Draw(msgspec.Struct, frozen=True):
     """`values`: low and high of an even distribution; else the mean and the standard deviation of what is drawn."""
 
     shape: str  # constant, even, or one of the named ones
     values: tuple[float, ...]
 
     @classmethod
-    def parse(cls, text: str) -> "Distribution":
+    def parse(cls, text: str) -> "Draw":
         """Raise ValueError with words that follow a setting's name: 'has no shape …'."""
         name, colon, rest = text.strip().partition(":")
         if colon:
@@ -38,7 +38,7 @@ class Distribution(msgspec.Struct, frozen=True):
         """Before anything drawn is raised to a least value."""
         return sum(self.values) / 2 if self.shape == "even" else self.values[0]
 
-    def draw(self, rng: "Generator", count: int, least: float = 0.0) -> list[float]:
+    def numbers(self, rng: "Generator", count: int, least: float = 0.0) -> list[float]:
         """Return `count` numbers. Those below `least` are raised to it."""
         mean, spread = self.values[0], self.values[-1]
         if self.shape == "constant":
@@ -51,22 +51,22 @@ class Distribution(msgspec.Struct, frozen=True):
             drawn = rng.exponential(mean, count).tolist()
         else:
             # numpy takes the mean and deviation of the logarithm.
-            variance = math.log1p((spread / mean) ** 2) if mean else 0.0
-            drawn = rng.lognormal(math.log(mean) - variance / 2, math.sqrt(variance), count).tolist() if mean else []
-        return [max(value, least) for value in drawn or [0.0] * count]
+            variance = math.log1p((spread / mean) ** 2)
+            drawn = rng.lognormal(math.log(mean) - variance / 2, math.sqrt(variance), count).tolist()
+        return [max(value, least) for value in drawn]
 
-    def draw_counts(self, rng: "Generator", count: int, least: int = 1) -> list[int]:
+    def counts(self, rng: "Generator", count: int, least: int = 1) -> list[int]:
         """Return `count` whole numbers. Those below `least` are raised to it."""
         if self.shape == "even":  # both ends as often as any other
             whole: list[int] = rng.integers(round(self.values[0]), round(self.values[1]) + 1, count).tolist()
             return [max(value, least) for value in whole]
-        return [max(round(value), least) for value in self.draw(rng, count)]
+        return [max(round(value), least) for value in self.numbers(rng, count)]
 
 
 def problem(text: str, least: float = 0.0) -> str | None:
     """Return why it isn't a distribution of numbers from `least` on, in words that follow a setting's name."""
     try:
-        distribution = Distribution.parse(text)
+        distribution = Draw.parse(text)
     except ValueError as e:
         return str(e)
     if distribution.values[0] < least:
@@ -87,7 +87,10 @@ def _parameters(shape: str, text: str) -> tuple[float, ...]:
     form, parts = _PARAMETERS[shape], text.split(",")
     if len(parts) != len(form.split(",")):
         raise ValueError(f"must be {shape}:{form}, but is {shape}:{text}")
-    return tuple(map(_number, parts))
+    values = tuple(map(_number, parts))
+    if shape == "lognormal" and not values[0]:
+        raise ValueError("must have a mean above 0 where it is lognormal")
+    return values
 
 
 def _number(text: str) -> float:
