@@ -44,6 +44,7 @@ from dyno.load.spool import Spool, responses
 from dyno.load.wire import Wire
 from dyno.measure import freeze, roofline, telemetry
 from dyno.measure.counting import Counting, length_is_known
+from dyno.measure.reuse import ReuseTally
 from dyno.measure.summary import Tally
 from dyno.probe import rig
 from dyno.probe.telemetry import sampler
@@ -198,6 +199,7 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
         model=fleet.shape() if fleet else None,
         peaks=fleet.peaks if fleet else None,
         dataset=prepared.prompts.file,
+        answers=work.answers,
     )
 
 
@@ -238,10 +240,13 @@ def _finish(
     trial = manifest.trial
     wordless = not keys_known and _keyed(trial)
     tally = Tally(trial, len(client.processes) if client else 1)
+    reuse = _reuse(run, manifest)
     last_ns = sent = 0
     placed = client is not None  # else the load's place on the samples' clock is lost
     for record in run.write_records(_records(run, manifest, client, tokenizer, wordless)):
         tally.add(record)
+        if reuse is not None:
+            reuse.add(record)
         last_ns = max(last_ns, record.end_ns)
         sent += 1
         if client and sent % _STEP == 0:
@@ -256,6 +261,11 @@ def _finish(
         summary = msgspec.structs.replace(summary, unfrozen=_unfrozen(run, trial, client, summary))
     window = telemetry.Window.of_load(client, summary.steady)
     sampled = summarize_samples(run, manifest, window, summary.total_output_tokens) if placed else None
+    summary = msgspec.structs.replace(
+        summary,
+        reuse=reuse and reuse.summary(),
+        cancelling=summary.cancelling and telemetry.with_generated(summary.cancelling, sampled),
+    )
     shares = None
     if manifest.model is not None and manifest.peaks is not None:
         prefix = trial.workload.prefix_len
@@ -297,6 +307,15 @@ def _session_sizes(run: Run, tally: Tally) -> list[int]:
     graph = Graph.from_requests(run.lengths()) if tally.has_sessions else None
     sizes = [end - start for start, end in itertools.pairwise(graph.starts)] if graph else []
     return sizes if max(sizes, default=0) > 1 else []
+
+
+def _reuse(run: Run, manifest: Manifest) -> ReuseTally | None:
+    """None where it is known that prompts share nothing."""
+    work = manifest.trial.workload
+    if (work.dataset == "random" and not work.prefix_len) or not run.requests_path.exists():
+        return None
+    requests = run.requests()
+    return ReuseTally(requests, manifest.answers, manifest.target.cache_block_tokens) if requests else None
 
 
 def log_remarks(run: Run) -> list[Remark]:

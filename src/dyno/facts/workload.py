@@ -34,6 +34,12 @@ class Turn(Request, frozen=True):
     body: dict[str, Any] = {}  # more fields of the request: tools, model (a LoRA adapter), priority
 
 
+class StoredRequest(Turn, frozen=True):
+    """Any request, as a run folder has it."""
+
+    before: list[tuple[str, str]] = []
+
+
 # Where the answers in the history of a conversation come from.
 Answers = Literal["server", "recorded"]
 

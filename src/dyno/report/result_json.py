@@ -195,7 +195,7 @@ def _class(c: ClassSummary) -> dict[str, Any]:
 def _reuse(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Any]:
     assert s.reuse is not None
     shares = {"possible_share": s.reuse.possible_share, "reported_share": reported_share(s, telemetry)}
-    return msgspec.to_builtins(s.reuse) | shares
+    return {**msgspec.to_builtins(s.reuse), **shares}
 
 
 def _flat(name: str, d: Distribution | Latency) -> dict[str, Any]:

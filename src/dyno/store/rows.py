@@ -323,10 +323,10 @@ def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Fig
         acceptance_length=telemetry.accepted_length if telemetry else None,
         cancelled=s.cancelled or None,
         skipped=s.skipped or None,
-        sessions_completed=s.sessions and s.sessions.completed,
-        sessions_failed=s.sessions and s.sessions.failed,
-        session_throughput=s.sessions and s.sessions.throughput,
-        possible_reuse=s.reuse and s.reuse.possible_share,
+        sessions_completed=s.sessions.completed if s.sessions else None,
+        sessions_failed=s.sessions.failed if s.sessions else None,
+        session_throughput=s.sessions.throughput if s.sessions else None,
+        possible_reuse=s.reuse.possible_share if s.reuse else None,
         reported_reuse=reported_share(s, telemetry) if s.reuse else None,
     )
     latencies = {stem: getattr(s, stem) for stem in ("ttft", "tpot", "itl", "e2el", "queue")}
