@@ -98,6 +98,7 @@ def _one(shape: Shape) -> dict[str, Any]:
         "wire_us": c.wire_us_per_chunk,
         "mb": c.memory_bytes / 1e6,
         "unseen": c.unseen_share,
+        "delay": c.delay_ms,
         "verdict": c.verdict,
     }
 

@@ -10,7 +10,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.workload import Turn
 from dyno.load import slices
 from dyno.load.plan import Cancelling, Plan
-from dyno.load.script import answer
+from dyno.load.script import AnswerCollector
 from dyno.load.sessions import Graph
 from dyno.store.run import StoredLengths
 from dyno.units import NS_PER_MS, NS_PER_S
@@ -183,6 +183,13 @@ def test_what_is_stored_of_requests_has_their_order() -> None:
 # ---- the answer in a response ----
 
 
+def collected(*reads: bytes) -> bytes:
+    answer = AnswerCollector("openai-chat")
+    for read in reads:
+        answer.add(read)
+    return answer.text()
+
+
 def response(*events: str) -> bytes:
     chunks = (f"data: {e}\n\n".encode() for e in events)
     body = b"".join(b"%x\r\n%s\r\n" % (len(c), c) for c in chunks)
@@ -204,7 +211,7 @@ def response(*events: str) -> bytes:
 )
 def test_the_answer_is_taken_from_the_response_as_it_was_escaped(deltas: list[str], text: str) -> None:
     events = [f'{{"choices":[{{"delta":{delta}}}]}}' for delta in deltas]
-    assert msgspec.json.decode(b'"' + answer(response(*events), "openai-chat") + b'"') == text
+    assert msgspec.json.decode(b'"' + collected(response(*events)) + b'"') == text
 
 
 def test_an_event_cut_by_an_http_chunk_is_decoded_instead() -> None:
@@ -213,4 +220,10 @@ def test_an_event_cut_by_an_http_chunk_is_decoded_instead() -> None:
     event = body.split(b"\r\n", 1)[1].split(b"\r\n0\r\n")[0]
     cut = event.index(b"two")
     pieces = b"".join(b"%x\r\n%s\r\n" % (len(p), p) for p in (event[:cut], event[cut:]))
-    assert answer(head + b"\r\n\r\n" + pieces + b"0\r\n\r\n", "openai-chat") == b"one two"
+    assert collected(head + b"\r\n\r\n" + pieces + b"0\r\n\r\n") == b"one two"
+
+
+def test_an_event_cut_by_a_read_is_decoded_instead() -> None:
+    whole = response('{"choices":[{"delta":{"content":"one two"}}]}', '{"choices":[{"delta":{"content":" three"}}]}')
+    for cut in range(1, len(whole)):
+        assert collected(whole[:cut], whole[cut:]) == b"one two three"

@@ -184,7 +184,7 @@ def test_without_a_tokenizer_lengths_are_guessed_and_marked_so() -> None:
         (WorkloadSpec("random", num_prompts=0), "--num-prompts"),
         (WorkloadSpec("random", seed=-1), "--seed"),
         (WorkloadSpec("sharegp"), "Did you mean sharegpt?"),
-        (WorkloadSpec("zzz"), "dyno knows random, sharegpt, sharegpt-shaped, custom, tasks."),
+        (WorkloadSpec("zzz"), f"dyno knows {', '.join(DATASETS)}."),
     ],
 )
 def test_a_spec_that_cannot_be_made_says_what_to_change(bpe: Tokenizer, spec: WorkloadSpec, says: str) -> None:

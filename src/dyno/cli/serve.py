@@ -17,6 +17,7 @@ from dyno.cli import exit_codes, flags, preparing, settings
 from dyno.cli.flags import refuse
 from dyno.cli.parser import Parser
 from dyno.errors import StoreError, UsageError
+from dyno.facts import schedule
 from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
@@ -98,6 +99,7 @@ def add(p: Parser) -> None:
         help="requests per second; 1,2,inf measures each in turn (default: inf, no rate)",
     )
     flags.add(load, LoadSpec, "burstiness", "ramp", "ramp_start_rps", "ramp_end_rps", "duration_s")
+    flags.add(load, LoadSpec, "rate_schedule", "concurrency_schedule")
     flags.add(load, LoadSpec, "speedup", "cancel_rate", "cancel_after_s", "request_timeout_s", "response_bytes_max")
     flags.add(load, ClientSpec)
     repeats = Option(
@@ -388,6 +390,8 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
         "request_rate_rps": None if math.isinf(o.request_rate) else o.request_rate,
         "burstiness": None if math.isinf(o.burstiness) else o.burstiness,
         "seed": o.seed,
+        **{name: schedule.located(text, Path()) for name in ("rate_schedule", "concurrency_schedule")
+           if (text := getattr(o, name))},
     })  # fmt: skip
     own_length = {"random": o.random_output_len, "sharegpt": o.sharegpt_output_len, "custom": o.custom_output_len}
     count = o.num_prompts or prompts_needed(load) or _default_prompts(o)
@@ -491,10 +495,20 @@ def _default_prompts(o: argparse.Namespace) -> int:
 
 
 def _check_flags(o: argparse.Namespace) -> None:
+    limits = (o.max_concurrency, o.ramp_up_strategy, o.rate_schedule, o.concurrency_schedule)
     refuse(
-        o.duration is not None and o.max_concurrency is None and math.isinf(o.request_rate) and not o.ramp_up_strategy,
-        "--duration needs a load: give --max-concurrency, --request-rate, or a ramp.",
+        o.duration is not None and math.isinf(o.request_rate) and not any(limits),
+        "--duration needs a load: give --max-concurrency, --request-rate, a ramp or a schedule.",
     )
+    refuse(
+        o.rate_schedule and (o.ramp_up_strategy or not math.isinf(o.request_rate)),
+        "--rate-schedule sets the rate. Remove --request-rate or --ramp-up-strategy.",
+    )
+    refuse(
+        o.concurrency_schedule and o.max_concurrency,
+        "--concurrency-schedule sets the concurrency. Remove --max-concurrency.",
+    )
+    refuse(o.concurrency_schedule and o.duration is None, "--concurrency-schedule needs --duration.")
     ramp = (o.ramp_up_start_rps, o.ramp_up_end_rps)
     if o.ramp_up_strategy is None:
         refuse(ramp != (None, None), "--ramp-up-start-rps and --ramp-up-end-rps need --ramp-up-strategy.")

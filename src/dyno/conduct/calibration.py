@@ -20,7 +20,7 @@ from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Request, Workload, WorkloadSpec
+from dyno.facts.workload import Request, Turn, Workload, WorkloadSpec
 from dyno.load.progress import Stop
 from dyno.measure.statistics import distribution_ms
 from dyno.store.run import create
@@ -35,6 +35,7 @@ class Shape(msgspec.Struct, frozen=True):
     gap_ms: float = 10.0
     procs: int = 1  # of the client
     servers: int = 1  # copies of the fake engine
+    chat: bool = False  # each stream is a conversation of as many turns as rounds, with the server's answers in it
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -60,6 +61,7 @@ class Calibration(msgspec.Struct, frozen=True):
     server_cpu_share: float  # of one core, while the load ran: the busiest fake engine
     waited_share: float | None  # of the load: a process of the client was ready to run and had no core
     unseen_share: float
+    delay_ms: tuple[float, float]  # from due to sent: mean, p99
     priority: str  # of the wire
     verdict: str
 
@@ -107,8 +109,9 @@ def calibrate(
 
 def _trial(shape: Shape, urls: list[str]) -> TrialSpec:
     first, *more = urls
+    backend, endpoint = ("openai-chat", "/v1/chat/completions") if shape.chat else ("openai", "/v1/completions")
     return TrialSpec(
-        target=TargetSpec(first, backend="openai", endpoint="/v1/completions", model="fake", more_urls=more),
+        target=TargetSpec(first, backend=backend, endpoint=endpoint, model="fake", more_urls=more),
         workload=WorkloadSpec(dataset="calibration", num_prompts=shape.streams * shape.rounds),
         load=LoadSpec(max_concurrency=shape.streams),
         client=ClientSpec(shape.procs),
@@ -120,7 +123,17 @@ def _trial(shape: Shape, urls: list[str]) -> TrialSpec:
 def _workload(shape: Shape) -> Workload:
     request = Request("to be or not to be " * 8, 48, shape.chunks)
     requests = [request] * (shape.streams * shape.rounds)
+    if shape.chat:
+        requests = [_turn(request, i, shape.rounds) for i in range(len(requests))]
     return Workload(WorkloadSpec("calibration"), requests, [], "fake", "server", "")
+
+
+def _turn(like: Request, number: int, turns: int) -> Turn:
+    session, turn = divmod(number, turns)
+    before = [number - 1] if turn else []
+    tokens = like.prompt_tokens + turn * (like.prompt_tokens + like.output_tokens)
+    history = number - 1 if turn else None
+    return Turn(like.prompt, tokens, like.output_tokens, session=session, after=before, history=history)
 
 
 def _compare(shape: Shape, outcome: Outcome, log: list[list[int]], cpu_s: float, server_cpu_s: float) -> Calibration:
@@ -143,6 +156,7 @@ def _compare(shape: Shape, outcome: Outcome, log: list[list[int]], cpu_s: float,
         server_cpu_share=server_cpu_s / s.duration_s,
         waited_share=s.client.waited_share,
         unseen_share=s.client.unseen_share,
+        delay_ms=(s.queue.mean or 0.0, s.queue.percentiles.get("99") or 0.0),
         priority=s.client.priority,
         verdict=outcome.result.verdict,
     )

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from dyno.facts import schedule
+from dyno.facts.schedule import Schedule
 from dyno.numbers import count, setting
 from dyno.option import Option
 
@@ -41,6 +43,17 @@ class LoadSpec(msgspec.Struct, frozen=True):
     ramp_end_rps: Annotated[
         float | None, Option("--ramp-up-end-rps", "RPS", "last rate of a ramp", above=0, most=1e7)
     ] = None
+    rate_schedule: Annotated[
+        str | None,
+        Option("--rate-schedule", "TEXT", f"a rate that changes over time: {schedule.GRAMMAR} (default: none)",
+               grammar=schedule.problem),
+    ] = None  # fmt: skip
+    concurrency_schedule: Annotated[
+        str | None,
+        Option("--concurrency-schedule", "TEXT",
+               "a concurrency that changes over time, in the same words; needs --duration (default: none)",
+               grammar=schedule.slots_problem),
+    ] = None  # fmt: skip
     arrivals: Annotated[
         Literal["recorded"] | None,
         Option(help="recorded: sessions begin at the times of the file, divided by speedup"),
@@ -73,12 +86,21 @@ class LoadSpec(msgspec.Struct, frozen=True):
 
     @property
     def closed_loop(self) -> bool:
-        return self.request_rate_rps is None and self.ramp is None and self.arrivals is None
+        return not (self.request_rate_rps or self.ramp or self.rate_schedule or self.arrivals)
+
+    @property
+    def rates(self) -> Schedule | None:
+        return Schedule.parse(self.rate_schedule) if self.rate_schedule else None
+
+    @property
+    def slots(self) -> Schedule | None:
+        return Schedule.parse(self.concurrency_schedule) if self.concurrency_schedule else None
 
     @property
     def level(self) -> tuple[float, float]:
         """How much load: by rate, then by concurrency. No limit is the most."""
-        return self.request_rate_rps or self.ramp_end_rps or math.inf, self.max_concurrency or math.inf
+        rate = self.request_rate_rps or self.ramp_end_rps or (self.rates and self.rates.peak)
+        return rate or math.inf, self.max_concurrency or (self.slots and self.slots.peak) or math.inf
 
     def without_level(self) -> "LoadSpec":
         """The same for all loads that differ by how much they ask for alone."""
@@ -90,14 +112,21 @@ class LoadSpec(msgspec.Struct, frozen=True):
     def words(self) -> str:
         limits = {name: getattr(self, field) for field, name in LIMITS.items()}
         limits["rate"] = limits["rate"] or self.ramp_end_rps
-        text = Load({name: value for name, value in limits.items() if value}).words
-        return f"{text} (ramp)" if self.ramp else text or "all at once"
+        parts = [
+            Load({name: value for name, value in limits.items() if value}).words + (" (ramp)" if self.ramp else "")
+        ]
+        for axis, changing in (("concurrency", self.slots), ("rate", self.rates)):
+            parts += [f"{_words(axis, changing.words)} ({changing.shape})"] if changing else []
+        return ", ".join(filter(None, parts)) or "all at once"
 
     @property
     def slug(self) -> str:
         """For the name of a folder: r60c3."""
         rate = f"r{self.request_rate_rps:g}" if self.request_rate_rps else "ramp" if self.ramp else ""
-        return rate + (f"c{self.max_concurrency}" if self.max_concurrency else "") or "all"
+        rate += f"c{self.max_concurrency}" if self.max_concurrency else ""
+        for letter, changing in (("r", self.rates), ("c", self.slots)):
+            rate += f"{letter}{changing.low:g}-{changing.peak:g}{changing.shape}" if changing else ""
+        return rate or "all"
 
 
 # ---- the load of a result: its settings by their names ----
@@ -117,6 +146,8 @@ class Key(msgspec.Struct, frozen=True):
 KEYS = {
     "concurrency": Key("concurrency {}", axis="Concurrency (requests in flight)", against="concurrency"),
     "rate": Key("{} requests/s", "offered", "req/s", "Offered rate (requests/s)", "offered rate"),
+    "--concurrency-schedule": Key("concurrency {}", title="concurrency over time"),
+    "--rate-schedule": Key("requests/s {}", title="rate over time"),
     "batch_size": Key("batch size {}", title="batch size", axis="Batch size (requests)", against="batch size"),
     "num_prompts": Key("{} requests", title="requests"),
     "requests": Key("{} requests", axis="Requests sent", against="number of requests"),
@@ -137,6 +168,7 @@ KEYS = {
 _ORDER = {name: i for i, name in enumerate(KEYS)}
 LIMITS = {"max_concurrency": "concurrency", "request_rate_rps": "rate"}  # fields of LoadSpec
 LEVELS = ("concurrency", "rate", "batch_size")  # what a sweep raises, in this order of preference
+SCHEDULES = ("--concurrency-schedule", "--rate-schedule")  # a load that changes has no level
 # How much was asked at once. requests: how many were sent, where nothing else is known of the load.
 LOADS = (*LEVELS, "requests")
 # What a chart may have on its horizontal axis. context: tokens of a prompt, and what is in the context before it.
@@ -196,7 +228,7 @@ class Load(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def paced(self) -> bool:
-        return any(name in self.settings for name in LEVELS)
+        return any(name in self.settings for name in (*LEVELS, *SCHEDULES))
 
     @property
     def level(self) -> tuple[str, float] | None:

@@ -83,6 +83,21 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
         Option("--random-prefix-len", "N", "tokens that all random prompts share at their start",
                least=0, most=_TOKENS),
     ] = 0  # fmt: skip
+    num_prefixes: Annotated[  # random, prefix_repetition
+        int,
+        Option("--num-prefixes --prefix-repetition-num-prefixes", "N", "different prefixes that prompts share "
+               "(default: 1; prefix_repetition: 10)", least=1, most=MOST_PROMPTS),
+    ] = 1  # fmt: skip
+    prefix_zipf: Annotated[
+        float,
+        Option("--prefix-zipf", "S", "popularity of prefixes: the k-th is drawn in proportion to 1 / k^S; 0: all alike",
+               least=0, most=100),
+    ] = 0.0  # fmt: skip
+    prefix_hit_rate: Annotated[
+        float | None,
+        Option("--prefix-hit-rate", "R", "share of prompt tokens that repeat an earlier prompt's start; their prefixes "
+               "are part of --random-input-len (default: none)", least=0, below=1, words="must be from 0 to below 1"),
+    ] = None  # fmt: skip
     shuffle: Annotated[
         bool, Option("--disable-shuffle", help="keep the order of the file (study: shuffle = false)")
     ] = True

@@ -15,9 +15,10 @@ from dyno.clock import now_ns
 from dyno.errors import TargetError, limit_advice
 from dyno.http import Route, connect_unix, describe_tls
 from dyno.load import http1
+from dyno.load.script import AnswerCollector
+from dyno.load.spool import READ_BYTES
 from dyno.transport import ProxyRefused, granted
 
-READ_BYTES = 32_768
 UNIX_CONNECT_S = 1.0  # at most, for a place in its queue: the loop waits meanwhile
 SO_TIMESTAMPNS = 35 if sys.platform == "linux" else None  # the kernel stamps what arrives
 
@@ -107,9 +108,9 @@ class Connection:
     """A connection and the exchange that is on it."""
 
     __slots__ = (
-        "body", "carried", "due_ns", "exchange", "failing", "fd", "framing", "head", "history", "idle_ns", "keep_alive",
-        "left", "out", "pieces", "read_ns", "ready", "recv", "replica", "room", "sent_ns", "silent", "socket", "take",
-        "tls", "tunnel", "waited", "way",
+        "answer", "body", "carried", "due_ns", "exchange", "failing", "fd", "framing", "head", "history", "idle_ns",
+        "keep_alive", "left", "out", "read_ns", "ready", "recv", "replica", "room", "sent_ns", "silent", "socket",
+        "take", "tls", "tunnel", "waited", "way",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, replica: Replica) -> None:
@@ -187,7 +188,7 @@ class Connection:
         self.failing = False  # by its status
         self.framing: http1.Chunked | None = None
         self.take: Callable[[bytes], int] | None = None  # set while nothing but plain chunked reads are to come
-        self.pieces: list[bytes] | None = None  # the response, where a later request holds the answer
+        self.answer: AnswerCollector | None = None  # where a later request holds it
         self.left = -1  # bytes of a body of known length still to come; -1: until the connection closes
         self.keep_alive = True
         self.sent_ns = 0

@@ -10,9 +10,8 @@ from typing import Protocol
 
 from dyno.facts.record import Record
 from dyno.load import http1
-from dyno.load.connection import READ_BYTES
 from dyno.load.protocols import WireProtocol
-from dyno.load.spool import CLOCK, END, READ, SENT, SINCE, TURN, frames
+from dyno.load.spool import CLOCK, END, READ, READ_BYTES, SENT, SINCE, TURN, frames
 from dyno.units import NS_PER_MS, NS_PER_S
 
 # The kernel keeps one stamp for a read: the last segment's. A chunk before others in that read arrived after the loop

@@ -51,6 +51,12 @@ def make(load: LoadSpec, count: int, graph: Graph | None = None, starts_s: Seque
     if load.arrivals == "recorded":
         assert starts_s is not None, "workloads without times are refused before"
         due = [ns(start_s / load.speedup) for start_s in starts_s[:count]]
+    elif load.rates:
+        gaps = _gaps_s(np.ones(count), load.burstiness, np.random.default_rng([load.seed, 0x10AD]))
+        areas = np.cumsum(gaps)
+        areas *= count / areas[-1]  # as below: the number of arrivals is the one asked for, whatever the seed
+        most_s = math.inf if load.duration_s is None else load.duration_s
+        due = [ns(min(time_s, most_s)) for time_s in load.rates.times(areas.tolist())]
     elif not load.closed_loop:
         rng = np.random.default_rng([load.seed, 0x10AD])
         arrivals_s = np.cumsum(_gaps_s(_rates_rps(load, count), load.burstiness, rng))
@@ -61,12 +67,14 @@ def make(load: LoadSpec, count: int, graph: Graph | None = None, starts_s: Seque
             if load.duration_s is not None:
                 arrivals_s = np.minimum(arrivals_s, load.duration_s)  # the count is rounded up
         due = np.rint(arrivals_s * NS_PER_S).astype(np.int64).tolist()
+    steps = load.slots.levels(load.duration_s) if load.slots and load.duration_s else []
     return Plan(
         count=count,
         due_ns=due,
-        in_flight_max=load.max_concurrency,
+        in_flight_max=max((slots for _, slots in steps), default=load.max_concurrency),
         stop_sending_ns=None if load.duration_s is None else ns(load.duration_s),
         graph=graph,
+        steps=[(ns(time_s), slots) for time_s, slots in steps],
         cancelling=Cancelling(load.cancel_rate, ns(load.cancel_after_s), load.seed) if load.cancel_rate else None,
     )
 
@@ -77,6 +85,8 @@ def prompts_needed(load: LoadSpec) -> int | None:
         return None
     if load.request_rate_rps is not None:
         return math.ceil(load.duration_s * load.request_rate_rps)
+    if load.rates:
+        return math.ceil(round(load.rates.area(load.duration_s), 6))
     if load.ramp is None:
         return None
     # A ramp goes by the request, so its mean rate over time is the harmonic mean of the rates.

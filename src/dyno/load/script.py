@@ -12,7 +12,12 @@ from dyno.load.protocols import PROTOCOLS, Asked
 
 _HOLE = "dyno: the prompt"  # stands for the prompt while the rest of a body is encoded
 _encode = msgspec.json.Encoder().encode
-_ESCAPED = rb'": ?"((?:[^"\\\x00-\x1f]|\\.)*)"'
+# How the text of a chunk begins, and a pattern of the whole.
+_TEXTS: dict[str, tuple[bytes, re.Pattern[bytes]]] = {
+    backend: (b'"%s":"' % key.encode(), re.compile(rb'"%s":"((?:[^"\\]|\\.)*)"' % key.encode()))
+    for backend, protocol in PROTOCOLS.items()
+    if (key := protocol.text_key)
+}
 
 
 class PromptScript(msgspec.Struct, tag=True):
@@ -23,12 +28,12 @@ class PromptScript(msgspec.Struct, tag=True):
     def payload(self, exchange: int) -> bytes:
         return self.payloads[exchange % len(self.payloads)]
 
-    def wants(self, exchange: int) -> bool:
-        """Whether a later request holds the answer to this one."""
-        return False
+    def collector(self, exchange: int) -> "AnswerCollector | None":
+        """Return what takes in the response, where a later request holds the answer."""
+        return None
 
-    def answered(self, exchange: int, response: bytes) -> None:
-        pass
+    def answered(self, exchange: int, text: bytes) -> None:
+        """Note an answer, escaped as in JSON."""
 
     def forget(self, exchanges: Iterable[int]) -> None:
         """Drop answers that no request needs any more."""
@@ -71,11 +76,10 @@ class TurnScript(msgspec.Struct, tag=True):
     def chat(self) -> bool:
         return PROTOCOLS[self.backend].chat
 
-    def wants(self, exchange: int) -> bool:
-        return self.bodies[exchange % len(self.bodies)].wanted
+    def collector(self, exchange: int) -> "AnswerCollector | None":
+        return AnswerCollector(self.backend) if self.bodies[exchange % len(self.bodies)].wanted else None
 
-    def answered(self, exchange: int, response: bytes) -> None:
-        text = answer(response, self.backend)
+    def answered(self, exchange: int, text: bytes) -> None:
         self._answers[exchange] = b'{"role":"assistant","content":"' + text + b'"}' if self.chat else text
 
     def forget(self, exchanges: Iterable[int]) -> None:
@@ -88,6 +92,43 @@ class TurnScript(msgspec.Struct, tag=True):
         bodies = [self.bodies[i] for i in requests]
         moved = [msgspec.structs.replace(body, history=number[body.history]) for body in bodies]
         return TurnScript(self.backend, self.head, moved)
+
+
+class AnswerCollector:
+    """Takes in a response read by read, so that little is left to do when it ends: streams of one length end together,
+    and all that is done then makes the next requests late."""
+
+    __slots__ = ("_backend", "_begin", "_pattern", "_reads", "_texts", "_whole")
+
+    def __init__(self, backend: str) -> None:
+        self._backend = backend
+        self._begin, self._pattern = _TEXTS.get(backend) or (b"", None)
+        self._texts: list[bytes] = []  # as the server escaped them
+        self._reads: list[bytes] = []
+        self._whole = True  # each read ends with an event
+
+    def add(self, data: bytes) -> None:
+        self._reads.append(data)
+        if self._pattern is None or not data.endswith(b"\n\r\n"):
+            self._whole = False
+        elif b"\\" in data:
+            self._texts += self._pattern.findall(data)
+        else:
+            begin, find = self._begin, data.find
+            start = find(begin)
+            while start >= 0:
+                start += len(begin)
+                end = find(b'"', start)
+                self._texts.append(data[start:end])
+                start = find(begin, end)
+
+    def text(self) -> bytes:
+        """Return the text of the whole response, escaped as in JSON, without what the model thought before it."""
+        if self._whole and (text := b"".join(self._texts)) and b"\n" not in text:  # else an HTTP chunk cut an event
+            return text
+        response, protocol = b"".join(self._reads), PROTOCOLS[self._backend]
+        head = http1.head(response)
+        return b"" if head is None else _encode(protocol.read(decode.events(response, head)).answer)[1:-1]
 
 
 Script = PromptScript | TurnScript
@@ -126,22 +167,3 @@ def _body(turn: Turn, backend: str, asked: Asked, answers: Answers, followed: bo
             recorded = _encode((turn.answer or {}).get("content") or "")[1:-1]
     history = -1 if turn.history is None else turn.history
     return TurnBody(begin, own, end, history, recorded, followed and recorded is None)
-
-
-def answer(response: bytes, backend: str) -> bytes:
-    """Return the text of a whole response, escaped as in JSON, without what the model thought before it."""
-    key = PROTOCOLS[backend].text_key
-    if key is not None:
-        # As the server escaped it: a hundred times as fast as decoding, in the time in which others wait.
-        texts = _PATTERNS[key].findall(response)
-        if len(texts) == len(_STARTS[key].findall(response)):
-            return b"".join(texts)
-    head = http1.head(response)
-    if head is None:
-        return b""
-    return _encode(PROTOCOLS[backend].read(decode.events(response, head)).answer)[1:-1]
-
-
-_KEYS = {key for protocol in PROTOCOLS.values() if (key := protocol.text_key)}
-_PATTERNS = {key: re.compile(b'"' + key.encode() + _ESCAPED) for key in _KEYS}
-_STARTS = {key: re.compile(b'"' + key.encode() + rb'": ?"') for key in _KEYS}

@@ -26,6 +26,7 @@ from pathlib import Path
 from dyno import files
 from dyno.errors import StoreError
 
+READ_BYTES = 32_768  # of one read, at most
 READ, SENT, END, CLOCK, TURN, SINCE = range(6)
 _WRITE = struct.Struct("<IBxHq16s")  # exchange, kind, payload length, read_ns, stamp
 _FRAME = struct.Struct("<IBxHqqq")

@@ -22,7 +22,7 @@ from dyno.clock import now_ns, wall_offset_ns
 from dyno.facts.record import ClientFacts
 from dyno.http import Route
 from dyno.load import http1
-from dyno.load.connection import ERROR, IN, OUT, READ_BYTES, Connection, Replica, failure
+from dyno.load.connection import ERROR, IN, OUT, Connection, Replica, failure
 from dyno.load.http1 import OVER
 from dyno.load.plan import Plan
 from dyno.load.pool import AHEAD_NS, Pool
@@ -30,7 +30,7 @@ from dyno.load.progress import Progress, Stop, reported_tokens
 from dyno.load.scheduling import Poll, Priority, Stalls
 from dyno.load.script import Script
 from dyno.load.sessions import Sessions
-from dyno.load.spool import CLOCK, END, NO_STAMP, READ, SENT, SINCE, TIMES, TURN, Spool, pack
+from dyno.load.spool import CLOCK, END, NO_STAMP, READ, READ_BYTES, SENT, SINCE, TIMES, TURN, Spool, pack
 from dyno.numbers import count
 from dyno.units import NS_PER_MS, NS_PER_S, ns
 
@@ -384,7 +384,7 @@ class Wire:
         exchange, replica = stream.exchange, stream.replica
         front, payload = replica.front, self._script.payload(exchange)
         stream.clear()
-        stream.pieces = [] if self._script.wants(exchange) else None
+        stream.answer = self._script.collector(exchange)
         stream.history.append(exchange)
         stream.room = self._response_max
         stream.sent_ns = sent = now_ns()
@@ -455,17 +455,18 @@ class Wire:
         return stream.take(data)
 
     def _taking(self, stream: Connection) -> Callable[[bytes], int]:
-        """Return what takes the reads of a body; of an answer that a later request holds, it keeps them."""
+        """Return what takes the reads of a body. Those of an answer that a later request holds are collected."""
         assert stream.framing is not None
-        take, pieces = stream.framing.take, stream.pieces
-        if pieces is None:
+        take, answer = stream.framing.take, stream.answer
+        if answer is None:
             return take
+        add = answer.add
 
-        def keep(data: bytes) -> int:
-            pieces.append(data)
+        def collect(data: bytes) -> int:
+            add(data)
             return take(data)
 
-        return keep
+        return collect
 
     def _count_first(self, stream: Connection, stamp: bytes) -> None:
         if not stream.failing:
@@ -492,10 +493,10 @@ class Wire:
         self.progress.tokens_ended += tokens
         stream.replica.refused = 0
         self.progress.ended += 1
-        if stream.pieces is not None and not failed:
-            self._script.answered(exchange, b"".join(stream.pieces))
+        if stream.answer is not None and not failed:
+            self._script.answered(exchange, stream.answer.text())
         stream.exchange = -1
-        stream.take = stream.framing = stream.pieces = None
+        stream.take = stream.framing = stream.answer = None
         stream.body = False
         self._pool.give_back(stream)
         self._release(exchange, stream.replica, now, failed)
@@ -649,8 +650,8 @@ class Wire:
             return
         self.progress.reads += 1
         self._last_byte_ns = read_ns
-        if stream.pieces is not None:
-            stream.pieces.append(plain)
+        if stream.answer is not None:
+            stream.answer.add(plain)
         stamp = extra[0][2] if extra else NO_STAMP
         self._stamped = self._stamped or bool(extra)
         for start in range(0, len(plain), READ_BYTES):

@@ -110,6 +110,8 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
         line("  Mean TPOT of each (ms):", " / ".join(tpots))
     if s.itl_per_token is not None:
         line("Mean ITL per token (ms):", s.itl_per_token.mean, s.itl_per_token.bounds.get("mean"))
+    for label, schedule in (("Rate", load.rate_schedule), ("Concurrency", load.concurrency_schedule)):
+        lines += [labelled(f"{label} schedule:", schedule)] if schedule else []
     if not load.closed_loop:
         line("Mean TTFT from due (ms):", s.response_ttft.mean, s.response_ttft.bounds.get("mean"))
         line("Mean E2EL from due (ms):", s.response_e2el.mean, s.response_e2el.bounds.get("mean"))

@@ -120,6 +120,8 @@ def _serving(
             "ramp_up_start_rps": load.ramp_start_rps,
             "ramp_up_end_rps": load.ramp_end_rps,
         }
+    for name in ("rate_schedule", "concurrency_schedule"):
+        out |= {name: getattr(load, name)} if getattr(load, name) else {}
     out |= {
         "duration": s.duration_s,
         "completed": s.completed,

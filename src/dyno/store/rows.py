@@ -203,6 +203,8 @@ def _load(trial: TrialSpec) -> Settings:
         "--ramp-up-strategy": load.ramp,
         "--ramp-up-start-rps": load.ramp_start_rps,
         "--ramp-up-end-rps": load.ramp_end_rps,
+        "--rate-schedule": load.rate_schedule,
+        "--concurrency-schedule": load.concurrency_schedule,
     }
     settings |= dict.fromkeys(_ABSENT.get(trial.kind, ()))
     if how is not None:

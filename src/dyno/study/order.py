@@ -127,6 +127,8 @@ def trial_s(trial: TrialSpec) -> float:
     if load.duration_s:
         return warmup_s + load.duration_s + request_s
     rate = load.request_rate_rps or (load.ramp_end_rps and (load.ramp_start_rps or 0) / 2 + load.ramp_end_rps / 2)
+    if load.rates:
+        rate = w.num_prompts / next(load.rates.times([w.num_prompts]))
     served_s = math.ceil(w.num_prompts / streams) * request_s
     return warmup_s + max(w.num_prompts / rate + request_s if rate else 0.0, served_s)
 

@@ -6,6 +6,7 @@ from pathlib import Path as FilePath
 from typing import Any, NamedTuple
 
 from dyno.errors import UsageError
+from dyno.facts import schedule
 from dyno.facts.client import ClientSpec
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
@@ -26,7 +27,8 @@ _DURATION_PROMPTS = 1000  # prepared for a closed loop that runs for a time; the
 _SAMPLING = {"temperature": 0.0}
 _PERCENTILES = [50.0, 90.0, 95.0, 99.0]
 _WARMUPS = 8  # where no concurrency says better
-_LEVELS, _RAMP = ("max_concurrency", "request_rate_rps", "ramp"), ("ramp_start_rps", "ramp_end_rps")
+_SCHEDULES = {"rate_schedule": ("request_rate_rps", "ramp"), "concurrency_schedule": ("max_concurrency",)}
+_LEVELS, _RAMP = ("max_concurrency", "request_rate_rps", "ramp", *_SCHEDULES), ("ramp_start_rps", "ramp_end_rps")
 _COUNTS = ("num_prompts", "requests_per_stream", "duration_s")
 
 
@@ -183,10 +185,11 @@ class Trials:
             return LoadSpec(), OfflineSpec(kind, **{k: v for k, v in cells.items() if k in OFFLINE})
         serving = {k: v for k, v in cells.items() if k in SERVING}
         if not serving.keys() & set(_LEVELS):
-            text = "the load is missing. Give max_concurrency, request_rate_rps (inf: all at once) or ramp."
+            text = "the load is missing. Give max_concurrency, request_rate_rps (inf: all at once), ramp or a schedule."
             self.doc.missing(section.table, text, _LEVELS, _tables(section))
-        if "burstiness" in serving and serving.get("request_rate_rps") is None and "ramp" not in serving:
+        if "burstiness" in serving and not serving.keys() & {"request_rate_rps", "ramp", "rate_schedule"}:
             self.doc.mistake(section.paths["burstiness"], "needs request_rate_rps.")
+        self._schedules(serving, section)
         if {"num_prompts", "requests_per_stream"} <= cells.keys():
             self.doc.mistake(
                 section.paths["requests_per_stream"], "can't be combined with num_prompts. Give one of them."
@@ -195,12 +198,27 @@ class Trials:
             if serving.get(key) == math.inf:
                 serving[key] = None
         load = LoadSpec(**serving)
+        if load.concurrency_schedule and load.duration_s is None:
+            where = section.paths["concurrency_schedule"]
+            self.doc.missing(where, "needs duration_s.", ["duration_s"], _tables(section))
         if load.ramp and (load.ramp_start_rps is None or load.ramp_end_rps is None):
             self.doc.missing(section.paths["ramp"], "needs ramp_start_rps and ramp_end_rps.", _RAMP, _tables(section))
-        if load.duration_s and load.closed_loop and load.max_concurrency is None:
+        if load.duration_s and load.closed_loop and not (load.max_concurrency or load.concurrency_schedule):
             where = section.paths["duration_s"]
-            self.doc.missing(where, "needs max_concurrency, request_rate_rps or ramp.", _LEVELS, _tables(section))
+            text = "needs max_concurrency, request_rate_rps, ramp or a schedule."
+            self.doc.missing(where, text, _LEVELS, _tables(section))
         return load, None
+
+    def _schedules(self, serving: dict[str, Any], section: Section) -> None:
+        """Put the values of a file in place of its name."""
+        for key in serving.keys() & _SCHEDULES.keys():
+            if others := [name for name in _SCHEDULES[key] if serving.get(name)]:
+                self.doc.mistake(section.paths[key], f"can't be combined with {others[0]}. Give one of them.")
+            try:
+                serving[key] = schedule.located(serving[key], self.folder)
+            except UsageError as e:
+                self.doc.mistake(section.paths[key], str(e))
+                del serving[key]
 
     def _workload(
         self,

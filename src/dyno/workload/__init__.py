@@ -10,6 +10,7 @@ import msgspec
 
 from dyno.errors import WorkloadError
 from dyno.facts.workload import Request, Turn, Workload, WorkloadSpec
+from dyno.workload.prefixes import BLOCK
 from dyno.workload.recorded import custom, sharegpt
 from dyno.workload.synthetic import questions, random, sharegpt_shaped, synthesize
 from dyno.workload.tokenizer import Tokenizer
@@ -18,15 +19,12 @@ from dyno.workload.tokenizer import Tokenizer
 # turns session by session, numbered from 0; those of a trace have the times at which their sessions begin.
 DATASETS: dict[str, Callable[[WorkloadSpec, Tokenizer], Iterator[Request]]] = {
     "random": random,
+    "prefix_repetition": random,
     "sharegpt": sharegpt,
     "sharegpt-shaped": sharegpt_shaped,
     "custom": custom,
     "tasks": questions,
 }
-
-# vLLM caches prefixes in blocks of 16 tokens, and a token is at least one character: prompts that differ
-# within the first 16 characters (or ids) share no block.
-_BLOCK = 16
 
 
 def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
@@ -63,6 +61,8 @@ def _wanted(spec: WorkloadSpec, entries: Iterator[Request]) -> Iterator[Request]
                 return
             last = session
         yield request
+        if not isinstance(request, Turn) and number + 1 == (spec.num_sessions or spec.num_prompts):
+            return  # the next entry may be a warmup
 
 
 def _starts_s(turns: list[Turn]) -> list[float] | None:
@@ -103,15 +103,16 @@ def _warmups(
     must not help a measured request."""
     if not spec.num_warmups:
         return []
-    taken = {_start(r.prompt, _BLOCK) for r in requests}
-    warmups = list(islice((r for r in spare if _start(r.prompt, _BLOCK) not in taken), spec.num_warmups))
+    # A token is at least one character: prompts that differ within the first 16 characters (or ids) share no block.
+    taken = {_start(r.prompt, BLOCK) for r in requests}
+    warmups = list(islice((r for r in spare if _start(r.prompt, BLOCK) not in taken), spec.num_warmups))
     for index in count(spec.num_prompts):
         if len(warmups) == spec.num_warmups:
             break
         like = requests[len(warmups) % len(requests)]
         prompt, tokens = synthesize(tokenizer, spec.seed, index, like.prompt_tokens)
         # A prompt of less than a block leaves nothing behind, and there may be no other one so short.
-        if tokens < _BLOCK or _start(prompt, _BLOCK) not in taken:
+        if tokens < BLOCK or _start(prompt, BLOCK) not in taken:
             warmups.append(Request(prompt, tokens, like.output_tokens))
     return warmups
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dyno.errors import WorkloadError
 from dyno.facts.workload import Request, WorkloadSpec
+from dyno.workload import prefixes
 from dyno.workload.tasks import MAX_TOKENS, SIZES, TASKS, item
 from dyno.workload.tokenizer import Tokenizer, special_ids
 
@@ -45,10 +46,23 @@ def random(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
             "Raise --random-input-len."
         )
     pairs = random_lengths(msgspec.structs.replace(spec, input_len=input_len))
-    prefix = synthesize(tokenizer, spec.seed, -1, special + spec.prefix_len)[0] if spec.prefix_len else ""
-    for i, (tokens, output_tokens) in enumerate(pairs):
-        wanted = special + spec.prefix_len + tokens
-        yield Request(*synthesize(tokenizer, spec.seed, i, wanted, prefix), output_tokens)
+    lengths = [special + spec.prefix_len + tokens for tokens, _ in pairs]
+    for i, prefix in enumerate(_prefixes(spec, tokenizer, special, lengths)):
+        yield Request(*synthesize(tokenizer, spec.seed, i, lengths[i], prefix), pairs[i][1])
+
+
+def _prefixes(spec: WorkloadSpec, tokenizer: Tokenizer, special: int, lengths: list[int]) -> Iterator[str]:
+    """Yield each prompt's prefix. `lengths`: of the whole prompts, with their special tokens."""
+    shares = prefixes.shares(spec, lengths, special)
+    longest = max(tokens for _, tokens in shares)
+    whole = cache(lambda number: synthesize(tokenizer, spec.seed, -1 - number, longest)[0])
+    ids = cache(lambda number: tokenizer.encode(whole(number)))
+    part = cache(lambda number, tokens: tokenizer.decode(ids(number)[:tokens]).strip())
+    for number, tokens in shares:
+        if not tokens:
+            yield ""
+        else:
+            yield whole(number) if tokens == longest else part(number, tokens)
 
 
 def random_lengths(spec: WorkloadSpec) -> list[tuple[int, int]]:

@@ -1,0 +1,78 @@
+"""Shared prefixes: which prompts begin alike, with how many tokens."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from dyno.errors import WorkloadError
+from dyno.facts.workload import WorkloadSpec
+
+BLOCK = 16  # tokens; vLLM caches whole blocks of this length
+_MORE = 4  # tokens beyond the last shared block: where a prefix is cut inside a word, no block is lost
+_TRIES = 30
+
+
+def shares(spec: WorkloadSpec, lengths: Sequence[int], special: int) -> list[tuple[int, int]]:
+    """Return the number of each prompt's prefix and its tokens. `lengths`: of whole prompts, with special tokens."""
+    if spec.prefix_hit_rate is None:
+        tokens = special + spec.prefix_len if spec.prefix_len else 0
+        return [(number, tokens) for number in _numbers(spec, len(lengths))]
+    if spec.prefix_len:
+        raise WorkloadError("--prefix-hit-rate sets the length of prefixes: remove --random-prefix-len.")
+    numbers = _numbers(spec, len(lengths))
+    cuts = _cuts(spec, lengths, numbers)
+    return [(number, tokens + _MORE if tokens else 0) for number, tokens in zip(numbers, cuts, strict=True)]
+
+
+def _numbers(spec: WorkloadSpec, count: int) -> list[int]:
+    """Return the prefix of each prompt, by its number. Those of prefix_repetition are equally frequent."""
+    rng = np.random.default_rng([spec.seed, 4])
+    if spec.dataset == "prefix_repetition":
+        chosen = np.arange(count) % spec.num_prefixes
+        if spec.shuffle:
+            rng.shuffle(chosen)
+    else:
+        weights = np.arange(1, spec.num_prefixes + 1) ** -spec.prefix_zipf
+        chosen = rng.choice(spec.num_prefixes, size=count, p=weights / weights.sum())
+    numbers: list[int] = chosen.tolist()
+    return numbers
+
+
+def _cuts(spec: WorkloadSpec, lengths: Sequence[int], numbers: Sequence[int]) -> list[int]:
+    """Return how many tokens of each prompt's prefix count, so that the wanted share of all prompt tokens repeats."""
+    assert spec.prefix_hit_rate is not None
+    size, total = np.array(lengths), sum(lengths)
+    chance = np.random.default_rng([spec.seed, 5]).random(len(lengths))  # rounds up some, so that any share is met
+    most = np.maximum(size // BLOCK - 1, 0)  # the last block is the prompt's own
+
+    def blocks(share: float) -> list[int]:
+        cut: list[int] = (BLOCK * np.minimum(np.floor(share * size / BLOCK + chance), most)).astype(int).tolist()
+        return cut
+
+    low, high = 0.0, 1.0
+    possible = reusable(blocks(high), numbers) / total
+    if spec.prefix_hit_rate > possible:
+        raise WorkloadError(
+            f"A prefix hit rate of {spec.prefix_hit_rate:g} is not possible: the first prompt with each prefix repeats "
+            f"nothing. {len(lengths):,} prompts of {total / len(lengths):,.0f} tokens with {spec.num_prefixes} "
+            f"prefixes reach {math.floor(possible * 1000) / 1000:g}. Lower --prefix-hit-rate or --num-prefixes, or "
+            "raise --num-prompts or --random-input-len."
+        )
+    for _ in range(_TRIES):
+        middle = (low + high) / 2
+        low, high = (
+            (middle, high) if reusable(blocks(middle), numbers) < spec.prefix_hit_rate * total else (low, middle)
+        )
+    return blocks(high) if spec.prefix_hit_rate else [0] * len(lengths)
+
+
+def reusable(cuts: Sequence[int], numbers: Sequence[int]) -> int:
+    """Return how many of the prefixes' tokens an earlier prompt had, too."""
+    longest: dict[int, int] = {}
+    total = 0
+    for tokens, number in zip(cuts, numbers, strict=True):
+        before = longest.get(number, 0)
+        total += min(tokens, before)
+        longest[number] = max(tokens, before)
+    return total
