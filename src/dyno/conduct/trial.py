@@ -312,7 +312,8 @@ def _session_sizes(run: Run, tally: Tally) -> list[int]:
 def _reuse(run: Run, manifest: Manifest) -> ReuseTally | None:
     """None where it is known that prompts share nothing."""
     work = manifest.trial.workload
-    if (work.dataset == "random" and not work.prefix_len) or not run.requests_path.exists():
+    plain = work.dataset == "random" and not (work.prefix_len or work.prefix_hit_rate)
+    if plain or not run.requests_path.exists():
         return None
     requests = run.requests()
     return ReuseTally(requests, manifest.answers, manifest.target.cache_block_tokens) if requests else None

@@ -27,7 +27,8 @@ class _Sent(NamedTuple):
     first_ns: float  # from then on others can use its prompt
     end_ns: int
     tokens: int  # of its prompt; 0: not completed
-    answer: str | None  # what a later request repeats of it; None: nothing that the server has in its cache
+    answer: str  # that a later request repeats
+    thought: bool  # the server has more in its cache than the answer
 
 
 class _Chain(NamedTuple):
@@ -52,9 +53,8 @@ class ReuseTally:
         followed = r.index % len(self._requests) in self._followed
         first_ns = r.chunk_ns[0] if r.chunk_ns else math.inf
         tokens = counting.input_tokens(r) if r.error is None else 0
-        # Without its thoughts an answer is not what the server has in its cache.
-        answer = r.text if followed and not self._recorded and not r.reasoning else None
-        self._sent.append(_Sent(r.sent_ns, r.index, first_ns, r.end_ns, tokens, answer))
+        answer = r.text if followed and not self._recorded else ""
+        self._sent.append(_Sent(r.sent_ns, r.index, first_ns, r.end_ns, tokens, answer, r.reasoning))
 
     def summary(self) -> ReuseSummary:
         size = max(_CHARACTERS, sum(len(_text(r)) for r in self._requests) // _BLOCKS_MAX)
@@ -91,9 +91,10 @@ class ReuseTally:
         self, chain: _Chain, request: StoredRequest, sent: _Sent, known: dict[int, float], size: int
     ) -> _Chain:
         """Return the chain on which a later request goes on."""
-        if sent.answer is None:
-            return chain._replace(more=_message(request.answer or {"role": "assistant", "content": ""}))
-        new, chain = _blocks(chain, _message({"role": "assistant", "content": sent.answer}), size)
+        message = {"role": "assistant", "content": sent.answer}
+        if self._recorded or sent.thought:
+            return chain._replace(more=_message(request.answer or message if self._recorded else message))
+        new, chain = _blocks(chain, _message(message), size)
         for h in new:
             known[h] = min(known.get(h, math.inf), sent.end_ns)
         return chain
