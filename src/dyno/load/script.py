@@ -102,7 +102,10 @@ class AnswerCollector:
 
     def __init__(self, backend: str) -> None:
         self._backend = backend
-        self._begin, self._pattern = _TEXTS.get(backend) or (b"", None)
+        self._begin: bytes = b""
+        self._pattern: re.Pattern[bytes] | None = None
+        if backend in _TEXTS:
+            self._begin, self._pattern = _TEXTS[backend]
         self._texts: list[bytes] = []  # as the server escaped them
         self._reads: list[bytes] = []
         self._whole = True  # each read ends with an event
