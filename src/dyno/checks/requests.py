@@ -80,7 +80,7 @@ def unaccounted(e: Evidence) -> Iterator[Finding]:
         cancelled = f", {s.cancelled:,} were cancelled" if s.cancelled else ""
         text = f"{s.sent:,} requests were sent, but {s.completed:,} completed and {s.failed:,} failed{cancelled}."
         yield void("requests.unaccounted", text)
-    elif s.outcome == "complete" and s.sent + s.skipped != s.planned:
+    elif s.sessions and s.outcome == "complete" and s.sent + s.skipped != s.planned:
         text = f"{s.planned:,} requests were planned, but {s.sent:,} were sent and {s.skipped:,} skipped."
         yield void("requests.unaccounted", text)
 

@@ -48,6 +48,7 @@ class Tally:
         self._sent = array("q")
         self._due = array("q")
         self._response_due = array("q")  # beside the response latencies
+        self._first = array("b")  # likewise: the request begins its session
         self._connecting = array("q")
         self._end = array("q")
         self._completed = array("b")  # 1 or 0, beside sent, due and end
@@ -167,6 +168,7 @@ class Tally:
         columns["e2el"].add(e2el)
         columns["response_e2el"].add(e2el.later_by(queue))
         self._response_due.append(r.due_ns)
+        self._first.append(r.turn == 0)
         self._n["at_once"] += len(r.chunk_ns) > 1 and r.chunk_ns[0] == r.chunk_ns[-1] and not r.unseen
         if tpot is not None:
             columns["tpot"].add(tpot)
@@ -348,19 +350,21 @@ class Tally:
         )
 
     def _wait(self) -> Wait | None:
-        took = self._columns["response_e2el"].middles() / NS_PER_MS
-        due = np.array(self._response_due)
+        first = np.array(self._first, dtype=bool)  # later turns have longer prompts, and no rate of their own
+        took = self._columns["response_e2el"].middles()[first] / NS_PER_MS
+        due = np.array(self._response_due)[first]
         quarter = len(took) // 4
         if quarter < 10:
             return None
         order = np.argsort(due, kind="stable")
-        first, last = took[order[:quarter]], took[order[-quarter:]]
-        span_s = seconds(int(max(self._due) - min(self._due))) or 1.0
+        early, last = took[order[:quarter]], took[order[-quarter:]]
+        offered = due if not first.all() else np.array(self._due)
+        span_s = seconds(int(offered.max() - offered.min())) or 1.0
         return Wait(
-            offered_rps=(len(self._due) - 1) / span_s,
+            offered_rps=(len(offered) - 1) / span_s,
             span_s=span_s,
-            first_median_ms=float(np.median(first)),
-            first_p75_ms=float(np.percentile(first, 75)),
+            first_median_ms=float(np.median(early)),
+            first_p75_ms=float(np.percentile(early, 75)),
             last_p25_ms=float(np.percentile(last, 25)),
             last_median_ms=float(np.median(last)),
         )

@@ -157,13 +157,14 @@ def _classes(classes: Sequence[ClassSummary]) -> list[str]:
     if not classes:
         return []
     tails = [f"p{p}" for p in classes[0].ttft.percentiles][-1:]
-    titles = ["class", "completed", "failed", "req/s", "goodput", "TTFT p50", *(f"TTFT {t}" for t in tails), "TPOT p50"]
+    lost = ["failed", *(["cancelled"] if any(c.cancelled for c in classes) else [])]
+    titles = ["class", "completed", *lost, "req/s", "goodput", "TTFT p50", *(f"TTFT {t}" for t in tails), "TPOT p50"]
     rows = []
     for c in classes:
         good = between(c.goodput_bounds) if c.goodput is None else number(c.goodput)
         tail = [_statistic(c.ttft, t[1:], c.ttft.percentiles[t[1:]]) for t in tails]
         middles = [_statistic(d, "median", d.median) for d in (c.ttft, c.tpot)]
-        counts = [count(c.completed), count(c.failed), number(c.request_throughput)]
+        counts = [count(c.completed), *(count(getattr(c, name)) for name in lost), number(c.request_throughput)]
         rows.append([c.name, *counts, good, middles[0], *tail, middles[1]])
     return [f"{'Traffic Classes':-^50}", *terminal(text_table(titles, rows))]
 
