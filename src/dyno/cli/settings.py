@@ -33,7 +33,7 @@ HOSTS: dict[str, Literal["127.0.0.1", "0.0.0.0"]] = {  # that an engine may list
     "localhost": "127.0.0.1",
     "0.0.0.0": "0.0.0.0",
 }
-DATASETS = ("random", "sharegpt", "sharegpt-shaped", "custom", "tasks")
+DATASETS = ("random", "sharegpt", "sharegpt-shaped", "custom", "tasks", "agents")
 DRY_RUN = "print the commands and their problems, run nothing"
 PASSED_ON = "Flags that dyno does not know are passed to the engine, which refuses unknown ones.\n\n"
 _NEAR = ("--ubatch-size", "--device")  # to a flag of ours, and an engine's own all the same

@@ -14,7 +14,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.study import Place
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Answers, DataFile, Request, Workload
+from dyno.facts.workload import Answers, DataFile, Request, Turn, Workload
 from dyno.http import Client, Route, Url
 from dyno.load import http1, plan, script
 from dyno.load.protocols import PROTOCOLS, Asked
@@ -79,7 +79,18 @@ def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = Non
             f"The dataset has token ids as prompts, which --backend {trial.target.backend} can't send. Use openai, "
             "vllm or llama.cpp, or a dataset of texts."
         )
+    if not PROTOCOLS[trial.target.backend].chat and any(map(_needs_chat, work.requests)):
+        raise UsageError(
+            f"The dataset has tools, or messages of others than the user, which --backend {trial.target.backend} can't "
+            "send: it takes text alone. Use --backend openai-chat."
+        )
     return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None, file)
+
+
+def _needs_chat(request: Request) -> bool:
+    if not isinstance(request, Turn):
+        return False
+    return "tools" in request.body or any(message.get("role") != "user" for message in request.messages)
 
 
 def longest(trial: TrialSpec) -> int:

@@ -267,8 +267,10 @@ class Trials:
 
     def _check_prompts(self, cells: dict[str, Any], section: Section, micro: bool) -> None:
         dataset = cells["dataset"]
-        if dataset == "custom" and "path" not in section.cells:
-            self.doc.missing(section.table, "path is missing: custom is read from a file.", ["path"], _tables(section))
+        if dataset in ("custom", "agents") and "path" not in section.cells:
+            self.doc.missing(
+                section.table, f"path is missing: {dataset} is read from a file.", ["path"], _tables(section)
+            )
         for key in ("input_len", "output_len") if dataset == "random" else ():
             if key not in section.cells:
                 self.doc.missing(section.table, f"{key} is missing: random prompts need it.", [key], _tables(section))
