@@ -278,6 +278,10 @@ NEEDED = {  # to mean something, a flag needs another
     "--custom-output-len": "--dataset-name custom --dataset-path x", "--duration": "--max-concurrency 4",
     "--ignore-eos": "--dataset-name sharegpt-shaped", "--draft-tokens": "--draft-model d",
     **dict.fromkeys(("--engine-mount", "--engine-privileges", "--engine-container-args"), "--engine-image i"),
+    **dict.fromkeys(
+        ("--num-sessions", "--turns", "--think-time", "--turn-input-len", "--turn-output-len", "--answers"),
+        "--dataset-name chat",
+    ),
     "--cert": "--cert-key k", "--cert-key": "--cert c",
 }  # fmt: skip
 VALUES = {

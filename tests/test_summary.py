@@ -1012,6 +1012,8 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (load.streams, evidence({"steady": steady()}), None, None),
     (load.streams, evidence({"steady": steady(streams_mean=1.5)}), "load.streams_missing", "doubt"),
     (load.streams, evidence({"steady": steady(streams_mean=1.5)}, trial=RATE), None, None),
+    (load.left_out, evidence(), None, None),
+    (load.left_out, evidence(dropped={"messages that are empty": 3}), "load.left_out", "note"),
     (load.repeated_prompts, evidence(), None, None),
     (load.repeated_prompts, evidence(repeated_prompts=3), "load.repeated_prompts", "doubt"),
     (load.repeated_prompts, evidence({"sent": 2500}), "load.repeated_prompts", "doubt"),

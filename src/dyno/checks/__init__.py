@@ -453,6 +453,11 @@ CHECKS = (
             "A prefix cache makes repeats faster. Prepare more with --num-prompts, or use a larger dataset."),
     }, server=load.repeated_prompts),
     Check({
+        "load.left_out": ("note", "A part of the workload was not sent: requests of a session beyond the server's "
+            "context, with those after them, or parts of a file that dyno can't use.",
+            "Figures cover the rest. For longer sessions, start the server with a longer context."),
+    }, server=load.left_out),
+    Check({
         "load.replicas_uneven": ("doubt; offline: note, doubt from 25 %",
             "A replica completed under 80 % of an even share (and 3 standard deviations less), or its mean TPOT is "
             "over 125 % of the others'. Offline: its tokens/s are over 10 % (and 3 standard errors) below another's.",

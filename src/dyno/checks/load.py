@@ -107,11 +107,16 @@ def rate_rows(rows: Sequence[Row]) -> Iterator[Finding]:
 
 def streams(e: Evidence) -> Iterator[Finding]:
     asked, s = e.trial.load.max_concurrency, e.summary
-    if asked is None or not e.trial.load.closed_loop or s.steady is None:
-        return
+    if asked is None or not e.trial.load.closed_loop or s.steady is None or e.trial.workload.traits.sessions:
+        return  # users think, too
     if s.steady.streams_mean < 0.95 * asked and s.planned >= 2 * asked:
         opened = f"{number(s.steady.streams_mean)} on average (peak {s.client.streams_peak})"
         yield doubt("load.streams_missing", f"Concurrency {asked} was requested, but {opened} was reached.")
+
+
+def left_out(e: Evidence) -> Iterator[Finding]:
+    for reason, lost in e.dropped.items():
+        yield note("load.left_out", f"{lost:,} {reason} were left out.")
 
 
 def repeated_prompts(e: Evidence) -> Iterator[Finding]:

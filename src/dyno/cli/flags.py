@@ -142,7 +142,7 @@ def values(o: argparse.Namespace, struct: Any) -> dict[str, Any]:
 
 def given(o: argparse.Namespace, struct: Any) -> list[str]:
     """Return the flags of a struct that were used."""
-    used = (f for f in _flagged(struct) if getattr(o, _dest(f)) != _default(f))
+    used = (f for f in _flagged(struct) if getattr(o, _dest(f), _default(f)) != _default(f))
     return [f.option.flags.split()[0] for f in used]
 
 

@@ -22,7 +22,7 @@ from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
+from dyno.facts.workload import TRAITS, WorkloadSpec
 from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS
 from dyno.option import Option, opposite
@@ -147,9 +147,10 @@ def _workload_flags(g: argparse._ArgumentGroup) -> None:
         default=None,
         help="number of requests (default: 1000, or what --duration needs)",
     )
-    flags.add(g, WorkloadSpec, "num_sessions", "num_warmups", "seed", "answers")
+    flags.add(g, WorkloadSpec, "num_sessions", "num_warmups", "seed")
+    flags.add(g, WorkloadSpec, "turns", "think_time_s", "turn_input_len", "turn_output_len", "answers")
     settings.add_lengths(g, default=(1024, 128))
-    flags.add(g, WorkloadSpec, "prefix_len")
+    flags.add(g, WorkloadSpec, "prefix_len", also="--system-prompt-len")
     flags.number(g, int, Option("--sharegpt-output-len", "N", "tokens to generate (default: as in the file)", least=1))
     flags.number(g, int, Option("--custom-output-len", "N", "tokens to generate; -1: as in the file"), 256)
     flags.add(g, WorkloadSpec, "shuffle", "oversample")
@@ -223,7 +224,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(file))
     else:
-        print(block(outcome.result, trial, shown))
+        print(block(outcome.result, trial, shown, outcome.manifest.answers))
     if saves:
         print(f"Result: {_save(file, outcome, options)}", file=sys.stderr)
     if options.keep_raw and not outcome.run.spool_path.exists():
@@ -402,8 +403,7 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
         "workload": settings.workload(o, o.dataset_name, count, o.input_len or o.random_input_len, output_len),
         "load": load,
         "client": ClientSpec(**flags.values(o, ClientSpec)),
-        # As vLLM: random prompts have no natural end, so the asked length is meant.
-        "ignore_eos": o.ignore_eos or o.dataset_name == "random",
+        "ignore_eos": o.ignore_eos or TRAITS[o.dataset_name].endless,  # as vLLM for random prompts
         **_body(o, aim.backend),
         "percentiles": flags.percentiles(o.metric_percentiles),
         "goodput_ms": flags.goodput(o.goodput or []),
@@ -521,10 +521,11 @@ def _check_flags(o: argparse.Namespace) -> None:
         refuse(min(ramp) < 0 or ramp[0] > ramp[1] or ramp[1] <= 0, "A ramp must rise: 0 ≤ start ≤ end, end > 0.")
         refuse(o.ramp_up_strategy == "exponential" and ramp[0] == 0, "An exponential ramp can't start at 0.")
     refuse(
-        o.dataset_path is not None and o.dataset_name in ("random", "sharegpt-shaped", "tasks"),
+        o.dataset_path is not None and not TRAITS[o.dataset_name].file,
         f"--dataset-name {o.dataset_name} generates its prompts and reads no file. For {o.dataset_path}, use "
-        "--dataset-name sharegpt or custom.",
+        f"--dataset-name {', '.join(name for name, traits in TRAITS.items() if traits.file)}.",
     )
+    _check_sessions(o)
     refuse(
         o.endpoint is not None and not o.endpoint.startswith("/"), f"--endpoint {o.endpoint} must begin with a slash."
     )
@@ -532,6 +533,24 @@ def _check_flags(o: argparse.Namespace) -> None:
         o.result_filename is not None and not (o.save_result or o.append_result),
         "--result-filename needs --save-result or --append-result; otherwise nothing is written.",
     )
+
+
+def _check_sessions(o: argparse.Namespace) -> None:
+    """Refuse flags that the dataset doesn't have."""
+    sessions = [name for name, traits in TRAITS.items() if traits.sessions]
+    own = {
+        "--num-sessions": sessions,
+        "--answers": sessions,
+        "--turns": ["chat", "conversations"],
+        "--think-time": ["chat", "conversations"],
+        "--turn-input-len": ["chat"],
+        "--turn-output-len": ["chat", "conversations"],
+    }
+    for flag in flags.given(o, WorkloadSpec):
+        refuse(
+            o.dataset_name not in own.get(flag, TRAITS),
+            f"{flag} is for --dataset-name {' or '.join(own.get(flag, []))}, but that is {o.dataset_name}.",
+        )
 
 
 def _check_writable(folder: Path) -> None:

@@ -35,7 +35,7 @@ from dyno.facts.record import ClientFacts, Record
 from dyno.facts.summary import Result, Summary, Unfrozen
 from dyno.facts.telemetry import SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Request
+from dyno.facts.workload import Request, Turn
 from dyno.http import Url
 from dyno.load.progress import Stop
 from dyno.load.protocols import PROTOCOLS
@@ -49,7 +49,7 @@ from dyno.measure.summary import Tally
 from dyno.probe import rig
 from dyno.probe.telemetry import sampler
 from dyno.probe.telemetry.sampler import Sampler
-from dyno.store.run import Manifest, Run, create, sent_before
+from dyno.store.run import Manifest, Run, StoredLengths, create, sent_before
 from dyno.units import seconds
 from dyno.workload.tokenizer import Tokenizer
 
@@ -86,6 +86,7 @@ def serve(
         prompts = None
         if named := trial.tokenizer or plan.tokenizer:  # needs no server: prompts too long are refused before it starts
             prompts = make_prompts(msgspec.structs.replace(trial, tokenizer=named), watcher)
+            prompts = prompts.within(plan.limits.context, watcher)
             _refuse(plan.problems(prompts.lengths))
         for note in plan.notes(trial.load.max_concurrency):
             watcher.phase(note)
@@ -199,7 +200,8 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
         model=fleet.shape() if fleet else None,
         peaks=fleet.peaks if fleet else None,
         dataset=prepared.prompts.file,
-        answers=work.answers,
+        answers=work.answers if any(isinstance(r, Turn) and r.history is not None for r in work.requests) else None,
+        dropped=work.dropped,
     )
 
 
@@ -292,6 +294,7 @@ def _finish(
             remarks=log_remarks(run),
             correctness=run.correctness(),
             round_trips_ns=client.round_trips_ns,
+            dropped=manifest.dropped,
         )
     )
     result = Result(summary, findings, verdict(findings), sampled, roofline=shares)
@@ -316,7 +319,7 @@ def _reuse(run: Run, manifest: Manifest) -> ReuseTally | None:
     if plain or not run.requests_path.exists():
         return None
     requests = run.requests()
-    return ReuseTally(requests, manifest.answers, manifest.target.cache_block_tokens) if requests else None
+    return ReuseTally(requests, manifest.answers or "server", manifest.target.cache_block_tokens) if requests else None
 
 
 def log_remarks(run: Run) -> list[Remark]:
@@ -362,13 +365,26 @@ def _records(
     lengths = run.lengths()
     if not lengths:
         raise StoreError(f"{run.requests_path} is empty: without it, {run.spool_path.name} can't be decoded.")
+    shorter: dict[int, int] = {}  # exchange → tokens that the history after it lacks
     for record in processes.records(run.spools_of(manifest.processes), lengths, protocol, client):
         settling.settle(record)
+        if manifest.answers == "server":
+            _count_history(record, lengths, shorter)
         if wordless:
             record.text, record.error_detail = "", ""
             record.model = manifest.target.model if record.model == manifest.target.model else None
             record.finish_reason = record.finish_reason if record.finish_reason in ("stop", "length") else None
         yield cleaned(record)
+
+
+def _count_history(record: Record, lengths: Sequence[StoredLengths], shorter: dict[int, int]) -> None:
+    """Plan its prompt with the answers that its history really has: they may be shorter than requested."""
+    request = record.index % len(lengths)
+    history = lengths[request].history
+    lacks = 0 if history is None else shorter.get(record.index - request + history, 0)
+    record.prompt_tokens_planned -= lacks
+    if record.output_tokens is not None and record.error is None:
+        shorter[record.index] = lacks + record.output_tokens_wanted - record.output_tokens
 
 
 def _check_warmup(spools: list[Path], trial: TrialSpec, requests: Sequence[Request], stop: Stop) -> None:

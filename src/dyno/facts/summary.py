@@ -101,10 +101,11 @@ class Counts(msgspec.Struct, frozen=True):
 class CancelSummary(msgspec.Struct, frozen=True):
     """What became of the requests that the client cancelled as planned."""
 
-    received_tokens: int  # output tokens that arrived before
-    missing_tokens: int  # output tokens that they would still have had, at most
-    delivered_tokens: int  # output tokens of all requests, failed ones too: compared with the server's count
-    generated_tokens: int | None = None  # … by the server's own counter; None: it has none
+    received_tokens: Annotated[int, "output tokens that arrived before the cancelling"]
+    missing_tokens: Annotated[int, "output tokens that the cancelled requests would still have had, at most"]
+    delivered_tokens: Annotated[int, "output tokens of all requests, failed and cancelled ones included"]
+    # None: the server has no counter
+    generated_tokens: Annotated[int | None, "the same by the server's own counter"] = None
 
     @property
     def undelivered_tokens(self) -> int | None:
@@ -115,11 +116,11 @@ class CancelSummary(msgspec.Struct, frozen=True):
 class ReuseSummary(msgspec.Struct, frozen=True):
     """Prompt tokens of completed requests that a prefix cache without limit could have had."""
 
-    prompt_tokens: int
-    possible_tokens: int  # at the start of an earlier request that was answered before this one was sent
-    own_tokens: int  # of these, in the history of the same session
-    most_tokens: int  # at the start of any earlier request, answered or not
-    block_tokens: int  # a cache holds whole blocks of this size
+    prompt_tokens: Annotated[int, "prompt tokens of completed requests"]
+    possible_tokens: Annotated[int, "of these, at the start of an earlier request answered before this one was sent"]
+    own_tokens: Annotated[int, "of these, in the history of the same session"]
+    most_tokens: Annotated[int, "prompt tokens at the start of any earlier request, answered or not"]
+    block_tokens: Annotated[int, "size of the blocks in which a cache holds prompts"]
 
     @property
     def possible_share(self) -> float:
@@ -138,21 +139,21 @@ class TurnSummary(msgspec.Struct, frozen=True):
 class SessionSummary(msgspec.Struct, frozen=True):
     """Figures of sessions: of conversations or agents. Latencies are those of completed sessions and requests."""
 
-    begun: int  # completed + failed + cancelled + unfinished
-    completed: int  # all requests completed
-    failed: int  # a request failed; the rest was skipped
-    cancelled: int  # the client cancelled a request; the rest was skipped
-    unfinished: int  # cut off by the end of the load
-    throughput: float  # completed sessions/s over the whole run
-    turn_throughput: float  # completed requests/s of all sessions
-    turns_mean: float  # requests of a completed session
+    begun: Annotated[int, "sessions; completed + failed + cancelled + unfinished"]
+    completed: Annotated[int, "sessions whose requests all completed"]
+    failed: Annotated[int, "sessions with a failed request; the rest of it was skipped"]
+    cancelled: Annotated[int, "sessions with a request that the client cancelled; the rest of it was skipped"]
+    unfinished: Annotated[int, "sessions cut off by the end of the load"]
+    throughput: Annotated[float, "completed sessions/s over the whole run"]
+    turn_throughput: Annotated[float, "completed requests/s of all sessions"]
+    turns_mean: Annotated[float, "requests of a completed session"]
     session: Latency  # from sending its first request to the last token of its last
     session_busy: Latency  # of this, the time in which a request was open: without think and tool times
     first_turn_ttft: Latency
     later_turn_ttft: Latency
     first_turn_e2el: Latency
     later_turn_e2el: Latency
-    turns: list[TurnSummary] = []
+    turns: Annotated[list[TurnSummary], "figures by place in the session"] = []
 
     @property
     def latencies(self) -> dict[str, Latency]:

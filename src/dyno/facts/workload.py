@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from dyno.facts.draw import count_problem, problem
 from dyno.option import Option
 
 
@@ -40,6 +41,27 @@ class StoredRequest(Turn, frozen=True):
     before: list[tuple[str, str]] = []
 
 
+class DatasetTraits(msgspec.Struct, frozen=True):
+    """What is known of a dataset by its name."""
+
+    file: bool = False  # it is read from --dataset-path
+    sessions: bool = False  # its requests belong to sessions: a load counts users and sessions/s
+    endless: bool = False  # its prompts have no natural end, so the requested length is meant: ignore_eos
+
+
+# All datasets. What generates them is in workload.DATASETS.
+TRAITS = {
+    "random": DatasetTraits(endless=True),
+    "prefix_repetition": DatasetTraits(endless=True),
+    "sharegpt": DatasetTraits(file=True),
+    "sharegpt-shaped": DatasetTraits(),
+    "custom": DatasetTraits(file=True),
+    "tasks": DatasetTraits(),
+    "chat": DatasetTraits(sessions=True, endless=True),
+    "conversations": DatasetTraits(file=True, sessions=True),
+    "agents": DatasetTraits(file=True, sessions=True),
+}
+
 # Where the answers in the history of a conversation come from.
 Answers = Literal["server", "recorded"]
 
@@ -53,10 +75,10 @@ _RATIO = Option("", None, "random lengths from len × (1 − R) to len × (1 + R
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True):
-    dataset: Annotated[str, Option("--dataset-name", help="kind of prompts")]  # a name in workload.DATASETS
+    dataset: Annotated[str, Option("--dataset-name", help="kind of prompts")]  # a name in TRAITS
     path: Annotated[
         str | None,
-        Option("--dataset-path", "FILE", "file of prompts, for sharegpt and custom; or hub:OWNER/NAME/FILE@REV"),
+        Option("--dataset-path", "FILE", "file of prompts or conversations; or hub:OWNER/NAME/FILE@REV"),
     ] = None
     num_prompts: Annotated[int, Option("--num-prompts", "N", "number of requests", least=1, most=MOST_PROMPTS)] = 1000
     num_sessions: Annotated[
@@ -78,10 +100,10 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     ] = None
     range_ratio_input: Annotated[float, _RATIO] = 0.0
     range_ratio_output: Annotated[float, _RATIO] = 0.0
-    prefix_len: Annotated[  # random
+    prefix_len: Annotated[
         int,
-        Option("--random-prefix-len", "N", "tokens that all random prompts share at their start",
-               least=0, most=_TOKENS),
+        Option("--random-prefix-len", "N", "tokens that all random prompts share at their start; chat: tokens of the "
+               "system prompt", least=0, most=_TOKENS),
     ] = 0  # fmt: skip
     num_prefixes: Annotated[  # random, prefix_repetition
         int,
@@ -109,9 +131,34 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
         Option("--answers", help="answers in the history of a conversation: the server's own or those of the file "
                "(default: server; recorded where the file has tool calls)"),
     ] = None  # fmt: skip
+    turns: Annotated[
+        str | None,
+        Option("--turns", "D", "turns of a conversation, a number or a distribution: 5, 3..8, normal:MEAN,SD, "
+               "lognormal:MEAN,SD, exponential:MEAN (default: chat 5, conversations all of the file)",
+               grammar=count_problem),
+    ] = None  # fmt: skip
+    think_time_s: Annotated[
+        str,
+        Option("--think-time", "D", "seconds from the end of an answer to the next question of the user; "
+               "also a distribution", grammar=problem),
+    ] = "0"  # fmt: skip
+    turn_input_len: Annotated[
+        str,
+        Option("--turn-input-len", "D", "chat: tokens of each question, without the history; also a distribution",
+               grammar=count_problem),
+    ] = "100"  # fmt: skip
+    turn_output_len: Annotated[
+        str | None,
+        Option("--turn-output-len", "D", "tokens to generate in each turn; also a distribution (default: chat 128, "
+               "conversations as in the file, or 256)", grammar=count_problem),
+    ] = None  # fmt: skip
     classes: Annotated[
         dict[str, "TrafficClass"], Option(help="classes of traffic by name, each with its own keys (dataset mix)")
     ] = {}
+
+    @property
+    def traits(self) -> DatasetTraits:
+        return TRAITS.get(self.dataset, DatasetTraits())  # a stored run may have another version's
 
 
 class TrafficClass(WorkloadSpec, frozen=True, kw_only=True):
@@ -138,6 +185,13 @@ class DataFile(msgspec.Struct, frozen=True):
     path: str  # on this machine
 
 
+class Dropped(msgspec.Struct, frozen=True):
+    """A dataset yields it for what it leaves out."""
+
+    reason: str  # begins with a noun in the plural: 'messages that are empty'
+    count: int = 1
+
+
 class Workload(msgspec.Struct, frozen=True):
     spec: WorkloadSpec
     requests: list[Request]
@@ -148,3 +202,4 @@ class Workload(msgspec.Struct, frozen=True):
     repeated: int = 0  # requests whose prompt is a copy of an earlier one
     starts_s: list[float] | None = None  # when each session begins, by the file; None: the load decides
     answers: Answers = "server"  # in the history of conversations
+    dropped: dict[str, int] = {}  # left out: reason → how many

@@ -9,6 +9,7 @@ from dyno.facts.offline import OfflineSummary
 from dyno.facts.spread import Distribution, Latency, Spread
 from dyno.facts.summary import ClassSummary, Result, SessionSummary, Summary
 from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import Answers
 from dyno.measure.reuse import reported_share
 from dyno.numbers import UNKNOWN, count, deviating, number, percent
 from dyno.report.machine import roofline_pairs, telemetry_pairs
@@ -31,7 +32,8 @@ METRICS = {
 _INDENT = " " * 8
 
 
-def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
+def block(result: Result, trial: TrialSpec, metrics: list[str], answers: Answers | None = None) -> str:
+    """`answers`: in the history of conversations."""
     s = result.served
     load = trial.load
     lines = [f"{' Serving Benchmark Result ':=^50}"]
@@ -41,10 +43,12 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
 
     line("Successful requests:", s.completed)
     lines.append(_failed(s.failed))
+    sessions = trial.workload.traits.sessions
     if load.max_concurrency is not None:
-        line("Maximum request concurrency:", load.max_concurrency)
+        line("Maximum concurrent sessions:" if sessions else "Maximum request concurrency:", load.max_concurrency)
     if load.request_rate_rps is not None:
-        line("Request rate configured (RPS):", float(load.request_rate_rps))
+        words = "Session rate configured (sessions/s):" if sessions else "Request rate configured (RPS):"
+        line(words, float(load.request_rate_rps))
     line("Benchmark duration (s):", s.duration_s)
     line("Total input tokens:", s.total_input_tokens)
     line("Total generated tokens:", s.total_output_tokens)
@@ -64,6 +68,8 @@ def block(result: Result, trial: TrialSpec, metrics: list[str]) -> str:
         lines += _sessions(s.sessions, metrics)
     lines += _classes(s.classes)
     lines.append(f"{'dyno':-^50}")
+    if answers is not None:
+        lines.append(labelled("Answers in the history:", answers))
     lines += _own(result, load)
     if result.roofline is not None:
         lines += [labelled(*pair) for pair in roofline_pairs(result.roofline)]

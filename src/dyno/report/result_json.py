@@ -53,6 +53,8 @@ def build(
         "engine": msgspec.to_builtins(row.engine),
         "rig": msgspec.to_builtins(manifest.rig),
         "workload_sha256": manifest.workload_sha256,
+        "answers": manifest.answers,
+        "dropped": manifest.dropped,
         "started": manifest.started,
         "run": row.file,
         "row": _row(row),

@@ -63,7 +63,8 @@ class Manifest(msgspec.Struct, frozen=True):
     model: ModelShape | None = None  # from its files; None: they aren't here
     peaks: Peaks | None = None  # of what the engine runs on; None: not known
     dataset: DataFile | None = None  # the file of the prompts, where dyno has it from the Hub
-    answers: Answers = "server"  # in the history of conversations
+    answers: Answers | None = None  # in the history of conversations; None: there is none
+    dropped: dict[str, int] = {}  # left out of the workload: reason → how many
     processes: int = 1  # of the client: each has a spool and a slice of the requests
 
 

@@ -20,7 +20,7 @@ from dyno.facts.offline import Iteration, OfflineSpec
 from dyno.facts.price import Price
 from dyno.facts.record import Record
 from dyno.facts.spread import Distribution, Latency
-from dyno.facts.summary import Result, Summary
+from dyno.facts.summary import CancelSummary, Result, ReuseSummary, SessionSummary, Summary
 from dyno.facts.workload import WorkloadSpec
 from dyno.files import opened
 from dyno.option import fields, sentences
@@ -161,6 +161,9 @@ _MEANINGS = {
     **sentences(Record),
     **sentences(Iteration),
     **sentences(Summary),
+    **{f"sessions_{name}": words for name, words in sentences(SessionSummary).items()},
+    **{f"cancelling_{name}": words for name, words in sentences(CancelSummary).items()},
+    **{f"reuse_{name}": words for name, words in sentences(ReuseSummary).items()},
     "run": "folder of the run; the same in every table",
     "index": "number of the request, the iteration or the sampled device",
     "end_ns": "end of the request or iteration",
@@ -193,9 +196,6 @@ _FAMILIES = {
     "steady_": "in the steady window",
     "wait_": "time from due to the last token, for the first and the last requests",
     "client_": "the client's own load and delays",
-    "sessions_": "of sessions: conversations or agents",
-    "cancelling_": "output tokens of requests that the client cancelled",
-    "reuse_": "prompt tokens that a prefix cache could have had",
     "unfrozen_": "the same figure without the time of the freezes",
     "mean_": "mean in ms",
     "median_": "median in ms",

@@ -16,7 +16,7 @@ from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import MOST_PROMPTS, WorkloadSpec
+from dyno.facts.workload import MOST_PROMPTS, TRAITS, WorkloadSpec
 from dyno.http import Url, check_plain
 from dyno.study.cells import CELLS, CLIENT, OFFLINE, SERVING, TRANSPORT, converted
 from dyno.study.document import Path, TomlDocument, near
@@ -84,7 +84,7 @@ class Trials:
             workload=workload,
             load=load,
             sampling=sampling,
-            ignore_eos=t.pop("ignore_eos", workload.dataset == "random"),
+            ignore_eos=t.pop("ignore_eos", workload.traits.endless),
             percentiles=t.pop("percentiles", _PERCENTILES),
             reset_cache=t.pop("cache", "empty") == "empty",
             kind=offline.kind if offline else "serve",
@@ -232,6 +232,8 @@ class Trials:
         if dataset not in self.known.datasets:
             self.doc.unknown(section.paths["dataset"], dataset, self.known.datasets, "dataset")
             return None
+        if offline and TRAITS[dataset].sessions:
+            self.doc.mistake(section.paths["dataset"], f"{dataset} needs a server: its load must be kind = 'serve'.")
         self._check_prompts(cells, section, micro=offline is not None and offline.kind == "micro")
         streams = load.max_concurrency
         count = how.get("num_prompts")
@@ -267,10 +269,9 @@ class Trials:
 
     def _check_prompts(self, cells: dict[str, Any], section: Section, micro: bool) -> None:
         dataset = cells["dataset"]
-        if dataset in ("custom", "agents") and "path" not in section.cells:
-            self.doc.missing(
-                section.table, f"path is missing: {dataset} is read from a file.", ["path"], _tables(section)
-            )
+        if TRAITS[dataset].file and dataset != "sharegpt" and "path" not in section.cells:  # that file is named later
+            text = f"path is missing: {dataset} is read from a file."
+            self.doc.missing(section.table, text, ["path"], _tables(section))
         for key in ("input_len", "output_len") if dataset == "random" else ():
             if key not in section.cells:
                 self.doc.missing(section.table, f"{key} is missing: random prompts need it.", [key], _tables(section))

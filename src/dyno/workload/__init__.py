@@ -1,5 +1,6 @@
 """Workloads: from a spec to the requests that will be sent, and others to warm up with."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from hashlib import sha256
@@ -7,10 +8,12 @@ from itertools import count, islice
 from random import Random
 
 import msgspec
+from msgspec import structs
 
 from dyno.errors import WorkloadError
-from dyno.facts.workload import Request, Turn, Workload, WorkloadSpec
+from dyno.facts.workload import Dropped, Request, Turn, Workload, WorkloadSpec
 from dyno.workload.agents import agents
+from dyno.workload.conversations import chat, conversations
 from dyno.workload.prefixes import BLOCK
 from dyno.workload.recorded import custom, sharegpt
 from dyno.workload.synthetic import questions, random, sharegpt_shaped, synthesize
@@ -18,13 +21,15 @@ from dyno.workload.tokenizer import Tokenizer
 
 # A dataset yields requests for as long as it has different ones; whoever asks stops when there are enough. It yields
 # turns session by session, numbered from 0; those of a trace have the times at which their sessions begin.
-DATASETS: dict[str, Callable[[WorkloadSpec, Tokenizer], Iterator[Request]]] = {
+DATASETS: dict[str, Callable[[WorkloadSpec, Tokenizer], Iterator[Request | Dropped]]] = {
     "random": random,
     "prefix_repetition": random,
     "sharegpt": sharegpt,
     "sharegpt-shaped": sharegpt_shaped,
     "custom": custom,
     "tasks": questions,
+    "chat": chat,
+    "conversations": conversations,
     "agents": agents,
 }
 
@@ -32,7 +37,8 @@ DATASETS: dict[str, Callable[[WorkloadSpec, Tokenizer], Iterator[Request]]] = {
 def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
     """Make the requests of a workload, counted by the tokenizer."""
     spec = _checked(spec)
-    entries = DATASETS[spec.dataset](spec, tokenizer)
+    dropped: Counter[str] = Counter()
+    entries = _noting(DATASETS[spec.dataset](spec, tokenizer), dropped)
     requests = list(_wanted(spec, entries))
     turns = [r for r in requests if isinstance(r, Turn)]
     has_tools = any(map(_has_tools, turns))
@@ -51,11 +57,56 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
         warmups=warmups,
         tokenizer=tokenizer.name,
         counted_by=tokenizer.counted_by,
-        sha256=sha256(msgspec.json.encode(requests)).hexdigest(),
+        sha256=_checksum(requests),
         repeated=0 if turns else len(requests) - len({_start(r.prompt, None) for r in requests}),
         starts_s=_starts_s(turns),
         answers=spec.answers or ("recorded" if has_tools else "server"),
+        dropped=dict(dropped),
     )
+
+
+def within(work: Workload, context: int | None) -> Workload:
+    """Return the workload without the requests of sessions that a server with this context can't take, and without
+    those that had to follow them. Numbers are those of what is left."""
+    if context is None or not any(isinstance(r, Turn) for r in work.requests):
+        return work
+    number: dict[int, int] = {}  # of those that are left: old → new
+    sessions: list[int] = []  # likewise
+    left: list[Request] = []
+    for i, turn in enumerate(work.requests):
+        assert isinstance(turn, Turn), "a workload with turns has no other requests"
+        needs = {*turn.after, *([] if turn.history is None else [turn.history])}
+        if turn.prompt_tokens + turn.output_tokens > context or not needs <= number.keys():
+            continue
+        if turn.session not in sessions[-1:]:
+            sessions.append(turn.session)
+        number[i] = len(left)
+        history = None if turn.history is None else number[turn.history]
+        after = [number[j] for j in turn.after]
+        left.append(structs.replace(turn, session=len(sessions) - 1, after=after, history=history))
+    lost = len(work.requests) - len(left)
+    if not lost or not left:
+        return work
+    return structs.replace(
+        work,
+        requests=left,
+        starts_s=work.starts_s and [work.starts_s[session] for session in sessions],
+        dropped={**work.dropped, f"requests beyond the context of {context:,} tokens": lost},
+        sha256=_checksum(left),
+    )
+
+
+def _checksum(requests: list[Request]) -> str:
+    return sha256(msgspec.json.encode(requests)).hexdigest()
+
+
+def _noting(entries: Iterator[Request | Dropped], dropped: Counter[str]) -> Iterator[Request]:
+    """Yield the requests, and count what the dataset leaves out."""
+    for entry in entries:
+        if isinstance(entry, Dropped):
+            dropped[entry.reason] += entry.count
+        else:
+            yield entry
 
 
 def _wanted(spec: WorkloadSpec, entries: Iterator[Request]) -> Iterator[Request]:
@@ -98,7 +149,7 @@ def _checked(spec: WorkloadSpec) -> WorkloadSpec:
     if spec.num_warmups < 0 or spec.seed < 0:
         raise WorkloadError("--num-warmups and --seed can't be negative.")
     if spec.output_len == -1:  # vLLM's way to say 'as in the file'
-        spec = msgspec.structs.replace(spec, output_len=None)
+        spec = structs.replace(spec, output_len=None)
     if spec.output_len is not None and spec.output_len < 1:
         raise WorkloadError(f"An output of {spec.output_len} tokens is too short; it must be at least 1.")
     return spec
