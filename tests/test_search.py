@@ -1,5 +1,6 @@
 """The search for the highest load within a target, in simulated time: an oracle answers instead of a server."""
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -32,24 +33,29 @@ class Oracle:
             return at_capacity * (0.2 if level <= self.capacity else 20.0)
         return at_capacity * (level / self.capacity) ** 1.5
 
-    def latencies(self, level: float, rng: np.random.Generator) -> Iterator[float]:
-        noise, median = rng.standard_normal(), self.median_ms(level)
+    def latencies(self, level: float, rng: np.random.Generator) -> Iterator[np.ndarray]:
+        """Yield a hundred at a time."""
+        last = rng.standard_normal()
         while True:
-            noise = self.rho * noise + math.sqrt(1 - self.rho**2) * rng.standard_normal()
-            self.sent += 1
-            yield median * math.exp(self.sigma * noise)
+            noise = rng.standard_normal(100)
+            if self.rho:
+                for i in range(100):
+                    noise[i] = last = self.rho * last + math.sqrt(1 - self.rho**2) * noise[i]
+            yield self.median_ms(level) * np.exp(self.sigma * noise)
 
 
 def find(oracle: Oracle, search: Search, rng: np.random.Generator) -> Search:
     while proposed := search.next():
         level, brief = proposed
-        judge, begun = Judge([oracle.limit], ALPHA), oracle.sent
-        most = BRIEF if brief else MOST_REQUESTS
-        for value in oracle.latencies(level, rng):
+        judge, most = Judge([oracle.limit], ALPHA), BRIEF if brief else MOST_REQUESTS
+        for value in itertools.chain.from_iterable(oracle.latencies(level, rng)):
             judge.add_values(False, {oracle.limit.stem: value})
+            if judge.requests < min(judge.next_look, most):
+                continue
             if judge.outcome() != "undecided" or judge.requests >= most or (not brief and judge.hopeless(most)):
                 break
-        search.add(Probe(level, judge.outcome(), judge.margin, brief, oracle.sent - begun))
+        oracle.sent += judge.requests
+        search.add(Probe(level, judge.outcome(), judge.margin, brief, judge.requests))
         assert len(search.probes) < 60
     return search
 

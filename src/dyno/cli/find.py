@@ -18,7 +18,8 @@ _EXAMPLES = """examples:
   dyno find --port 8000 --over rate --target ttft_p95:300 --budget 10m --confirm 2m
   dyno find --port 8000 --dataset-name chat --turns 5 --think-time 2 --target ttft_p90:800
 
-A target is one or more FIGURE:LIMIT: ttft, tpot, itl or e2el with _mean, _p50 … _p99, in milliseconds; failed, as a share.
+A target is one or more FIGURE:LIMIT: ttft, tpot, itl or e2el with _mean or _p50 to _p99, in milliseconds; failed, as
+a share of the requests.
 All flags of `dyno bench serve` that describe the server, the prompts and the sampling work here.
 
 """
@@ -28,8 +29,8 @@ _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
 def add(p: Parser) -> None:
     serve.add(p)
     p.description = (
-        "Find the highest load that a server, or an engine that dyno starts, carries within a target. Loads are probed in "
-        "turn, each only as long as it takes to decide; the answer has a 95 % interval."
+        "Find the highest load that a server, or an engine that dyno starts, carries within a target. It probes loads "
+        "in turn, each only until it is decided; the answer has a 95 % interval."
     )
     p.epilog = _EXAMPLES + exit_codes.describe(exit_codes.VOID)
     g = p.add_argument_group("search")
@@ -95,7 +96,7 @@ def _spec(options: argparse.Namespace) -> FindSpec:
     for limit in wanted:
         if limit.stem not in ("ttft", "tpot", "itl", "e2el", "failed") or limit.statistic == "max":
             raise UsageError(
-                f"--target {limit.stem}: a search needs ttft, tpot, itl or e2el with _mean or a percentile."
+                f"--target {limit.stem}: a search takes ttft, tpot, itl or e2el with _mean or a percentile."
             )
     wanted = [x if x.statistic or x.stem == "failed" else msgspec.structs.replace(x, statistic="p99") for x in wanted]
     values = {name: value for name, value in flags.values(options, FindSpec).items() if name != "limits"}

@@ -33,10 +33,10 @@ PROBES_MOST = 24
 ERROR = 0.05  # that the interval doesn't hold the answer
 BRIEF_REQUESTS, BRIEF_S = 120, 15.0
 _BRIEF_FEWEST = 20
-_LONGER = 5  # times as many requests as the percentile needs: then a probe ends undecided
-_LONG_FEWEST = 400
+_LONGER = 20  # times as many requests as the percentile needs, at most: then a probe ends undecided
+_LONG_FEWEST = 1000
 _AGAIN = 2  # times a void probe is repeated
-_SHARE_OF_BUDGET = 4  # one probe takes at most this part
+_SHARE_OF_BUDGET = 10  # one probe takes at most this part
 _CLIFF = 3.0  # times as much, between the highest load that meets the target and the lowest that misses it
 _CLIENT = ("client.limits", "client.unseen_chunks", "client.late_sends", "client.late_loop", "client.busy",
            "client.process_lost")  # fmt: skip
@@ -135,10 +135,10 @@ class Finder:
     ) -> tuple[Outcome, Judge, float]:
         self._tried += 1
         wave = level if self.spec.over == "concurrency" else level * 5
-        most = BRIEF_REQUESTS if brief else self._most
+        most_s = BRIEF_S if brief else max(self.spec.budget_s / _SHARE_OF_BUDGET, BRIEF_S)
+        most = BRIEF_REQUESTS if brief else self._requests_within(most_s)
         trial = self._trial(level, int(wave + most * 1.2) + 1, confirm_s)
         stop = Stop()
-        most_s = BRIEF_S if brief else max(self.spec.budget_s / _SHARE_OF_BUDGET, 2 * BRIEF_S)
         watcher = _ProbeWatcher(self.watcher, stop, wave, min(most_s, max(self.left_s, BRIEF_S)))
         session = replace(session, watcher=watcher, stop=stop, tested=self._tried > 1)
         words = f"{self.spec.over} {count(level)}" + (" requests/s" if self.spec.over == "rate" else "")
@@ -166,6 +166,11 @@ class Finder:
                 judge.add(record)
             judge.outcome()
         return outcome, judge, took_s
+
+    def _requests_within(self, span_s: float) -> int:
+        """Return how many requests a long probe has at most, by the fastest so far."""
+        per_s = max((p.requests / p.duration_s for p in self.probes if p.duration_s), default=0.0)
+        return round(min(self._most, max(per_s * span_s, _LONG_FEWEST / 2)))
 
     def _trial(self, level: float, requests: int, confirm_s: float | None) -> TrialSpec:
         """The trial at a load, with prompts of its own: those of another probe may be in the server's cache."""
@@ -265,7 +270,8 @@ def _cliff(below: ProbeFacts, above: ProbeFacts) -> str:
     for one, other in zip(below.figures, above.figures, strict=True):
         if one.value and other.value and other.value > _CLIFF * one.value and other.within is False:
             times = f"{other.value / one.value:.0f} times"
-            return f"{one.limit.words.partition(' ≤')[0]} jumps to {times} its value between {count(below.level)} and {count(above.level)}"
+            where = f"between {count(below.level)} and {count(above.level)}"
+            return f"{one.limit.words.partition(' ≤')[0]} jumps to {times} its value {where}"
     return ""
 
 

@@ -22,7 +22,7 @@ class FindSpec(msgspec.Struct, frozen=True):
     most: Annotated[float | None, Option("--to", "N", "highest load to try (default: 1024, or 1000/s)", above=0)] = None
     resolution: Annotated[
         float,
-        Option("--resolution", "R", "how close the bounds of the answer should be, as a share", least=0.01, most=1),
+        Option("--resolution", "R", "share by which the bounds of the answer may differ", least=0.01, most=1),
     ] = 0.05
     budget_s: Annotated[
         float, Option("--budget", "S", "end after S seconds with the best answer so far; 20m and 2h work, too", above=0)

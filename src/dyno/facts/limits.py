@@ -11,7 +11,7 @@ from dyno.errors import UsageError
 from dyno.facts.metric import STEMS, words
 from dyno.numbers import count, percent
 
-_NAME = re.compile(r"(?:(?P<before>p\d{1,2}(?:\.\d+)?|mean|median|max)_)?(?P<stem>[a-z0-9]+?)"
+_NAME = re.compile(r"(?:(?P<before>p\d{1,2}(?:\.\d+)?|mean|median|max)_)?(?P<stem>[a-z0-9_]+?)"
                    r"(?:_(?P<after>p\d{1,2}(?:\.\d+)?|mean|median|max))?(?:_ms)?")  # fmt: skip
 EXAMPLE = "ttft_p99:500 tpot_p50:30 failed:0"
 

@@ -48,10 +48,18 @@ _TABLE = (
            labels=("benchmark duration (s)",), keys=("duration", "elapsed_time", "benchmark_duration")),
     Metric("total_input_tokens", "count", sums=True, labels=("total input tokens",), titles=("total prompt tokens",)),
     Metric("total_output_tokens", "count", sums=True, labels=("total generated tokens", "total output tokens")),
+    Metric("reasoning_tokens", "count", explained="output tokens that are reasoning", sums=True),
+    Metric("answer_tokens", "count", explained="output tokens without reasoning", sums=True),
     Metric("total_tokens", "count", sums=True, keys=("total_num_tokens",), titles=("total tokens",)),
     Metric("peak_concurrency", "other", explained="peak requests in flight", labels=("peak concurrent requests",),
            keys=("max_concurrent_requests",), titles=("peak concurrency",)),
     Metric("concurrency_mean", "other", explained="mean requests in flight"),
+    Metric("cancelled", "count", explained="requests that the client cancelled", sums=True),
+    Metric("skipped", "count", "lower", explained="requests not sent because their session had failed", sums=True),
+    Metric("sessions_completed", "count", explained="completed sessions", sums=True),
+    Metric("sessions_failed", "count", "lower", explained="failed sessions", sums=True),
+    Metric("possible_reuse", "other", explained="share of prompt tokens that earlier requests had"),
+    Metric("reported_reuse", "other", "higher", explained="share of prompt tokens from the prefix cache"),
     Metric("cached_input_tokens", "other", explained="prompt tokens from the prefix cache", sums=True),
     Metric("acceptance_rate", "other", "higher", column="acceptance rate", explained="accepted ÷ drafted tokens",
            labels=("acceptance rate (%)",)),
@@ -82,6 +90,7 @@ _TABLE = (
            keys=("total_token_throughput", "total_throughput", "tokens_per_second", "tot_tput")),
     Metric("peak_output_throughput", "rate", "higher", "peak output tokens/s",
            labels=("peak output token throughput (tok/s)",), keys=("max_output_tokens_per_s",)),
+    Metric("session_throughput", "rate", "higher", "sessions/s"),
     # Of a micro test, or of tokens that may or may not include prompts.
     Metric("speed", "rate", "higher", "tokens/s", "tok/s"),
 )  # fmt: skip
@@ -110,6 +119,8 @@ class Stem(msgspec.Struct, frozen=True):
 STEMS = {
     "ttft": Stem("TTFT", "Time to the first token.", "ttfts_ms",
                  titles=("ttft", "time to first token", "first token latency", "first token time")),
+    "ttfo": Stem("TTFO", "Time to the first token of the answer, after any reasoning.", "ttfos_ms",
+                 titles=("ttfo", "time to first output token", "time to first answer token")),
     "tpot": Stem("TPOT", "Time per output token after the first.", "tpots_ms",
                  titles=("tpot", "time per output token")),
     "itl": Stem("ITL", "Gaps between chunks of a stream.", "itls_ms",
@@ -122,10 +133,18 @@ STEMS = {
     "latency": Stem("latency", "Offline latency of a whole batch.", "latencies_ms", "Batch latency",
                     titles=("latency", "batch latency")),
     "queue": Stem("queue", titles=("client queue time", "queue time")),
+    # Of conversations and agents.
+    "session": Stem("session latency", "From sending a session's first request to its last token.",
+                    chart="Session latency"),
+    "session_busy": Stem("session time in requests"),
+    "first_turn_ttft": Stem("first-turn TTFT", "Time to the first token of a session's first request."),
+    "later_turn_ttft": Stem("later-turn TTFT", "Time to the first token of later requests of a session."),
+    "first_turn_e2el": Stem("first-turn E2EL"),
+    "later_turn_e2el": Stem("later-turn E2EL"),
 }  # fmt: skip
 _BY_TITLE = {title: name for name, stem in STEMS.items() for title in stem.titles}
 SAMPLED = tuple(name for name, stem in STEMS.items() if stem.samples)
-GOODPUT = ("ttft", "tpot", "e2el")  # latencies that a request can be held to
+GOODPUT = ("ttft", "ttfo", "tpot", "e2el")  # latencies that a request can be held to
 
 _LATENCY = re.compile(rf"(mean|median|std|min|max|p\d+(?:\.\d+)?)_({'|'.join(STEMS)})_ms")
 _LOSS = re.compile(r"perplexity|ppl|loss|bits_per_byte|wer\b|error")
@@ -190,14 +209,22 @@ DEFINITIONS: Final[dict[str, str]] = {
     "sglang.itl": "gaps between tokens, pooled; a chunk's gap is divided among its tokens",
     "sglang.e2el": "from sending to the last token",
     "dyno.ttft": "from sending to the first chunk with text or reasoning",
+    "dyno.ttfo": "from sending to the first chunk with text of the answer",
     "dyno.tpot": "(last token − first token) / (tokens − 1)",
     "dyno.itl": "gaps between chunks, pooled over requests",
     "dyno.e2el": "from sending to the last token",
+    "dyno.session": "from sending a session's first request to its last token, think and tool times included",
+    "dyno.session_busy": "time in which a request of the session was open",
+    "dyno.first_turn_ttft": "TTFT of a session's first requests",
+    "dyno.later_turn_ttft": "TTFT of requests that wait for others",
+    "dyno.first_turn_e2el": "E2EL of a session's first requests",
+    "dyno.later_turn_e2el": "E2EL of requests that wait for others",
     "guidellm.ttft": "from sending to the first token or reasoning token",
     "guidellm.tpot": "(last token − sending) / tokens; includes TTFT",
     "guidellm.itl": "a request's mean time between tokens; percentiles are over requests",
     "guidellm.e2el": "from sending to the end",
     "aiperf.ttft": "from sending to the first non-empty response",
+    "aiperf.ttfo": "from sending to the first response that is not reasoning",
     "aiperf.itl": "a request's mean time between tokens; percentiles are over requests",
     "aiperf.e2el": "from sending to the last response",
     "inference-perf.ttft": "from sending to the first text",
@@ -224,6 +251,7 @@ def definition(tool: str, stem: str) -> str:
 _MEANINGS: Final = (
     {"vllm.ttft", "sglang.ttft", "dyno.ttft", "aiperf.ttft", "inference-perf.ttft", "inference-benchmarker.ttft",
      "guidellm.ttft"},
+    {"dyno.ttfo", "aiperf.ttfo"},
     {"vllm.tpot", "sglang.tpot", "dyno.tpot", "inference-perf.tpot"},
     {"vllm.e2el", "sglang.e2el", "dyno.e2el", "inference-perf.e2el", "guidellm.e2el", "aiperf.e2el",
      "inference-benchmarker.e2el"},

@@ -16,7 +16,7 @@ from dyno.units import NS_PER_MS
 
 FEWEST = 20  # requests before a load can miss
 _FIRST_LOOK = 64  # at a mean: then after twice as many
-_EVERY = 1.1  # at shares: after so many times as many requests
+_EVERY = 1.15  # at shares: after so many times as many requests
 _HOPE = 0.7  # of the evidence that decides, at the end
 QUEUE_FEWEST, QUEUE_GROWTH, QUEUE_SURE = 60, 2.0, 6.0
 
@@ -50,7 +50,7 @@ class Judge:
         self._failed: list[float] = []
         self._sides = {limit.metric: 0 for limit in limits}
         self._strength = {limit.metric: 0.0 for limit in limits}  # the evidence; 1 decides
-        self._look = 0.0
+        self._look = float(FEWEST)
         self._mean_look = _FIRST_LOOK
         self._looks_at_mean = 0
         self._first_end_ns: int | None = None
@@ -82,6 +82,11 @@ class Judge:
     def requests(self) -> int:
         return len(self._failed)
 
+    @property
+    def next_look(self) -> int:
+        """How many requests it looks at next: between looks, `outcome` doesn't change."""
+        return math.ceil(self._look)
+
     def outcome(self) -> Outcome:
         """Look at the requests so far. What was decided once stays so."""
         self._update()
@@ -92,7 +97,7 @@ class Judge:
 
     def _update(self) -> None:
         count = len(self._failed)
-        if count < max(self._look, 1):
+        if count < self._look:
             return
         self._look = count * _EVERY
         if count >= self._mean_look:
@@ -166,7 +171,7 @@ class Judge:
         return float(np.mean(values) if limit.percentile is None else np.percentile(values, limit.percentile))
 
     def hopeless(self, most: int) -> bool:
-        """Whether this many requests will hardly decide it: evidence grows with their number, and it grows too slowly."""
+        """Whether `most` requests will hardly decide it: evidence grows with their number, here too slowly."""
         count = self.requests
         if count < max(most / 3, *(samples_needed(limit.percentile or 50.0) for limit in self.limits)):
             return False

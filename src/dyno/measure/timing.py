@@ -4,9 +4,12 @@ A chunk that a late client found together with others arrived between two known 
 depends on it: a `Span`, whose ends are equal where the arrival is known.
 """
 
+import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from dyno.facts.record import Record
+from dyno.units import NS_PER_MS
 
 
 class Span(NamedTuple):
@@ -34,6 +37,9 @@ class Span(NamedTuple):
         return Span(max(self.low - start.high, 0) / parts, max(self.high - start.low, 0) / parts)
 
 
+NEVER = Span(math.inf, math.inf)
+
+
 def first(r: Record) -> Span | None:
     """Return when the first chunk arrived, since the load began."""
     if not r.chunk_ns:
@@ -58,6 +64,18 @@ def ttft_ns(r: Record) -> Span | None:
     return arrival and arrival - r.sent_ns
 
 
+def ttfo_ns(r: Record) -> Span | None:
+    """Return the time to the first text of the answer. None: there is only reasoning."""
+    if not r.reasoning:
+        return ttft_ns(r)
+    if r.answer_from is None:
+        return None
+    high = r.chunk_ns[r.answer_from]
+    if r.answer_from not in r.unseen:
+        return Span(high, high) - r.sent_ns
+    return Span(earliest_ns(r)[r.answer_from], high) - r.sent_ns
+
+
 def e2el_ns(r: Record) -> Span | None:
     arrival = last(r)
     return arrival and arrival - r.sent_ns
@@ -68,6 +86,13 @@ def tpot_ns(r: Record) -> Span | None:
     if begin is None or end is None or not r.output_tokens or r.output_tokens < 2:
         return None
     return end.since(begin, r.output_tokens - 1)
+
+
+def within(latencies: Mapping[str, Span], limits_ms: Mapping[str, float]) -> tuple[bool, bool]:
+    """Return whether a request met all limits, and whether it may have."""
+    limits = {name: limit * NS_PER_MS for name, limit in limits_ms.items()}
+    good = all(latencies[name].high <= limit for name, limit in limits.items())
+    return good, good or all(latencies[name].low <= limit for name, limit in limits.items())
 
 
 def queue_ns(r: Record) -> int:

@@ -9,7 +9,7 @@ from dyno.report.table import terminal, text_table
 _WORDS = {"meets": "yes", "misses": "no", "undecided": "undecided"}
 _ENDED = {
     "budget": "The time is used up (--budget): this is the best answer so far.",
-    "client": "dyno itself could not put a higher load on accurately, so the search ended there. `dyno doctor` shows the "
+    "client": "dyno itself can't generate a higher load accurately: the search ended there. `dyno doctor` shows its "
     "limit; --procs shares the load among processes.",
     "interrupted": "Interrupted: this is the best answer so far.",
     "server gone": "The server stopped answering: this is the best answer so far. Read its log.",

@@ -83,7 +83,7 @@ def _one_name(statistic: str) -> str:
 
 def latency(entry: Entry, name: str) -> float | None:
     """Return a figure by its name in a target."""
-    statistic, _, stem = name.removesuffix("_ms").rpartition("_")
+    statistic, stem = parts(name) or ("", "")
     number = entry.statistic(statistic, stem)
     return None if number is None else number.value
 

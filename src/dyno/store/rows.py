@@ -32,6 +32,7 @@ from dyno.measure import timing
 from dyno.measure.cost import hour
 from dyno.measure.offline import micro_sample, times_ms
 from dyno.measure.points import ENGINE
+from dyno.measure.reuse import reported_share
 from dyno.measure.scores import with_total
 from dyno.measure.timing import Span
 from dyno.store.run import Manifest, Run
@@ -46,7 +47,7 @@ _REPORTED = {
     "max_model_len": "max_model_len", "prefix_caching": "prefix_caching", "tensor_parallel": "tensor_parallel",
 }  # fmt: skip
 # What other kinds of trials than serving don't have, or call otherwise.
-_SERVING = ("concurrency", "rate", "backend", "endpoint")
+_SERVING = ("concurrency", "rate", "speedup", "backend", "endpoint")
 _ABSENT = {
     "throughput": _SERVING, "latency": (*_SERVING, "num_prompts"),
     "micro": (*_SERVING, "num_prompts", "dataset", "input_len", "output_len", "ignore_eos"),
@@ -183,6 +184,7 @@ def _load(trial: TrialSpec) -> Settings:
     settings: Settings = {
         "concurrency": load.max_concurrency,
         "rate": load.request_rate_rps,
+        "speedup": load.speedup if load.arrivals else None,
         "num_prompts": work.num_prompts,
         "dataset": work.dataset,
         "input_len": work.input_len if work.dataset.startswith("random") else None,
@@ -197,8 +199,12 @@ def _load(trial: TrialSpec) -> Settings:
         if work.range_ratio_input or work.range_ratio_output
         else None,
         "--dataset-path": work.path,
+        "--trace-start": work.trace_start_s or None,
+        "--trace-end": work.trace_end_s,
+        "--trace-max-tokens": work.trace_max_tokens,
+        "--trace-length-scale": None if work.trace_length_scale == 1 else work.trace_length_scale,
         "--duration": load.duration_s,
-        "burstiness": None if load.closed_loop or load.burstiness == 1 else load.burstiness or "inf",
+        "burstiness": None if load.closed_loop or load.arrivals or load.burstiness == 1 else load.burstiness or "inf",
         "--ramp-up-strategy": load.ramp,
         "--ramp-up-start-rps": load.ramp_start_rps,
         "--ramp-up-end-rps": load.ramp_end_rps,
@@ -314,6 +320,8 @@ def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Fig
         peak_concurrency=s.client.streams_peak,
         concurrency_mean=s.client.streams_mean,
         cached_input_tokens=s.cached_input_tokens,
+        reasoning_tokens=s.reasoning_tokens,
+        answer_tokens=s.answer_tokens,
         request_throughput=s.request_throughput,
         request_goodput=s.goodput,
         input_throughput=s.total_input_tokens / s.duration_s if s.duration_s else None,
@@ -322,9 +330,18 @@ def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Fig
         peak_output_throughput=s.peak_output_tokens_per_s,
         acceptance_rate=telemetry.acceptance if telemetry else None,
         acceptance_length=telemetry.accepted_length if telemetry else None,
+        cancelled=s.cancelled or None,
+        skipped=s.skipped or None,
+        sessions_completed=s.sessions.completed if s.sessions else None,
+        sessions_failed=s.sessions.failed if s.sessions else None,
+        session_throughput=s.sessions.throughput if s.sessions else None,
+        possible_reuse=s.reuse.possible_share if s.reuse else None,
+        reported_reuse=reported_share(s, telemetry) if s.reuse else None,
     )
-    for stem in ("ttft", "tpot", "itl", "e2el", "queue"):
-        figures |= _distribution(stem, getattr(s, stem), definition(_TOOL, stem))
+    latencies = {stem: getattr(s, stem) for stem in ("ttft", "tpot", "itl", "e2el", "queue")}
+    latencies |= {"ttfo": s.ttfo} if s.ttfo else {}
+    for stem, latency in (latencies | (s.sessions.latencies if s.sessions else {})).items():
+        figures |= _distribution(stem, latency, definition(_TOOL, stem))
     return figures
 
 
@@ -381,6 +398,7 @@ def _of_records(records: Iterable[Record], s: Summary) -> Samples | None:
         input_lens=[r.prompt_tokens if r.prompt_tokens is not None else r.prompt_tokens_planned for r in rows],
         output_lens=[(r.output_tokens or 0) if r.error is None else 0 for r in rows],
         ttfts_ms=each(s.ttft, timing.ttft_ns),
+        ttfos_ms=each(s.ttfo, timing.ttfo_ns) if s.ttfo else [],
         tpots_ms=each(s.tpot, timing.tpot_ns),
         e2els_ms=each(s.e2el, timing.e2el_ns),
         itls_ms=[ms for r in completed for ms in (np.diff(timing.likely_ns(r)) / NS_PER_MS).tolist()],

@@ -43,6 +43,7 @@ FAULTS = {
     "trailer": "the last chunk has a trailer field",
     "silent": "every second token has no text, and the last one comes with the finish reason, as from vLLM",
     "short": "half the requested tokens, then an end token",
+    "deaf": "a client that goes away is not noticed: generation continues",
     "die": "the whole server exits",
 }  # fmt: skip
 
@@ -56,6 +57,7 @@ class FakeSpec(msgspec.Struct, frozen=True):
     slots: int = 0  # requests at once without slowing down; more share the speed. 0: no limit
     cliff: int = 0  # more requests at once than this are ten times as slow; 0: none
     noise: float = 0.0  # of an answer's times: the standard deviation of their logarithm
+    prefix_cache: bool = False  # it reports blocks of 16 words that earlier prompts and their answers began with
     bodies: bool = False  # its log has the body of each request, too
     faults: dict[str, int] = {}  # kind → it strikes every Nth request
 

@@ -1,0 +1,111 @@
+"""`dyno find` against the fake engine, whose capacity is known."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from conftest import StartFake
+from dyno.cli.main import main
+from dyno.facts.find import FindAnswer
+from dyno.report.find import lines
+
+SHORT = ["--random-input-len", "8", "--random-output-len", "3", "--disable-tqdm", "--no-correctness-check"]
+
+
+def find(url: str, folder: Path, *flags: str) -> list[str]:
+    return ["find", "--base-url", url, "--runs", str(folder), *SHORT, *flags]
+
+
+def answer(folder: Path) -> FindAnswer:
+    [path] = folder.glob("*/find.json")
+    return msgspec.json.decode(path.read_bytes(), type=FindAnswer)
+
+
+def test_the_interval_holds_the_capacity_of_the_server(
+    fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # TTFT is 40 ms up to 4 requests at once, then 10 ms for each: 8 at once are the most within 80 ms, and the median
+    # shows it with few requests.
+    url = fake(first_ms=40.0, gap_ms=1.0, slots=4, noise=0.05).base_url
+    flags = ["--target", "ttft_p50:85", "failed:0", "--to", "64", "--resolution", "0.1", "--budget", "60", "--json"]
+    assert main(find(url, tmp_path, *flags)) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["low"] <= 8.5 <= found["high"] and found["high"] / found["low"] < 2
+    stored = answer(tmp_path)
+    assert stored.ended == "narrow" and stored.limited_by[0] == "median TTFT ≤ 85 ms"
+    text = "\n".join(lines(stored))
+    assert f"concurrency {found['low']:g} (95 % interval:" in text and "lowest that misses it" in text
+    assert {p.outcome for p in stored.probes} >= {"meets", "misses"}
+    runs = [Path(p.run) for p in stored.probes]
+    assert all((run / "summary.json").exists() for run in runs) and len(set(runs)) == len(runs)
+
+
+def test_a_target_that_no_load_meets_and_one_that_every_load_meets(
+    fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = fake(first_ms=30.0).base_url
+    assert main(find(url, tmp_path / "none", "--target", "ttft_p50:10", "--to", "16", "--budget", "30")) == 1
+    assert "no load meets it, not even concurrency 1." in capsys.readouterr().out
+    assert main(find(url, tmp_path / "all", "--target", "ttft_p50:1000", "--to", "8", "--budget", "30")) == 0
+    assert "every load up to concurrency 8 meets it. Raise --to." in capsys.readouterr().out
+
+
+def test_a_server_that_dies_half_way_leaves_what_was_learnt(
+    fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = fake(first_ms=20.0, slots=2, faults={"die": 330}).base_url
+    main(find(url, tmp_path, "--target", "ttft_p50:500", "failed:0.5", "--to", "64", "--budget", "30"))
+    found = answer(tmp_path)
+    assert found.ended == "server gone" and found.probes
+    assert "The server stopped answering" in capsys.readouterr().out
+
+
+def test_a_cliff_is_named(fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = fake(first_ms=20.0, cliff=6, noise=0.1).base_url
+    assert main(find(url, tmp_path, "--target", "ttft_p50:100", "--to", "32", "--budget", "60")) == 0
+    found = answer(tmp_path)
+    assert (found.low, found.high) == (6, 7)
+    assert "a cliff: median TTFT jumps to" in capsys.readouterr().out
+
+
+def test_ctrl_c_keeps_the_best_answer_so_far(fake: StartFake, tmp_path: Path) -> None:
+    url = fake(first_ms=50.0, slots=2).base_url
+    command = [sys.executable, "-m", "dyno", *find(url, tmp_path, "--target", "ttft_p90:900", "--budget", "120")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("*/probes.json")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Interrupted: this is the best answer so far." in out and answer(tmp_path).probes
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--target", "ttft_p99"], "write NAME:MILLISECONDS"),
+        (["--target", "tfft:5"], "Did you mean ttft"),
+        (["--target", "failed:3"], "share of the requests"),
+        (["--target", "ttft:5", "--max-concurrency", "4"], "chooses the load itself"),
+        (["--target", "ttft:5", "--from", "9", "--to", "3"], "--from 9 is above --to 3"),
+        (["--target", "ttft_max:5"], "takes ttft, tpot, itl or e2el"),
+        (["--target", "ttft:5", "--budget", "soon"], "is not a time"),
+    ],
+)
+def test_mistakes_get_a_sentence(
+    flags: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[Any]
+) -> None:
+    try:
+        code = main(find("http://127.0.0.1:9", tmp_path, *flags))
+    except SystemExit as e:
+        code = int(str(e.code))
+    assert code == 2 and re.search(words, capsys.readouterr().err)
