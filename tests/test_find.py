@@ -102,7 +102,7 @@ def test_ctrl_c_keeps_the_best_answer_so_far(fake: StartFake, tmp_path: Path) ->
     ],
 )
 def test_mistakes_get_a_sentence(
-    flags: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[Any]
+    flags: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
         code = main(find("http://127.0.0.1:9", tmp_path, *flags))

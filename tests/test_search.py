@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from dyno.facts.limits import Limit
+from dyno.facts.limits import Limit, parse
 from dyno.measure.judge import Judge
-from dyno.measure.search import Probe, Search
+from dyno.measure.search import Probe, Search, monotone
+from dyno.measure.sequential import effective, evidence
 
 SEEDS = 100
 MOST_REQUESTS, BRIEF = 4_000, 120  # of a probe
@@ -60,13 +61,11 @@ def find(oracle: Oracle, search: Search, rng: np.random.Generator) -> Search:
     return search
 
 
-@pytest.mark.parametrize(
-    ("percentile", "rho", "cliff"), [(99.0, 0.0, False), (90.0, 0.6, False), (50.0, 0.0, False), (99.0, 0.0, True)]
-)
-def test_the_interval_covers_the_truth_in_nearly_all_searches_with_a_third_of_a_grids_requests(
-    percentile: float, rho: float, cliff: bool
+@pytest.mark.parametrize(("statistic", "rho", "cliff"), [("p99", 0.0, False), ("p90", 0.6, False), ("p99", 0.0, True)])
+def test_the_interval_covers_the_truth_with_a_third_of_the_requests_of_a_grid(
+    statistic: str, rho: float, cliff: bool
 ) -> None:
-    limit = Limit("ttft", 500.0, "median" if percentile == 50 else f"p{percentile:g}")
+    limit = Limit("ttft", 500.0, statistic)
     covered, shares, widths = 0, [], []
     for seed in range(SEEDS):
         rng = np.random.default_rng(seed)
@@ -76,11 +75,104 @@ def test_the_interval_covers_the_truth_in_nearly_all_searches_with_a_third_of_a_
         low, high = search.interval()
         covered += low <= capacity <= high
         widths.append(high / low)
-        from dyno.measure.statistics import samples_needed
+        # A grid that is as fine as this interval, each load with the requests that one near the target needs.
+        needed = max(p.requests for p in search.probes if p.outcome != "undecided")
+        shares.append(oracle.sent / (math.log(1024) / math.log(high / low) * needed))
+    assert covered >= 90, covered
+    assert np.mean(shares) <= 1 / 3, np.mean(shares)
+    assert np.median(widths) <= 1.4, np.median(widths)
 
-        grid = math.log(1024) / math.log(1.05) * samples_needed(percentile)
-        shares.append(oracle.sent / grid)
-    print(percentile, rho, cliff, covered, np.mean(shares), np.max(shares), np.median(widths), np.max(widths))
-    assert covered >= 90
-    assert np.mean(shares) <= 1 / 3
-    assert np.median(widths) <= 1.15
+
+def test_looking_again_and_again_doesnt_make_it_err_more_often() -> None:
+    """At the limit itself, neither side is right. A fixed 95 % interval, looked at as often, errs far more often."""
+    decided = fixed = 0
+    for seed in range(200):
+        events = np.random.default_rng(seed).random(3000) < 0.1
+        looks = [int(20 * 1.15**k) for k in range(36) if 20 * 1.15**k <= 3000]
+        evidences = [evidence(float(events[:n].sum()), n, 0.1) for n in looks]
+        decided += max(evidences) > -math.log(0.05)
+        fixed += any(abs(events[:n].mean() - 0.1) > 1.96 * math.sqrt(0.1 * 0.9 / n) for n in looks)
+    assert decided <= 10, decided
+    assert fixed > 3 * decided and fixed > 20, fixed
+
+
+def test_requests_that_are_late_together_count_for_fewer() -> None:
+    rng = np.random.default_rng(1)
+    alone = rng.random(2000) < 0.1
+    together = np.repeat(rng.random(200) < 0.1, 10)
+    assert effective(alone) > 1200
+    assert effective(together) < 400
+
+
+def judged(limits: list[str], values: list[float], failed: int = 0, alpha: float = 0.01) -> Judge:
+    judge = Judge(parse(limits), alpha)
+    for i, value in enumerate(values):
+        judge.add_values(i < failed, {limit.stem: value for limit in judge.limits if limit.stem != "failed"})
+        judge.outcome()
+    return judge
+
+
+def test_a_percentile_is_not_met_before_it_has_its_samples() -> None:
+    assert judged(["ttft_p99:100"], [50.0] * 600).outcome() == "undecided"
+    assert judged(["ttft_p99:100"], [50.0] * 800).outcome() == "meets"
+    assert judged(["ttft_p99:100"], [150.0] * 30).outcome() == "misses"
+
+
+def test_one_failure_misses_a_target_of_none() -> None:
+    assert judged(["failed:0"], [1.0] * 40).outcome() == "meets"
+    assert judged(["failed:0"], [1.0] * 40, failed=1).outcome() == "misses"
+    assert judged(["failed:0.5"], [1.0] * 400, failed=3).outcome() == "meets"
+
+
+def test_a_mean_is_judged_by_its_error() -> None:
+    values = list(np.random.default_rng(2).normal(100, 30, 2000))
+    assert judged(["ttft_mean:110"], values).outcome() == "meets"
+    assert judged(["ttft_mean:90"], values).outcome() == "misses"
+    assert judged(["ttft_mean:100"], values).outcome() == "undecided"
+
+
+def test_all_limits_must_be_met_and_one_missed_is_enough() -> None:
+    assert judged(["ttft_p50:60", "tpot_p50:60"], [50.0] * 100).outcome() == "meets"
+    assert judged(["ttft_p50:60", "tpot_p50:40"], [50.0] * 100).outcome() == "misses"
+
+
+def test_a_queue_that_grows_misses() -> None:
+    judge = judged(["ttft_p99:1000"], [50.0] * 100)
+    for count in range(120):
+        judge.in_flight(3 + count)
+    judge.add_values(False, {"ttft": 50.0})
+    for _ in range(200):
+        judge.add_values(False, {"ttft": 50.0})
+        judge.outcome()
+    assert judge.queue_grows and judge.outcome() == "misses"
+
+
+def test_what_every_load_meets_and_what_none_meets() -> None:
+    every, none = Search(1, 64, whole=True), Search(1, 64, whole=True, start=16)
+    for _ in range(10):
+        if proposed := every.next():
+            every.add(Probe(proposed[0], "meets", -2.0, proposed[1]))
+        if proposed := none.next():
+            none.add(Probe(proposed[0], "misses", 2.0, proposed[1]))
+    assert every.next() is none.next() is None
+    assert every.interval() == (64, math.inf) and none.interval() == (0.0, 1.0)
+
+
+def test_levels_that_contradict_each_other_widen_the_interval() -> None:
+    search = Search(1, 64, whole=True)
+    for level, outcome in ((4.0, "meets"), (8.0, "misses"), (10.0, "meets"), (16.0, "misses")):
+        search.add(Probe(level, outcome, 0.0))  # type: ignore[arg-type]
+    assert search.contradictions == [10.0] and search.interval() == (4.0, 16.0)
+
+
+def test_a_fit_never_falls() -> None:
+    assert monotone([1, 3, 2, 5], [1, 1, 1, 1]).tolist() == [1, 2.5, 2.5, 5]
+    assert monotone([3, 1], [1, 3]).tolist() == [1.5, 1.5]
+
+
+@pytest.mark.parametrize(
+    ("text", "metric"),
+    [("ttft_p99:5", "p99_ttft_ms"), ("p99_ttft:5", "p99_ttft_ms"), ("tpot_p50:5", "median_tpot_ms")],
+)
+def test_a_limit_is_written_either_way_round(text: str, metric: str) -> None:
+    assert parse([text])[0].metric == metric

@@ -63,9 +63,10 @@ def run(options: argparse.Namespace) -> int:
     for flag, value in (("--max-concurrency", options.max_concurrency), ("--duration", options.duration)):
         if value and not (flag == "--max-concurrency" and spec.over == "rate"):
             raise UsageError(f"{flag}: `dyno find` chooses the load itself. Remove it, or use --from and --to.")
-    options.max_concurrency = (options.max_concurrency or [None])[0]
-    options.request_rate = float("inf")
-    trial, headers = serve.spec(options)
+    each = list(serve.loads(options))
+    if len(each) > 1 or options.repeats > 1:
+        raise UsageError("`dyno find` chooses the loads itself: give it one setting, without --repeats.")
+    trial, headers = serve.spec(each[0][1])
     preparing.for_engines([trial], options)
     folder = create(options.runs, f"find-{trial.label or options.engine or 'server'}").path
     stop = Stop()

@@ -212,7 +212,7 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
 def run(options: argparse.Namespace) -> int:
     flags.check_refused(options)
     _hand_over(options)
-    each = list(_loads(options))
+    each = list(loads(options))
     shown = flags.metrics(options.percentile_metrics)
     if options.result_dir and not options.dry_run:
         _check_writable(Path(options.result_dir))
@@ -275,7 +275,7 @@ def _save(file: dict[str, Any], outcome: "Outcome", options: argparse.Namespace,
 # ---- several loads, or one several times: a study without a file ----
 
 
-def _loads(o: argparse.Namespace) -> Iterator[tuple[dict[str, Any], argparse.Namespace]]:
+def loads(o: argparse.Namespace) -> Iterator[tuple[dict[str, Any], argparse.Namespace]]:
     """Yield the flags of each load, and the values that distinguish it from the others."""
     levels, rates = o.max_concurrency or [None], o.request_rate
     for level, rate, speedup in itertools.product(levels, rates, o.speedup):

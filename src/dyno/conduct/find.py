@@ -89,10 +89,10 @@ class Finder:
                 if why := self._try(session, *proposed):
                     ended = why
                     break
-        except TargetError:  # the server is gone: what was learnt is kept
+        except (TargetError, KeyboardInterrupt) as e:  # what was learnt is kept
             if not self.probes:
                 raise
-            ended = "server gone"
+            ended = "interrupted" if isinstance(e, KeyboardInterrupt) else "server gone"
         if ended == "narrow":
             ended = self._how_it_ended()
         answer = self._answer(ended)
