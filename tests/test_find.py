@@ -43,7 +43,8 @@ def test_the_interval_holds_the_capacity_of_the_server(
     text = "\n".join(lines(stored))
     assert f"concurrency {found['low']:g} (95 % interval:" in text and "lowest that misses it" in text
     assert {p.outcome for p in stored.probes} >= {"meets", "misses"}
-    runs = [Path(p.run) for p in stored.probes]
+    [folder] = [path.parent for path in tmp_path.glob("*/find.json")]
+    runs = [folder / p.run for p in stored.probes]
     assert all((run / "summary.json").exists() for run in runs) and len(set(runs)) == len(runs)
 
 

@@ -1,7 +1,6 @@
 """`dyno find`: the highest load within a target."""
 
 import argparse
-import re
 import sys
 
 import msgspec
@@ -9,8 +8,7 @@ import msgspec
 from dyno.cli import exit_codes, flags, preparing, serve
 from dyno.cli.parser import Parser
 from dyno.errors import UsageError
-from dyno.facts import limits
-from dyno.facts.find import FindSpec
+from dyno.facts.find import TARGET, FindSpec, span_s, spec_of
 
 _EXAMPLES = """examples:
   dyno find --base-url http://127.0.0.1:8000 --target ttft_p99:500 tpot_p50:30 failed:0
@@ -23,7 +21,6 @@ a share of the requests.
 All flags of `dyno bench serve` that describe the server, the prompts and the sampling work here.
 
 """
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
 
 
 def add(p: Parser) -> None:
@@ -34,10 +31,7 @@ def add(p: Parser) -> None:
     )
     p.epilog = _EXAMPLES + exit_codes.describe(exit_codes.VOID)
     g = p.add_argument_group("search")
-    g.add_argument(
-        "--target", nargs="+", required=True, metavar="FIGURE:LIMIT",
-        help=f"what the load must keep, such as {limits.EXAMPLE}",
-    )  # fmt: skip
+    g.add_argument(TARGET.flags, nargs=TARGET.nargs, required=True, metavar=TARGET.metavar, help=TARGET.help)
     flags.add(g, FindSpec, "over", "least", "most", "resolution")
     for name in ("budget_s", "confirm_s"):
         flags.add(g, FindSpec, name, type=_span)
@@ -45,10 +39,9 @@ def add(p: Parser) -> None:
 
 
 def _span(text: str) -> float:
-    match = _SPAN.fullmatch(text)
-    if not match or not float(match[1]):
+    if (span := span_s(text)) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time: write seconds, or 5m, or 2h")
-    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
+    return span
 
 
 def run(options: argparse.Namespace) -> int:
@@ -59,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     from dyno.store.run import create
 
     flags.check_refused(options)
-    spec = _spec(options)
+    spec = spec_of(options.target, flags.values(options, FindSpec))
     for flag, value in (("--max-concurrency", options.max_concurrency), ("--duration", options.duration)):
         if value and not (flag == "--max-concurrency" and spec.over == "rate"):
             raise UsageError(f"{flag}: `dyno find` chooses the load itself. Remove it, or use --from and --to.")
@@ -90,19 +83,3 @@ def _beforehand(spec: FindSpec) -> str:
     return (
         f"Searching for the highest load with {', '.join(x.words for x in spec.limits)}; at most {minutes:.0f} minutes"
     )
-
-
-def _spec(options: argparse.Namespace) -> FindSpec:
-    wanted = limits.parse(options.target)
-    for limit in wanted:
-        if limit.stem not in ("ttft", "tpot", "itl", "e2el", "failed") or limit.statistic == "max":
-            raise UsageError(
-                f"--target {limit.stem}: a search takes ttft, tpot, itl or e2el with _mean or a percentile."
-            )
-    wanted = [x if x.statistic or x.stem == "failed" else msgspec.structs.replace(x, statistic="p99") for x in wanted]
-    values = {name: value for name, value in flags.values(options, FindSpec).items() if name != "limits"}
-    spec = FindSpec(limits=wanted, **values)
-    low, high, _ = spec.range
-    if low > high:
-        raise UsageError(f"--from {low:g} is above --to {high:g}.")
-    return spec

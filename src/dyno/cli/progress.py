@@ -23,7 +23,7 @@ from dyno.facts.telemetry import Sample
 from dyno.load.progress import Progress
 from dyno.numbers import count, deviating, duration, number, percent
 from dyno.probe.telemetry.sampler import Sampler
-from dyno.report import quality
+from dyno.report import find, quality
 from dyno.study.order import trial_s
 from dyno.units import NS_PER_MS, seconds
 from dyno.visible import visible
@@ -357,6 +357,8 @@ def _in_words(result: Result) -> str:
         return f"{_offline_in_words(result.offline)}, {result.verdict}"
     if result.quality is not None:
         return f"{quality.scores_line(result.quality)}, {result.verdict}"
+    if result.find is not None:
+        return f"{find.headline(result.find)}, {result.verdict}"
     s = result.served
     failed = f", {s.failed} FAILED" if s.failed else ""
     ttft = "" if s.ttft.empty or s.ttft.median is None else f", TTFT p50 {number(s.ttft.median)} ms"

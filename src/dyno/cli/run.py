@@ -499,12 +499,15 @@ def _asked(planned: PlannedTrial) -> str:
     """Describe the load in a few words."""
     from dyno.conduct.offline import counts
     from dyno.quality.ask import describe
+    from dyno.report.find import describe_search
 
     t = planned.trial
     w, load = t.workload, t.load
     lengths = f"{w.input_len}/{w.output_len}" if w.dataset == "random" else w.dataset
     if t.quality:
         return describe(t.quality)
+    if t.find:
+        return describe_search(t.find)
     if t.offline:
         return f"{t.offline.kind}, {_offline(t, lengths)}, {many(counts(t)[0], 'iteration')}"
     return f"{w.num_prompts or 'all'} × {lengths}, {load.words}, {w.num_warmups} to warm up"

@@ -1,12 +1,12 @@
 """Finds the highest load within a target: probes of one server, each as long as it must be, chosen by a search."""
 
 import contextlib
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from dyno import secrets
@@ -18,7 +18,8 @@ from dyno.conduct.session import Session, Watcher, attach
 from dyno.conduct.trial import Outcome, finish, measure
 from dyno.engines.kinds import kind_of
 from dyno.errors import TargetError, UsageError
-from dyno.facts.find import Ended, FindAnswer, FindSpec, LimitFigure, ProbeFacts
+from dyno.facts.find import Ended, FindAnswer, FindSpec, ProbeFacts
+from dyno.facts.study import Place
 from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Progress, Stop
 from dyno.measure.judge import Judge
@@ -26,7 +27,7 @@ from dyno.measure.search import Probe, Search
 from dyno.measure.statistics import samples_needed
 from dyno.numbers import count, many
 from dyno.probe import rig
-from dyno.store.run import Run, create, pretty, write
+from dyno.store.run import Run, create, make_folder, pretty, read_optional, write
 from dyno.units import seconds
 
 PROBES_MOST = 24
@@ -69,11 +70,17 @@ class Finder:
         self.search = Search(low, high, whole=whole, resolution=spec.resolution, start=start)
         self.probes: list[ProbeFacts] = []
         self.repeated = 0
-        self._tried = 0
+        self._tried = self._tried_before = len(list(folder.glob("*/trial.json")))
+        for probe in read_optional(self._probes_path, list[ProbeFacts]) or []:  # of a search that was cut off
+            self._learn(probe)
         self._began = time.monotonic()
         percentiles = [limit.percentile or 50.0 for limit in spec.limits]
         self._most = max(_LONG_FEWEST, _LONGER * max(map(samples_needed, percentiles)))
         self._percentiles = sorted({*trial.percentiles, *(p for p in percentiles if 0 < p < 100)})
+
+    @property
+    def _probes_path(self) -> Path:
+        return self.folder / "probes.json"
 
     @property
     def left_s(self) -> float:
@@ -140,11 +147,13 @@ class Finder:
         trial = self._trial(level, int(wave + most * 1.2) + 1, confirm_s)
         stop = Stop()
         watcher = _ProbeWatcher(self.watcher, stop, wave, min(most_s, max(self.left_s, BRIEF_S)))
-        session = replace(session, watcher=watcher, stop=stop, tested=self._tried > 1)
+        session = replace(session, watcher=watcher, stop=stop, tested=self._tried > self._tried_before + 1)
         words = f"{self.spec.over} {count(level)}" + (" requests/s" if self.spec.over == "rate" else "")
         self.watcher.phase(f"Probe {self._tried}: {words}" + (", briefly" if brief else ", in full"))
         prepared = prepare(trial, session)
         run = create(self.folder, f"{self._tried:02d}-{prepared.trial.load.slug}")
+        if session.fleet:
+            run.write_engine(session.fleet.facts)
         work = prepared.prompts.workload
         lengths = [PlannedLength(r.prompt_tokens, r.output_tokens) for r in work.requests]
         alpha = ERROR / PROBES_MOST * 2  # the bounds rest on a few of them
@@ -175,7 +184,7 @@ class Finder:
     def _trial(self, level: float, requests: int, confirm_s: float | None) -> TrialSpec:
         """The trial at a load, with prompts of its own: those of another probe may be in the server's cache."""
         seed = self.trial.workload.seed + 7919 * self._tried
-        first = self._tried == 1
+        first = self._tried == self._tried_before + 1
         workload = replace(
             self.trial.workload, num_prompts=requests, seed=seed,
             num_warmups=self.trial.workload.num_warmups or 8 if first else 0,
@@ -193,10 +202,12 @@ class Finder:
         )
 
     def _add(self, outcome: Outcome, judge: Judge, level: float, brief: bool, took_s: float) -> None:
-        facts = _facts(outcome, judge, level, brief, took_s)
-        self.probes.append(facts)
-        self.search.add(Probe(level, facts.outcome, judge.margin, brief, judge.requests, took_s))
-        write(self.folder / "probes.json", pretty(self.probes))
+        self._learn(_facts(outcome, judge, level, brief, took_s))
+        write(self._probes_path, pretty(self.probes))
+
+    def _learn(self, probe: ProbeFacts) -> None:
+        self.probes.append(probe)
+        self.search.add(Probe(probe.level, probe.outcome, probe.margin, probe.brief, probe.requests, probe.duration_s))
 
     def _confirm(self, session: Session, level: float) -> ProbeFacts:
         outcome, judge, took_s = self._probe(session, level, brief=False, confirm_s=self.spec.confirm_s)
@@ -231,7 +242,7 @@ class Finder:
         words = [figure.limit.words for figure in above.figures if figure.within is False]
         if above.queue_grew:
             words.append("a queue that grew without end")
-        sampled = Run(Path(above.run)).result().telemetry
+        sampled = Run(self.folder / above.run).result().telemetry
         if sampled is None:
             return words
         for engine in sampled.engines:
@@ -247,7 +258,6 @@ class Finder:
 
 def _facts(outcome: Outcome, judge: Judge, level: float, brief: bool, took_s: float) -> ProbeFacts:
     served = outcome.result.served
-    figures = [LimitFigure(s.limit, s.value, None if not s.side else s.side < 0) for s in judge.states()]
     return ProbeFacts(
         level=level,
         outcome=judge.outcome(),
@@ -255,8 +265,8 @@ def _facts(outcome: Outcome, judge: Judge, level: float, brief: bool, took_s: fl
         requests=judge.requests,
         sent=served.sent,
         duration_s=took_s,
-        figures=figures,
-        run=str(outcome.run.path),
+        figures=judge.figures(),
+        run=outcome.run.path.name,
         queue_grew=judge.queue_grows,
         throughput=served.output_throughput,
         verdict=outcome.result.verdict,
@@ -285,8 +295,9 @@ def server(trial: TrialSpec, folder: Path, headers: dict[str, str], watcher: Wat
     plan = EnginePlan(trial.engine, rig.look())
     if problems := plan.problems([]):
         raise UsageError(" ".join(problems))
-    run = Run(folder)
-    with running(plan, folder, headers, watcher.phase, run.write_engine, watcher.below) as fleet:
+    start = folder / "engines" / trial.engine.kind
+    make_folder(start)
+    with running(plan, start, headers, watcher.phase, Run(start).write_engine, watcher.below) as fleet:
         yield Session(fleet.target, headers, watcher, stop, fleet)
 
 
@@ -297,5 +308,22 @@ def find(
         return Finder(trial, spec, folder, watcher, stop).run(session)
 
 
-def answers(folder: Path) -> FindAnswer:
-    return msgspec.json.decode((folder / "find.json").read_bytes(), type=FindAnswer)
+def measure_trial(run: Run, session: Session, trial: TrialSpec, place: Place) -> Outcome | None:
+    """Search in a study's trial. Its result is that of the run at the highest load within the target. None: it was cut
+    off, and continues with what its probes have shown."""
+    assert trial.find is not None
+    answer = Finder(replace(trial, find=None), trial.find, run.path, session.watcher, session.stop).run(session)
+    if answer.ended in ("interrupted", "server gone") or session.stop.requested:
+        return None
+    best = answer.confirmed or answer.at_level(answer.low) or min(answer.probes, key=lambda p: p.level, default=None)
+    if best is None:
+        raise TargetError("No load could be measured: each probe was void. `dyno runs show` on one of them says why.")
+    probe = Run(run.path / best.run)
+    for path in probe.path.iterdir():
+        if path.is_file() and path not in (probe.manifest_path, probe.summary_path):
+            shutil.copy2(path, run.path)
+    manifest = replace(probe.manifest(), trial=replace(probe.manifest().trial, find=trial.find), place=place)
+    run.write_manifest(manifest)
+    result = replace(probe.result(), find=answer)
+    run.write_result(result)
+    return Outcome(run, manifest, result)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from dyno import secrets
-from dyno.conduct import on_ray, quality, weights
+from dyno.conduct import find, on_ray, quality, weights
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import Fleet, running
 from dyno.conduct.held import FarMachine, HeldFleet, held
@@ -99,7 +99,7 @@ class Conductor:
         for p in study.trials:
             self._same_program.setdefault(_program(p), []).append(p)
         self._series: dict[tuple[str, ...], list[PlannedTrial]] = {}
-        for p in (p for p in study.trials if study.stop and p.trial.quality is None):
+        for p in (p for p in study.trials if study.stop and not (p.trial.quality or p.trial.find)):
             self._series.setdefault(order.series_key(p), []).append(p)
 
     def conduct(self, wanted: Sequence[PlannedTrial]) -> None:
@@ -285,6 +285,8 @@ class Conductor:
         try:
             if planned.trial.quality:
                 outcome = quality.measure(run, session, planned.trial, planned.place)
+            elif planned.trial.find:
+                outcome = find.measure_trial(run, session, planned.trial, planned.place)
             else:
                 prepared = prepare(planned.trial, session, place=planned.place)
                 measure(run, session, prepared)
@@ -313,6 +315,8 @@ class Conductor:
         self._check_version(planned, session.target.version)
         if planned.trial.quality:
             return quality.measure(self._fresh(planned), session, trial, planned.place)
+        if planned.trial.find:
+            return find.measure_trial(self._fresh(planned), session, trial, planned.place)
         # What an attempt that was cut has sent may still be in the server's cache.
         cut = self.folder.run(planned.place)
         before = str(cut.path) if cut.manifest_path.exists() else None
@@ -323,8 +327,8 @@ class Conductor:
 
     def _fresh(self, planned: PlannedTrial) -> Run:
         """Begin the trial's folder anew; why the first attempt failed goes with the result of the second. What was
-        answered in a quality trial stays answered."""
-        run = self.folder.fresh(planned.place, keep=planned.trial.quality is not None)
+        answered in a quality trial stays answered, and a search keeps its probes."""
+        run = self.folder.fresh(planned.place, keep=bool(planned.trial.quality or planned.trial.find))
         if why := self._first_failure.get(planned.place.id):
             run.write_first_failure(why)
         return run
@@ -340,6 +344,8 @@ class Conductor:
     def _recovered(self, planned: PlannedTrial) -> bool:
         """Sum up a trial that was measured to its end and not summed up yet, instead of running it again."""
         run = self.folder.run(planned.place)
+        if planned.trial.find:
+            return False  # it continues with its probes
         with contextlib.suppress(DynoError):
             client, engine = run.client(), run.engine()
             if client is None or client.outcome != "complete" or failure_of(run) or (engine and engine.died):
@@ -361,7 +367,7 @@ class Conductor:
             self.watcher.ended(planned, TrialEnd("skipped", why))
 
     def _saturated(self, planned: PlannedTrial) -> str | None:
-        if self.study.stop is None or planned.trial.quality:
+        if self.study.stop is None or planned.trial.quality or planned.trial.find:
             return None
         mine = order.level(planned)
         lower = [p for p in self._series[order.series_key(planned)] if order.level(p) < mine]

@@ -1,9 +1,14 @@
 """A search for the highest load within a target: what is asked, and the answer."""
 
-from typing import Annotated, Literal
+import math
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from dyno.errors import UsageError
+from dyno.facts import limits
 from dyno.facts.limits import Limit
 from dyno.option import Option
 
@@ -13,7 +18,14 @@ Ended = Literal["narrow", "every load meets", "no load meets", "budget", "client
 RANGES: dict[str, tuple[float, float, float]] = {"concurrency": (1, 1024, 4), "rate": (0.1, 1000, 1)}  # and the start
 
 
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
+_STEMS = ("ttft", "tpot", "itl", "e2el", "failed")
+TARGET = Option("--target", "FIGURE:LIMIT", f"what the load must keep, such as {limits.EXAMPLE}", nargs="+")
+
+
 class FindSpec(msgspec.Struct, frozen=True):
+    """Flags of `dyno find`; a study's [find] has the same names without dashes."""
+
     limits: list[Limit]
     over: Annotated[Over, Option("--over", help="what rises: requests in flight, or requests per second")] = (
         "concurrency"
@@ -39,12 +51,43 @@ class FindSpec(msgspec.Struct, frozen=True):
         return low, high, min(max(start, low), high)
 
 
+def spec_of(target: Sequence[str], values: dict[str, Any], dashes: str = "--") -> FindSpec:
+    """Make a spec from a target's words. `dashes`: before the names of settings in messages."""
+    wanted = limits.parse(target, f"{dashes}target")
+    for limit in wanted:
+        if limit.stem not in _STEMS or limit.statistic == "max":
+            raise UsageError(
+                f"{dashes}target {limit.stem}: a search takes ttft, tpot, itl or e2el with _mean or a percentile."
+            )
+    wanted = [x if x.statistic or x.stem == "failed" else msgspec.structs.replace(x, statistic="p99") for x in wanted]
+    spec = FindSpec(limits=wanted, **values)
+    low, high, _ = spec.range
+    if low > high:
+        raise UsageError(f"{dashes}from {low:g} is above {dashes}to {high:g}.")
+    return spec
+
+
+def span_s(text: str) -> float | None:
+    """Read a time in seconds, such as 90, 90s, 20m or 2h. None: it isn't one."""
+    match = _SPAN.fullmatch(text)
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"] if match and float(match[1]) else None
+
+
 class LimitFigure(msgspec.Struct, frozen=True):
     """A figure at a load, and its limit."""
 
     limit: Limit
     value: float | None
     within: bool | None  # None: not decided
+
+    @property
+    def margin(self) -> float:
+        """The log of the figure over its limit: below 0 is within."""
+        if self.value is None:
+            return 0.0
+        if not self.limit.most:
+            return 1.0 if self.value > 0 else -1.0
+        return math.log(max(self.value, 1e-3 * self.limit.most) / self.limit.most)
 
 
 class ProbeFacts(msgspec.Struct, frozen=True):
@@ -57,10 +100,15 @@ class ProbeFacts(msgspec.Struct, frozen=True):
     sent: int
     duration_s: float
     figures: list[LimitFigure]
-    run: str  # its folder
+    run: str  # its folder, in that of the search
     queue_grew: bool = False
     throughput: float | None = None  # output tokens/s
     verdict: str = ""
+
+    @property
+    def margin(self) -> float:
+        """Of the limit that is nearest to being missed, or missed most."""
+        return max((figure.margin for figure in self.figures), default=0.0)
 
 
 class FindAnswer(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ from typing import Annotated
 import msgspec
 
 from dyno.facts.clock import NodeClock
+from dyno.facts.find import FindAnswer
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.quality import QualitySummary
@@ -282,6 +283,7 @@ class Result(msgspec.Struct, frozen=True):
     offline: OfflineSummary | None = None  # of the others
     roofline: Roofline | None = None  # None: the model's shape or the machine's peaks aren't known
     quality: QualitySummary | None = None  # of the kind quality: then it is all there is
+    find: FindAnswer | None = None  # of a search: the rest is about the run at the highest load within its target
 
     @property
     def completed(self) -> int:

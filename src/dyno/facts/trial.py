@@ -6,6 +6,7 @@ import msgspec
 
 from dyno.facts.client import ClientSpec
 from dyno.facts.engine import EngineSpec
+from dyno.facts.find import FindSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.quality import QualitySpec
@@ -55,6 +56,7 @@ class TrialSpec(msgspec.Struct, frozen=True):
                "(study: correctness_check = false)"),
     ] = True  # fmt: skip
     quality: QualitySpec | None = None  # of the kind quality; then workload and load say nothing
+    find: FindSpec | None = None  # a search: its result is the run at the highest load within the target
     client: ClientSpec = ClientSpec()
     engine: EngineSpec | None = None  # dyno starts it, or, of the kind openai, knows what the server should be
 

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 
+from dyno.facts.find import LimitFigure
 from dyno.facts.limits import Limit
 from dyno.facts.record import Record
 from dyno.measure import timing
@@ -19,24 +19,6 @@ _FIRST_LOOK = 64  # at a mean: then after twice as many
 _EVERY = 1.15  # at shares: after so many times as many requests
 _HOPE = 0.7  # of the evidence that decides, at the end
 QUEUE_FEWEST, QUEUE_GROWTH, QUEUE_SURE = 60, 2.0, 6.0
-
-
-class LimitState(msgspec.Struct, frozen=True):
-    """What is known of one limit."""
-
-    limit: Limit
-    value: float | None  # the figure so far, in its unit
-    side: int  # -1: within, 1: beyond, 0: undecided
-    requests: int
-
-    @property
-    def margin(self) -> float:
-        """The log of the figure over its limit."""
-        if self.value is None:
-            return 0.0
-        if not self.limit.most:
-            return 1.0 if self.value > 0 else -1.0
-        return math.log(max(self.value, 1e-3 * self.limit.most) / self.limit.most)
 
 
 class Judge:
@@ -157,10 +139,9 @@ class Judge:
             and grown > QUEUE_SURE * error
         )
 
-    def states(self) -> list[LimitState]:
-        return [
-            LimitState(limit, self._value(limit), self._sides[limit.metric], self.requests) for limit in self.limits
-        ]
+    def figures(self) -> list[LimitFigure]:
+        within = {0: None, -1: True, 1: False}
+        return [LimitFigure(limit, self._value(limit), within[self._sides[limit.metric]]) for limit in self.limits]
 
     def _value(self, limit: Limit) -> float | None:
         if limit.stem == "failed":
@@ -181,7 +162,7 @@ class Judge:
     @property
     def margin(self) -> float:
         """Of the limit that is nearest to being missed, or missed most."""
-        return max((state.margin for state in self.states()), default=0.0)
+        return max((figure.margin for figure in self.figures()), default=0.0)
 
 
 def _values_ms(r: Record, name: str) -> float | None:

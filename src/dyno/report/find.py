@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from dyno.facts.find import FindAnswer, ProbeFacts
+from dyno.facts.find import FindAnswer, FindSpec, ProbeFacts
+from dyno.facts.limits import Limit
 from dyno.numbers import count, duration, many, number, percent
 from dyno.report.table import terminal, text_table
 
@@ -17,8 +18,17 @@ _ENDED = {
 }
 
 
-def target_words(answer: FindAnswer) -> str:
-    return ", ".join(limit.words for limit in answer.spec.limits)
+def target_words(spec: FindSpec) -> str:
+    return ", ".join(limit.words for limit in spec.limits)
+
+
+def describe_search(spec: FindSpec) -> str:
+    """What is searched for, before it is known."""
+    low, high, _ = spec.range
+    unit = "concurrency" if spec.over == "concurrency" else "requests/s"
+    return (
+        f"highest load with {target_words(spec)}, {unit} {count(low)} to {count(high)}, up to {duration(spec.budget_s)}"
+    )
 
 
 def level_words(answer: FindAnswer, level: float) -> str:
@@ -27,8 +37,8 @@ def level_words(answer: FindAnswer, level: float) -> str:
 
 def lines(answer: FindAnswer) -> Iterator[str]:
     """The answer, as printed."""
-    yield f"Highest load with {target_words(answer)}:"
-    yield f"  {_headline(answer)}"
+    yield f"Highest load with {target_words(answer.spec)}:"
+    yield f"  {headline(answer)}"
     for words, level in (("highest that meets it", answer.low), ("lowest that misses it", answer.high)):
         if level is not None and (probe := answer.at_level(level)):
             yield f"  {words}: {level_words(answer, level)} with {figures(probe)}"
@@ -49,7 +59,8 @@ def lines(answer: FindAnswer) -> Iterator[str]:
     yield f"{many(len(answer.probes), 'probe')}, {count(sent)} requests, {duration(answer.duration_s)}{again}"
 
 
-def _headline(answer: FindAnswer) -> str:
+def headline(answer: FindAnswer) -> str:
+    """The highest load, with its interval."""
     low, high = answer.low, answer.high
     if answer.ended == "every load meets" and low is not None:
         return f"every load up to {level_words(answer, low)} meets it. Raise --to."
@@ -63,13 +74,30 @@ def _headline(answer: FindAnswer) -> str:
     return f"{level_words(answer, low)} (95 % interval: {count(low)} to {count(high)})"
 
 
+def remark(answer: FindAnswer) -> str:
+    """The answer in a sentence or two, with what limits it."""
+    parts = [f"{headline(answer).rstrip('.')}."]
+    if answer.limited_by:
+        parts.append(f"Limited by {'; '.join(answer.limited_by)}.")
+    if answer.cliff:
+        parts.append(f"A cliff: {answer.cliff}.")
+    if answer.confirmed is not None:
+        parts.append(f"Confirmed for {duration(answer.confirmed.duration_s)}: {_confirmed(answer.confirmed)}.")
+    return " ".join([*parts, *([_ENDED[answer.ended]] if answer.ended in _ENDED else [])])
+
+
+def limit_title(limit: Limit) -> str:
+    """'p99 TTFT', or 'failed'."""
+    return "failed" if limit.stem == "failed" else limit.words.partition(" ≤")[0]
+
+
 def figures(probe: ProbeFacts) -> str:
     each = []
     for figure in probe.figures:
         if figure.limit.stem == "failed":
             each.append(f"{percent(figure.value)} failed")
         else:
-            each.append(f"{figure.limit.words.partition(' ≤')[0]} {number(figure.value)} ms")
+            each.append(f"{limit_title(figure.limit)} {number(figure.value)} ms")
     speed = f", {number(probe.throughput)} output tokens/s" if probe.throughput else ""
     return ", ".join(each) + speed
 
@@ -82,7 +110,7 @@ def _confirmed(probe: ProbeFacts) -> str:
 
 
 def table(answer: FindAnswer) -> list[str]:
-    names = ["failed" if limit.stem == "failed" else limit.words.partition(" ≤")[0] for limit in answer.spec.limits]
+    names = [limit_title(limit) for limit in answer.spec.limits]
     titles = [answer.spec.over, "within", *names, "requests", "s", "tok/s", "verdict"]
     rows = [
         [

@@ -15,7 +15,7 @@ from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result
 from dyno.measure.estimate import half_interval
 from dyno.numbers import UNKNOWN, count, deviating, many, number, percent
-from dyno.report import quality
+from dyno.report import find, quality
 from dyno.report.table import Cell, Column, Line, Table, terminal
 from dyno.screen import styled, verdict_style, wrapped
 
@@ -34,12 +34,16 @@ class _Row(msgspec.Struct):
 
 def lines(planned: Sequence[PlannedTrial], results: Mapping[str, Result]) -> Iterator[str]:
     """Return rows of trials with a result; the others also decide the columns."""
-    kinds = dict.fromkeys(p.trial.kind for p in planned if p.place.id in results)
+    kinds = dict.fromkeys(_kind(p) for p in planned if p.place.id in results)
     for i, kind in enumerate(kinds):
         if i:
             yield ""
-        yield from _table(kind, [p for p in planned if p.trial.kind == kind], results)
+        yield from _table(kind, [p for p in planned if _kind(p) == kind], results)
     yield from _findings([results[p.place.id] for p in planned if p.place.id in results])
+
+
+def _kind(planned: PlannedTrial) -> str:
+    return "find" if planned.trial.find else planned.trial.kind
 
 
 def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Result]) -> Iterator[str]:
@@ -48,7 +52,8 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
     rows = _rows([p for p in planned if p.place.id in results], titles, results)
     groups = [row.results for row in rows]
     all_results = [r for group in groups for r in group]
-    figures, about = _quality(all_results) if kind == "quality" else _OFFLINE.get(kind) or _serving(all_results)
+    columns_of = {"quality": _quality, "find": _searches}.get(kind, _serving)
+    figures, about = _OFFLINE.get(kind) or columns_of(all_results)
     verdicts = [verdict([*row.findings, *(f for r in row.results for f in r.findings)]) for row in rows]
     shown = [_setting(title, [row.cells[i] for row in rows]) for i, title in enumerate(titles)]
     cells = [[Cell(text) for text in row.cells] for row in rows]
@@ -66,8 +71,17 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
     how = f"95 % confidence interval ({LEAST_VARIATION})" if kind == "serve" else "standard deviation"
     spread = f" Over n repeats: totals of completed, failed and duration, means of the rest, ± {how}."
     yield from wrapped(about + (spread if repeats else ""))
+    if kind == "find":
+        yield from _search_lines(rows)
     for finding in (f for row in rows for f in row.findings):
         yield from _finding(finding)
+
+
+def _search_lines(rows: Sequence[_Row]) -> Iterator[str]:
+    """Say of each search what its numbers leave out: why it ended early, and what limits the load."""
+    for row in rows:
+        for answer in (r.find for r in row.results if r.find):
+            yield from wrapped(f"{', '.join(row.cells)}: {find.remark(answer)}", rest="  ")
 
 
 def _setting(title: str, texts: Sequence[str]) -> Column:
@@ -157,6 +171,44 @@ def _session_figures() -> list[_Figure]:
         _Figure("session\np50", _latency("session"), better="lower"),
         _Figure("later TTFT\np50", _latency("later_turn_ttft"), better="lower"),
     ]
+
+
+def _searches(results: Sequence[Result]) -> _Columns:
+    """Return columns for the highest load within a target, the lowest that misses it, and the figures between."""
+    answers = [r.find for r in results if r.find]
+
+    def level(name: str) -> _Value:
+        return lambda results: _mean(x for r in results if r.find and (x := getattr(r.find, name)) is not None)
+
+    def figure(metric: str) -> _Value:
+        def value(results: Sequence[Result]) -> float | None:
+            best = [r.find.at_level(r.find.low) for r in results if r.find]
+            each = [f for probe in best if probe for f in probe.figures if f.limit.metric == metric]
+            return _mean(f.value for f in each if f.value is not None)
+
+        return value
+
+    def speed(results: Sequence[Result]) -> float | None:
+        return _mean(r.served.output_throughput for r in results if r.find and r.find.low is not None)
+
+    limits = {limit.metric: limit for answer in answers for limit in answer.spec.limits}
+    overs = {answer.spec.over for answer in answers}
+    unit = "concurrency" if overs == {"concurrency"} else "req/s" if overs == {"rate"} else "load"
+    figures = [
+        _Figure(f"highest\n{unit}", level("low"), count, better="higher", keep=True),
+        _Figure("misses\nat", level("high"), count, keep=True),
+        *(_Figure(find.limit_title(limit), figure(name), percent if name == "failed" else number)
+          for name, limit in limits.items()),
+        _Figure("tok/s", speed, better="higher", keep=True),
+        _Figure("requests", lambda rs: sum(p.sent for r in rs if r.find for p in r.find.probes), count),
+        _Figure("search\ns", lambda rs: _mean(r.find.duration_s for r in rs if r.find)),
+    ]  # fmt: skip
+    target = "; ".join(dict.fromkeys(find.target_words(answer.spec) for answer in answers))
+    about = (
+        f"Highest load with {target}. The true one is between the first two columns, with 95 % confidence. Latencies "
+        "in ms and tok/s are of the highest load."
+    )
+    return figures, about
 
 
 def _quality(results: Sequence[Result]) -> _Columns:

@@ -133,7 +133,7 @@ def _scan(path: Path, shelf: Shelf, depth: int) -> bool:
     for name, is_dir in inside:
         if is_dir and depth == 0 and name == imports.FOLDER:
             shelf.imports += imports.listed(path)
-        elif is_dir and not name.startswith("."):
+        elif is_dir and not name.startswith(".") and not (depth and name == "engines"):  # a start is not a run
             below = _scan(path / name, shelf, depth + 1)
             ours |= below
             if depth == 0 and not below:

@@ -9,13 +9,14 @@ import msgspec
 from dyno import secrets
 from dyno.facts.client import ClientSpec
 from dyno.facts.engine import EngineSpec
+from dyno.facts.find import TARGET, FindSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.numbers import count
-from dyno.option import Option, declared
+from dyno.option import Option, declared, fields
 from dyno.study.document import Path, TomlDocument
 from dyno.transport import Transport
 
@@ -30,11 +31,20 @@ def hints(struct: type[msgspec.Struct], *but: str) -> Hints:
 MODEL: Hints = {f.encode_name: f.type for f in msgspec.structs.fields(ModelRecipe)}
 SERVING = hints(LoadSpec, "seed")
 OFFLINE = hints(OfflineSpec, "kind")
+# The flags of `dyno find` without dashes. A time may be text: "20m".
+FIND: Hints = {
+    "target": Annotated[list[str], TARGET],
+    **{
+        f.option.flags.removeprefix("--"): Annotated[f.hint | str if f.name.endswith("_s") else f.hint, f.option]
+        for f in fields(FindSpec).values()
+        if f.option.flags
+    },
+}
 TRANSPORT = hints(Transport, "proxy")
 CLIENT = hints(ClientSpec)
 # Fields of a trial that are tables of their own, or follow from these.
 _OF_ANOTHER_TABLE = (
-    "target", "workload", "load", "engine", "client", "offline", "quality", "kind", "label", "reset_cache",
+    "target", "workload", "load", "engine", "client", "offline", "quality", "find", "kind", "label", "reset_cache",
 )  # fmt: skip
 
 # What a cell of each section takes. The engine's are the words of `--engine`, and of `engine.json`.

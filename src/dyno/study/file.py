@@ -18,6 +18,8 @@ from dyno.errors import UsageError
 from dyno.facts.client import ClientSpec
 from dyno.facts.elsewhere import DstackSpec, SshSpec, ssh_problem
 from dyno.facts.engine import READY_STALL_S
+from dyno.facts.find import FindSpec, span_s, spec_of
+from dyno.facts.limits import EXAMPLE
 from dyno.facts.load import LoadSpec
 from dyno.facts.price import Price
 from dyno.facts.quality import QualitySpec
@@ -25,7 +27,7 @@ from dyno.facts.rig import HostWanted
 from dyno.facts.study import PARTS, Place, PlannedTrial, RigWanted, StopRule, Study
 from dyno.facts.trial import TrialSpec
 from dyno.option import fields
-from dyno.study.cells import CELLS, choices, converted, hints
+from dyno.study.cells import CELLS, FIND, choices, converted, hints
 from dyno.study.document import Path, TomlDocument
 from dyno.study.grid import GridCell, Room, Section, expand, used
 from dyno.study.models import StudyModels
@@ -39,7 +41,20 @@ Rule = dict[str, dict[str, Any]]  # part → key → value; the key 'name': name
 
 _TOP = hints(Study, "trials", "stop", "rigs")
 _TABLES = [
-    *("variables", "rigs", "models", "engines", "workloads", "loads", "trial", "quality", "stop", "include", "exclude"),
+    *(
+        "variables",
+        "rigs",
+        "models",
+        "engines",
+        "workloads",
+        "loads",
+        "trial",
+        "find",
+        "quality",
+        "stop",
+        "include",
+        "exclude",
+    ),
 ]
 _LIKE = 20  # engines that one is like, each like the next
 _ENGINE_RULES = ["like", "rigs", "workloads", "loads", "workload", "load", "trial", "zip"]
@@ -47,6 +62,9 @@ _RIG_TABLES: dict[str, type[msgspec.Struct]] = {
     "price": Price, "host": HostWanted, "ssh": SshSpec, "dstack": DstackSpec,
 }  # fmt: skip
 _DEEPEST = 20  # variables that name one another
+_FIND = "find"  # the table, and the name of a search's load
+_SPANS = ("budget", "confirm")
+_BESIDE_LEVEL = ("burstiness", "request_timeout_s", "cancel_rate", "cancel_after_s")  # of a load, in a search, too
 
 
 def read(text: str, path: FilePath, known: Known, given: Mapping[str, str] | None = None) -> Study:
@@ -226,10 +244,12 @@ class _Reader:
         )
         self.trials.models = models.read(self.variables, self.room)
         self.parts = self.tables.parts(list(self.rigs))
+        self.find = self._find()
         trials: dict[str, PlannedTrial] = {}
         for place, trial, api_key in self._grid():
-            for repeat in range(1, repeats + 1):
-                planned = placed(place, trial, api_key, name, seed, repeat, repeats)
+            times = 1 if trial.find else repeats
+            for repeat in range(1, times + 1):
+                planned = placed(place, trial, api_key, name, seed, repeat, times)
                 trials.setdefault(planned.place.id, planned)
         if quality := self._quality():
             settings = {setting_key(p): p for p in reversed(trials.values()) if p.trial.kind == "serve"}
@@ -237,7 +257,8 @@ class _Reader:
                 planned = self._quality_trial(served, quality, name, seed)
                 trials.setdefault(planned.place.id, planned)
         if not trials and not self.doc.mistaken:
-            missing = [f"[{name}.NAME]" for name in ("engines", "workloads", "loads") if not tree.get(name)]
+            needed = ("engines", "workloads", *(() if self.find else ("loads",)))
+            missing = [f"[{name}.NAME]" for name in needed if not tree.get(name)]
             why = f"add {', '.join(missing)}" if missing else "rules of engines and workloads, or exclude, leave none"
             self.doc.mistake((), f"The study has no trials: {why}.")
         self.doc.check()
@@ -252,6 +273,45 @@ class _Reader:
             stop=stop,
             rigs=self.rigs,
         )
+
+    def _find(self) -> FindSpec | None:
+        """Read [find]: its keys are the flags of `dyno find`."""
+        if "find" not in self.doc.tree:
+            return None
+        table, fields_by_key = self.doc.tree["find"], {f.option.flags[2:]: f.name for f in fields(FindSpec).values()}
+        if not isinstance(table, dict):
+            self.doc.mistake((_FIND,), "must be a table.")
+            return None
+        values: dict[str, Any] = {}
+        for key, value in table.items():
+            if key not in FIND:
+                self.doc.unknown_key((_FIND, key), list(FIND))
+            elif (own := converted(self.doc, (_FIND, key), FIND[key], value)) is not None:
+                values[key] = own
+        for key in [k for k, v in values.items() if k in _SPANS and isinstance(v, str)]:
+            if (span := span_s(values[key])) is None:
+                self.doc.mistake((_FIND, key), f"{values[key]!r} is not a time: write seconds, or '5m', or '2h'.")
+            values[key] = span
+        if _FIND in self.parts.loads:
+            self.doc.mistake(("loads", _FIND), "can't be the name of a load in a study with [find].")
+        if not (target := values.pop("target", None)):
+            text = f"target is missing. Write target = {EXAMPLE.split()}."
+            self.doc.missing((_FIND,), text, ["target"], [(_FIND,)])
+            return None
+        try:
+            return spec_of(target, {fields_by_key[k]: v for k, v in values.items() if v is not None}, dashes="")
+        except UsageError as e:
+            self.doc.mistake((_FIND, "target" if "target" in str(e) else "from"), str(e))
+            return None
+
+    def _search_load(self, own: Section) -> Section:
+        """Return the load at which a search begins. An engine's own settings hold, but for how much load there is."""
+        assert self.find is not None
+        start = self.find.range[2]
+        level = {"max_concurrency": int(start)} if self.find.over == "concurrency" else {"request_rate_rps": start}
+        cells = {**level, "num_prompts": 1000}  # a probe sends as many as it needs
+        rest = {k: v for k, v in own.cells.items() if k in _BESIDE_LEVEL}
+        return Section("load", {**cells, **rest}, {**dict.fromkeys(cells, (_FIND,)), **own.paths}, [], (_FIND,))
 
     def _quality(self) -> QualitySpec | None:
         if "quality" not in self.doc.tree:
@@ -274,6 +334,7 @@ class _Reader:
             workload=self.trials.known.quality_workload(spec),
             load=LoadSpec(request_timeout_s=trial.load.request_timeout_s),
             sampling={},
+            find=None,
             extra_body={},
             goodput_ms={},
             client=ClientSpec(),
@@ -330,6 +391,8 @@ class _Reader:
             if rig not in rules.get("rigs", [rig]):
                 continue
             for workload in rules.get("workloads", parts.workloads):
+                if self.find:
+                    yield engine, workload, _FIND
                 for load in parts.rules[f"workload {workload}"].get("loads", parts.loads):
                     if load in rules.get("loads", parts.loads):
                         yield engine, workload, load
@@ -343,13 +406,14 @@ class _Reader:
         sections = [
             own["engine"],
             _merged(parts.workloads[workload], own["workload"]),
-            _merged(parts.loads[load], own["load"]),
+            _merged(parts.loads[load], own["load"]) if load != _FIND else self._search_load(own["load"]),
             _merged(parts.trial, own["trial"]),
         ]
         sections = [_merged(s, extra[s.part]) if extra and s.part in extra else s for s in sections]
         for cell in expand(self.doc, sections, self.variables, self.room):
             trial = self.trials.trial({s.part: s for s in sections}, cell)
             if trial is not None:
+                trial = msgspec.structs.replace(trial, find=self.find) if load == _FIND else trial
                 machine = self.rigs[rig] if rig else RigWanted()
                 settings = {k: _shown(v, k) for k, v in cell.varying.items()}
                 place = Place("", "", engine, workload, load, settings, rig=rig, price=machine.price,

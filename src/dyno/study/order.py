@@ -80,11 +80,12 @@ def _repeats(study: Study) -> range:
 
 
 def _shuffled(trials: list[PlannedTrial], repeat: int, study: Study, rng: random.Random) -> list[PlannedTrial]:
-    """Shuffle one repeat's trials; quality comes last, where it can't affect what is timed.
+    """Shuffle one repeat's trials; searches come after them, and quality last, where it can't affect what is timed.
 
     With a stop rule the loads of a series rise instead, to know when to stop."""
-    mine = [p for p in trials if p.place.repeat == repeat and p.trial.quality is None]
-    last = [p for p in trials if p.place.repeat == repeat and p.trial.quality is not None]
+    here = [p for p in trials if p.place.repeat == repeat]
+    mine = [p for p in here if p.trial.quality is None and p.trial.find is None]
+    last = [*(p for p in here if p.trial.find), *(p for p in here if p.trial.quality)]
     if study.stop is None:
         rng.shuffle(mine)
         return mine + last
@@ -122,6 +123,8 @@ def trial_s(trial: TrialSpec) -> float:
         return rounds * max(request_s, 1.0)
     if trial.quality:
         return sum(math.ceil(w.num_prompts / min(n, TOGETHER)) for n in trial.quality.concurrency) * request_s
+    if trial.find:
+        return trial.find.budget_s + (trial.find.confirm_s or 0.0)
     streams = min(load.max_concurrency or TOGETHER, TOGETHER)
     warmup_s = math.ceil(w.num_warmups / streams) * request_s
     if load.duration_s:
