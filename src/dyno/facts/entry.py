@@ -6,6 +6,7 @@ Charts and tables use only this, whatever the source: a run, a study's trial or 
 import msgspec
 
 from dyno.facts.comparison import Basis
+from dyno.facts.find import FindAnswer
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import Row, RowKind, Scalar
 from dyno.facts.load import Load
@@ -130,6 +131,11 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return a statistic of a latency by name: some call the median p50."""
         other = {"p50": "median", "median": "p50"}.get(statistic, statistic)
         return self.figures.get(f"{statistic}_{stem}_ms") or self.figures.get(f"{other}_{stem}_ms")
+
+    @property
+    def search(self) -> FindAnswer | None:
+        """The search whose highest load within its target this is."""
+        return next((row.result.find for row in self.rows if row.result and row.result.find), None)
 
     @property
     def axes(self) -> dict[str, float]:

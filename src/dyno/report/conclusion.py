@@ -15,6 +15,7 @@ from dyno.facts.report import Best, Contender, Standing, Words
 from dyno.measure.greedy import agreement
 from dyno.measure.points import named, same_model
 from dyno.numbers import count, many, money, number, percent
+from dyno.report.find import sentences as search_sentences
 from dyno.report.front import front_sentences
 from dyno.report.target import (
     SMALL,
@@ -76,15 +77,18 @@ def conclude(
 ) -> Words:  # fmt: skip
     """`detail`: the single requests of a result, which show how sure a difference is. `unfinished`: trials of a study
     that were not begun or not ended."""
-    all_contests = [*contests(entries, limits), *small_contests(entries)]
+    searched = list(search_sentences(entries))
+    # A search ends at the load that its series carries: others aren't measured there.
+    given = [e for e in entries if e.search is None]
+    all_contests = [*contests(given, limits), *small_contests(given)]
     if quality := list(front_sentences(entries)):  # has the scores in words of its own
         all_contests = [c for c in all_contests if c.metric != "score"]
     judge = _Judge(entries, detail)
     judged = [judge(contest, contest.ranked[1]) for contest in all_contests]
-    unanswered = list(_unanswered(entries, all_contests, limits))
+    unanswered = list(_unanswered(given, all_contests, limits))
     # Of several, the answer shows the one with most series. Serving comes before single tests.
     main = max(judged, key=lambda j: (j.contest.kind not in SMALL, len(j.contest.entries)), default=None)
-    answer, standing = _alone(entries, limits)
+    answer, standing = _alone(given, limits) if given else ([], None)
     if main is not None:
         answer, standing = _answer(main, judged, limits), _standing(main, judge)
     elif unanswered:
@@ -92,7 +96,7 @@ def conclude(
     return Words(
         compared=_compared(entries, unfinished),
         on=_on(entries),
-        answer=[*answer, *quality],
+        answer=[*searched, *answer, *quality],
         confidence=[_confidence(j) for j in judged[:_MOST]]
         or ["Nothing is compared here. The tables show the 95 % interval of each figure where it is known."],
         caveats=_caveats(entries, findings, unfinished),

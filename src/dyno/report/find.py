@@ -1,12 +1,14 @@
 """The answer of a search for the highest load within a target, in words and as a table of its probes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from dyno.facts.entry import Entry
 from dyno.facts.find import FindAnswer, FindSpec, ProbeFacts
 from dyno.facts.limits import Limit
 from dyno.numbers import count, duration, many, number, percent
 from dyno.report.table import terminal, text_table
 
+_MOST = 5  # further searches in a report's answer
 _WORDS = {"meets": "yes", "misses": "no", "undecided": "undecided"}
 _ENDED = {
     "budget": "The time is used up (--budget): this is the best answer so far.",
@@ -91,15 +93,37 @@ def limit_title(limit: Limit) -> str:
     return "failed" if limit.stem == "failed" else limit.words.partition(" ≤")[0]
 
 
-def figures(probe: ProbeFacts) -> str:
+def sentences(entries: Sequence[Entry]) -> Iterator[str]:
+    """Which series carries the highest load within the target, for each workload."""
+    groups: dict[tuple[str, str], list[tuple[Entry, FindAnswer]]] = {}
+    for e in entries:
+        if answer := e.search:
+            key = e.load.workload.words, target_words(answer.spec)
+            groups.setdefault(key, []).append((e, answer))
+    for (workload, target), each in groups.items():
+        about = f"{workload}: " if len({w for w, _ in groups}) > 1 else ""
+        (first, best), *others = sorted(each, key=lambda pair: -(pair[1].low or 0.0))
+        if best.low is None:
+            yield f"{about}no load with {target} was found."
+            continue
+        sure = all(a.high is not None and a.high <= best.low for _, a in others)
+        yield f"{about}Within {target}, {first.series} carries {headline(best).rstrip('.')}." + (
+            "" if not others else " This is the highest." if sure else " Intervals overlap: the order is inconclusive."
+        )
+        for e, answer in others[:_MOST]:
+            yield f"{about}{e.series}: {headline(answer).rstrip('.')}."
+
+
+def figures(probe: ProbeFacts, speed: bool = True) -> str:
     each = []
     for figure in probe.figures:
         if figure.limit.stem == "failed":
             each.append(f"{percent(figure.value)} failed")
         else:
             each.append(f"{limit_title(figure.limit)} {number(figure.value)} ms")
-    speed = f", {number(probe.throughput)} output tokens/s" if probe.throughput else ""
-    return ", ".join(each) + speed
+    if speed and probe.throughput:
+        each.append(f"{number(probe.throughput)} output tokens/s")
+    return ", ".join(each)
 
 
 def _confirmed(probe: ProbeFacts) -> str:

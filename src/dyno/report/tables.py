@@ -6,6 +6,7 @@ from typing import NamedTuple
 import msgspec
 
 from dyno.facts.entry import Entry, Number, Quality
+from dyno.facts.find import FindAnswer
 from dyno.facts.finding import Finding
 from dyno.facts.imported import RowKind, Scalar
 from dyno.facts.load import KEYS, LOAD, Key
@@ -24,7 +25,7 @@ from dyno.numbers import (
     score,
     setting,
 )
-from dyno.report import per
+from dyno.report import find, per
 from dyno.report.table import Cell, Column, Line, Table, figure_interval, figure_text
 from dyno.report.target import limit_words
 
@@ -88,7 +89,7 @@ def _lead(c: Contender) -> Cell:
 
 def results(report: Report) -> list[Table]:
     """One for each kind: serving and micro tests share no columns."""
-    tables = []
+    tables = _searches([e for e in report.entries if e.search])
     for kind, title in KINDS.items():
         if entries := [e for e in report.entries if e.kind == kind]:
             figures = [_figures(entries), _quality(entries)]
@@ -97,6 +98,41 @@ def results(report: Report) -> list[Table]:
             tables.append(_table(f"results-{kind}", title, entries, drawn, _in_common(entries)))
             tables += [*_sessions(entries), *_classes(entries)]
     return tables
+
+
+def _searches(entries: Sequence[Entry]) -> list[Table]:
+    """Answers of searches, one line each."""
+    pairs = [(e, answer) for e in entries if (answer := e.search)]
+    if not pairs:
+        return []
+    answers = [answer for _, answer in pairs]
+    overs = {answer.spec.over for answer in answers}
+    unit = "" if len(overs) > 1 else {"rate": "requests/s"}.get(overs.pop(), "concurrency")
+    drawn = [_Drawn(Column("series"), [Cell(e.series) for e in entries])]
+    workloads = [e.load.workload.words for e in entries]
+    if len(set(workloads)) > 1:
+        drawn.append(_Drawn(Column("workload"), [Cell(words) for words in workloads]))
+    drawn.append(_Drawn(Column("highest load", unit, "figure"), [_highest(answer) for answer in answers]))
+    at_low, at_high = ([a.at_level(level) for a, level in each] for each in (
+        [(a, a.low) for a in answers], [(a, a.high) for a in answers]))  # fmt: skip
+    for where, probes in (("there", at_low), ("above", at_high)):
+        texts = [_UNKNOWN if probe is None else Cell(find.figures(probe, speed=False)) for probe in probes]
+        drawn.append(_Drawn(Column(f"figures {where}"), texts))
+    drawn.append(_Drawn(Column("limited by"), [Cell("; ".join(a.limited_by) or UNKNOWN) for a in answers]))
+    speeds = [None if probe is None else probe.throughput for probe in at_low]
+    drawn.append(_Drawn(Column("output tok/s", kind="number"), [_cell(speed, number) for speed in speeds]))
+    prices = [(c, cells) for c, cells in _prices(entries) if c.title == "output" and "/M" in c.unit]
+    drawn += [_Drawn(Column("cost", f"{c.unit.split()[0]} output", "figure"), cells) for c, cells in prices]
+    drawn.append(_verdicts(entries))
+    about = "; ".join(dict.fromkeys(find.target_words(a.spec) for a in answers))
+    return [_table("searches", "Highest load within the target", entries, drawn, f"Target: {about}.")]
+
+
+def _highest(answer: FindAnswer) -> Cell:
+    if answer.low is None:
+        return Cell(find.headline(answer))
+    interval = f"({count(answer.low)} to {count(answer.high)})" if answer.high is not None else "or more"
+    return Cell(count(answer.low), answer.low, interval)
 
 
 _SESSIONS = ("session_throughput", "median_session_ms", "p99_session_ms", "median_session_busy_ms",
