@@ -31,7 +31,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.option import declared, fields
 from dyno.store.sql import TABLES, RunTables
-from dyno.study.cells import CELLS, MODEL, hints
+from dyno.study.cells import CELLS, FIND, MODEL, hints
 from dyno.transport import Transport
 from findings import reference
 
@@ -159,6 +159,8 @@ def study_keys(section: str) -> str:
     structs: tuple[type[msgspec.Struct], ...]
     if section == "model":
         keys, structs = MODEL, (ModelRecipe,)
+    elif section == "find":
+        keys, structs = FIND, ()
     elif section in CELLS:
         keys, structs = CELLS[section], _STRUCTS[section]
     else:

@@ -62,11 +62,11 @@ def run(words: list[str]) -> int:
         ("bench serve --num-promts 3", "`dyno bench serve` has no flag --num-promts. Did you mean --num-prompts?"),
         ("bench serve --wishes", "`dyno bench serve` has no flag --wishes. See `dyno bench serve --help`."),
         ("doctor --engine vllm", "--engine is a flag of `dyno bench serve`, `dyno bench throughput`, `dyno bench "
-                                 "latency` and 2 more, not of `dyno doctor`."),
-        ("--max-concurrency 3 bench serve", "--max-concurrency is a flag of `dyno bench serve`, not of `dyno`. Flags "
-                                            "follow the command."),
-        ("bench --max-concurrency 3 serve", "--max-concurrency is a flag of `dyno bench serve`, not of `dyno bench`. "
-                                            "Flags follow the command."),
+                                 "latency` and 3 more, not of `dyno doctor`."),
+        ("--max-concurrency 3 bench serve", "--max-concurrency is a flag of `dyno bench serve`, `dyno find`, "
+                                            "not of `dyno`. Flags follow the command."),
+        ("bench --max-concurrency 3 serve", "--max-concurrency is a flag of `dyno bench serve`, `dyno find`, "
+                                            "not of `dyno bench`. Flags follow the command."),
         ("bench srve", "`dyno bench` has no command 'srve'. Did you mean `dyno bench serve`?"),
         ("bench serve --backend vlm", "--backend: there is no 'vlm'. Did you mean vllm? It takes openai, vllm, "
                                       "openai-chat, tgi, llama.cpp, transformers."),
@@ -94,7 +94,15 @@ def test_flags_without_effect_are_reported_once(capsys: pytest.CaptureFixture[st
 # ---- every option has a help text and its default ----
 
 # Nothing stands in for these: they are needed where they mean something.
-WITHOUT = {"--dataset", "--dataset-path", "--engine-image", "--model", "--ramp-up-end-rps", "--ramp-up-start-rps"}
+WITHOUT = {
+    "--dataset",
+    "--dataset-path",
+    "--engine-image",
+    "--model",
+    "--ramp-up-end-rps",
+    "--ramp-up-start-rps",
+    "--target",
+}
 ACTIONS = [
     (p, a) for p in parser().walk() for a in p._actions if a.help != argparse.SUPPRESS and a.nargs != argparse.PARSER
 ]

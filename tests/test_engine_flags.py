@@ -313,7 +313,7 @@ def trial_of(command: str, words: list[str]) -> object:
         options = parse(["bench", command, *words])
         if command != "serve":
             return offline.spec(options)
-        _, one = next(serve._loads(options))
+        _, one = next(serve.loads(options))
         serve._hand_over(one)
         return serve.spec(one)
     except UsageError:

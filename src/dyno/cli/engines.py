@@ -44,6 +44,10 @@ def _add_start(verbs: Any) -> None:
     settings.add_port(fake, "port to listen on", default=8000)
     fake.add_argument("--first-ms", type=float, default=50.0, metavar="MS", help="time to the first token")
     fake.add_argument("--gap-ms", type=float, default=10.0, metavar="MS", help="time between tokens")
+    fake.add_argument(
+        "--slots", type=int, default=0, metavar="N", help="requests at once before it slows down (0: any)"
+    )
+    fake.add_argument("--noise", type=float, default=0.0, metavar="SD", help="deviation of the times' logarithm")
     fake.add_argument("--model", default="fake", help="model name to answer with")
     fake.add_argument("--max-model-len", type=int, default=131_072, metavar="N", help="longest context, in tokens")
     fake.add_argument(
@@ -81,6 +85,8 @@ def start_fake(options: argparse.Namespace) -> int:
     spec = FakeSpec(
         first_ms=options.first_ms,
         gap_ms=options.gap_ms,
+        slots=options.slots,
+        noise=options.noise,
         model=options.model,
         max_model_len=options.max_model_len,
         faults=parse_faults(options.fault),

@@ -100,6 +100,8 @@ class Finder:
             if not self.probes:
                 raise
             ended = "interrupted" if isinstance(e, KeyboardInterrupt) else "server gone"
+            if ended == "interrupted":
+                self.stop.request()
         if ended == "narrow":
             ended = self._how_it_ended()
         answer = self._answer(ended)

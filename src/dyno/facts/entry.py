@@ -111,6 +111,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     cost: Cost | None = None
     price: str = ""  # the assumption behind the cost, in words
     quality: Quality | None = None  # of its series; of a score, its own
+    search: FindAnswer | None = None  # the search whose highest load within its target this is
     memory: Memory | None = None
     power_w: float | None = None
     joules_per_token: float | None = None
@@ -131,11 +132,6 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return a statistic of a latency by name: some call the median p50."""
         other = {"p50": "median", "median": "p50"}.get(statistic, statistic)
         return self.figures.get(f"{statistic}_{stem}_ms") or self.figures.get(f"{other}_{stem}_ms")
-
-    @property
-    def search(self) -> FindAnswer | None:
-        """The search whose highest load within its target this is."""
-        return next((row.result.find for row in self.rows if row.result and row.result.find), None)
 
     @property
     def axes(self) -> dict[str, float]:

@@ -187,6 +187,7 @@ def _entry(
         figures=_figures(group, deep.row),
         completed=_sum(one.get("completed") for one in group),
         failed=_sum(_lost(one) for one in group),
+        search=next((r.find for r in results if r.find), None),
         memory=_memory(telemetry, row.get("memory_bytes")),
         power_w=_mean(t.power_mean_w for t in telemetry) or row.get("power_w"),
         joules_per_token=_mean(t.energy_per_output_token_j for t in telemetry),
