@@ -103,17 +103,54 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
         Option("--answers", help="answers in the history of a conversation: the server's own or those of the file "
                "(default: server; recorded where the file has tool calls)"),
     ] = None  # fmt: skip
+    lora_modules: Annotated[
+        list[str], Option("--lora-modules", "NAME", "LoRA adapters of the server: each session is sent to one of them",
+                          nargs="+"),
+    ] = []  # fmt: skip
+    lora_assignment: Annotated[
+        Literal["random", "round-robin"], Option("--lora-assignment", help="how adapters are chosen")
+    ] = "random"
+    num_clients: Annotated[
+        int, Option("--num-clients", "N", "clients that are generated (dataset clients)", least=1, most=100_000)
+    ] = 100
+    client_skew: Annotated[
+        float, Option("--client-skew", "S", "rate of the k-th client in proportion to 1 / k^S; 0: all alike", least=0,
+                      most=100),
+    ] = 1.0  # fmt: skip
+    client_rate_rps: Annotated[
+        float, Option("--client-rate", "RPS", "requests per second of all clients together", above=0, most=1e7)
+    ] = 1.0
+    hf_name: Annotated[
+        str | None, Option("--hf-name", "OWNER/NAME", "dataset in the Hub's cache, where --dataset-path names none")
+    ] = None
+    hf_subset: Annotated[str | None, Option("--hf-subset", "NAME", "subset: its files have it in their path")] = None
+    hf_split: Annotated[str | None, Option("--hf-split", "NAME", "split: its files have it in their path")] = None
     classes: Annotated[
         dict[str, "TrafficClass"], Option(help="classes of traffic by name, each with its own keys (dataset mix)")
     ] = {}
+
+    @property
+    def own_rate_rps(self) -> float | None:
+        """The rate of a workload whose requests have times of their own; None: the load decides."""
+        if self.dataset == "clients":
+            return self.client_rate_rps
+        return sum(part.request_rate_rps or 0.0 for part in self.classes.values()) or None
+
+    @property
+    def artificial(self) -> bool:
+        """Whether its prompts have no natural end: then the requested output length is meant, as in vLLM."""
+        own = self.dataset in ("random", "clients")
+        return own or (bool(self.classes) and all(part.artificial for part in self.classes.values()))
 
 
 class TrafficClass(WorkloadSpec, frozen=True, kw_only=True):
     """One class of the traffic of a mix: a workload of its own, with a rate or a share of the requests."""
 
+    dataset: str = "random"
     request_rate_rps: Annotated[
         float | None, Option(help="requests (or sessions) per second of this class", above=0, most=1e7)
     ] = None
+    burstiness: Annotated[float, Option(help="how irregular its rate is: 1 Poisson", above=0, most=1e6)] = 1.0
     share: Annotated[float | None, Option(help="share of the requests, relative to the other classes", above=0)] = None
     adapter: Annotated[str | None, Option(help="LoRA adapter, sent as the request's model")] = None
     priority: Annotated[int | None, Option(help="the request's priority; vLLM serves lower values first")] = None

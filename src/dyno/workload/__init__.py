@@ -10,7 +10,10 @@ import msgspec
 
 from dyno.errors import WorkloadError
 from dyno.facts.workload import Request, Turn, Workload, WorkloadSpec
+from dyno.workload import mix
+from dyno.workload.clients import clients
 from dyno.workload.prefixes import BLOCK
+from dyno.workload.published import hf, sonnet
 from dyno.workload.recorded import custom, sharegpt
 from dyno.workload.synthetic import questions, random, sharegpt_shaped, synthesize
 from dyno.workload.tokenizer import Tokenizer
@@ -24,7 +27,18 @@ DATASETS: dict[str, Callable[[WorkloadSpec, Tokenizer], Iterator[Request]]] = {
     "sharegpt-shaped": sharegpt_shaped,
     "custom": custom,
     "tasks": questions,
+    "sonnet": sonnet,
+    "hf": hf,
+    "clients": clients,
 }
+
+
+def _mix(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+    parts = {name: _checked(part) for name, part in mix.classes(spec).items()}
+    return mix.merged(spec.seed, parts, {name: DATASETS[p.dataset](p, tokenizer) for name, p in parts.items()})
+
+
+DATASETS["mix"] = _mix
 
 
 def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
@@ -32,6 +46,8 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
     spec = _checked(spec)
     entries = DATASETS[spec.dataset](spec, tokenizer)
     requests = list(_wanted(spec, entries))
+    if spec.lora_modules:
+        requests = mix.with_adapters(spec, requests)
     turns = [r for r in requests if isinstance(r, Turn)]
     warmups = _warmups(spec, tokenizer, requests, iter(()) if turns else entries)
     if spec.oversample and not turns:
