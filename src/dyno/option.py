@@ -76,7 +76,11 @@ def problems(value: msgspec.Struct) -> Iterator[str]:
     """Yield why a field's value is out of its range, each beginning with the field's name."""
     for field in fields(type(value)).values():
         given = getattr(value, field.name)
-        if isinstance(given, int | float | str) and not isinstance(given, bool) and (why := field.option.problem(given)):
+        if (
+            isinstance(given, int | float | str)
+            and not isinstance(given, bool)
+            and (why := field.option.problem(given))
+        ):
             yield f"{field.name} {why}, but is {given}"
 
 

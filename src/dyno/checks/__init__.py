@@ -436,6 +436,15 @@ CHECKS = (
             "A prefix cache makes repeats faster. Prepare more with --num-prompts, or use a larger dataset."),
     }, server=load.repeated_prompts),
     Check({
+        "load.replay_late": ("doubt", "A limit on the requests in flight delayed the requests of a trace: by over "
+            "10 ms and 2 % of the mean E2EL (p99).",
+            "TTFT and E2EL from due include the wait. Raise --max-concurrency, or lower --speedup."),
+    }, server=load.replay),
+    Check({
+        "load.trace_rows": ("note", "Rows of the trace were sorted by time, or skipped.",
+            "The replay is not the file line by line. Check that the skipped rows are meant to be."),
+    }, server=load.trace_rows),
+    Check({
         "load.replicas_uneven": ("doubt; offline: note, doubt from 25 %",
             "A replica completed under 80 % of an even share (and 3 standard deviations less), or its mean TPOT is "
             "over 125 % of the others'. Offline: its tokens/s are over 10 % (and 3 standard errors) below another's.",

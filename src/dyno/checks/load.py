@@ -112,6 +112,23 @@ def streams(e: Evidence) -> Iterator[Finding]:
         yield doubt("load.streams_missing", f"Concurrency {asked} was requested, but {opened} was reached.")
 
 
+def replay(e: Evidence) -> Iterator[Finding]:
+    """A limit kept requests of a trace back. Where dyno itself was late, client.late_sends reports it."""
+    r, cap = e.summary.replay, e.trial.load.max_concurrency
+    if r is None or cap is None or r.late_p99_ms <= max(10.0, 0.02 * (e.summary.e2el.mean or 0.0)):
+        return
+    text = (
+        f"Recorded requests were sent up to {number(r.late_max_ms / 1000)} s late (p99 {number(r.late_p99_ms)} ms), "
+        f"with at most {cap:,} in flight: {number(r.recorded_rps)} requests/s recorded, {number(r.sent_rps)} sent."
+    )
+    yield doubt("load.replay_late", text)
+
+
+def trace_rows(e: Evidence) -> Iterator[Finding]:
+    if e.workload_notes:
+        yield note("load.trace_rows", f"The trace: {' '.join(e.workload_notes)}")
+
+
 def repeated_prompts(e: Evidence) -> Iterator[Finding]:
     again = max(e.summary.sent - e.prompts, 0) + e.repeated_prompts
     if again:

@@ -22,10 +22,10 @@ from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
+from dyno.facts.workload import TRACES, WorkloadSpec
 from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS
-from dyno.option import Option, opposite
+from dyno.option import Option, fields, opposite
 from dyno.report.block import block
 from dyno.transport import Transport
 
@@ -46,11 +46,10 @@ _REFUSED = {  # reason → flags
     "`dyno report` makes the pictures.": "--plot-timeline --plot-dataset-stats --timeline-itl-thresholds",
     "dyno measures generation only.": "--random-batch-size --no-reranker",
     "give a field of the request with --extra-body.": "--chat-template-kwargs",
-    "dyno does not replay traces.": "--self-timed --no-self-timed --timed-trace-chunk-hash-size "
-    "--timed-trace-label-hash-ids --timed-trace-label-input-length --timed-trace-label-output-length "
-    "--timed-trace-label-timestamp --timed-trace-sec-multiplier",
     "dyno sends one kind of load at a time.": "--probe-request-rate",
 }
+
+_TRACE_FIELDS = tuple(name for name in fields(WorkloadSpec) if name.startswith(("trace_", "timed_trace_")))
 
 _EXAMPLES = """examples:
   dyno bench serve --base-url http://127.0.0.1:8000 --max-concurrency 16 --num-prompts 200
@@ -100,7 +99,16 @@ def add(p: Parser) -> None:
     )
     flags.add(load, LoadSpec, "burstiness", "ramp", "ramp_start_rps", "ramp_end_rps", "duration_s")
     flags.add(load, LoadSpec, "rate_schedule", "concurrency_schedule")
-    flags.add(load, LoadSpec, "speedup", "cancel_rate", "cancel_after_s", "request_timeout_s", "response_bytes_max")
+    load.add_argument(
+        "--self-timed",
+        action=argparse.BooleanOptionalAction,
+        help="send the requests of a trace at their recorded times (default: unless a rate is given)",
+    )
+    flags.add_list(
+        load, LoadSpec, "speedup", default=[1.0],
+        help="replay recorded times X times as fast; 1,2,4 measures each in turn (default: 1)",
+    )  # fmt: skip
+    flags.add(load, LoadSpec, "cancel_rate", "cancel_after_s", "request_timeout_s", "response_bytes_max")
     flags.add(load, ClientSpec)
     repeats = Option(
         "--repeats", "N", "measure each load N times, with new prompts each time (default: 1)", least=1, most=1000
@@ -145,7 +153,7 @@ def _workload_flags(g: argparse._ArgumentGroup) -> None:
         WorkloadSpec,
         "num_prompts",
         default=None,
-        help="number of requests (default: 1000, or what --duration needs)",
+        help="number of requests (default: 1000, or what --duration needs; of a trace: all)",
     )
     flags.add(g, WorkloadSpec, "num_sessions", "num_warmups", "seed", "answers")
     settings.add_lengths(g, default=(1024, 128))
@@ -153,6 +161,7 @@ def _workload_flags(g: argparse._ArgumentGroup) -> None:
     flags.number(g, int, Option("--sharegpt-output-len", "N", "tokens to generate (default: as in the file)", least=1))
     flags.number(g, int, Option("--custom-output-len", "N", "tokens to generate; -1: as in the file"), 256)
     flags.add(g, WorkloadSpec, "shuffle", "oversample")
+    flags.add(g, WorkloadSpec, *_TRACE_FIELDS)
 
 
 def _sampling_flags(g: argparse._ArgumentGroup) -> None:
@@ -268,10 +277,12 @@ def _save(file: dict[str, Any], outcome: "Outcome", options: argparse.Namespace,
 def _loads(o: argparse.Namespace) -> Iterator[tuple[dict[str, Any], argparse.Namespace]]:
     """Yield the flags of each load, and the values that distinguish it from the others."""
     levels, rates = o.max_concurrency or [None], o.request_rate
-    for level, rate in itertools.product(levels, rates):
+    for level, rate, speedup in itertools.product(levels, rates, o.speedup):
         varying = {"load.max_concurrency": level} if len(levels) > 1 else {}
         varying |= {"load.request_rate_rps": "inf" if math.isinf(rate) else rate} if len(rates) > 1 else {}
-        yield varying, argparse.Namespace(**{**vars(o), "max_concurrency": level, "request_rate": rate})
+        varying |= {"load.speedup": speedup} if len(o.speedup) > 1 else {}
+        own = {"max_concurrency": level, "request_rate": rate, "speedup": speedup}
+        yield varying, argparse.Namespace(**{**vars(o), **own})
 
 
 def _several(each: list[tuple[dict[str, Any], argparse.Namespace]], options: argparse.Namespace) -> int:
@@ -389,6 +400,7 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
         **flags.values(o, LoadSpec),
         "request_rate_rps": None if math.isinf(o.request_rate) else o.request_rate,
         "burstiness": None if math.isinf(o.burstiness) else o.burstiness,
+        "arrivals": "recorded" if _recorded(o) else None,
         "seed": o.seed,
         **{name: schedule.located(text, Path()) for name in ("rate_schedule", "concurrency_schedule")
            if (text := getattr(o, name))},
@@ -402,8 +414,8 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
         "workload": settings.workload(o, o.dataset_name, count, o.input_len or o.random_input_len, output_len),
         "load": load,
         "client": ClientSpec(**flags.values(o, ClientSpec)),
-        # As vLLM: random prompts have no natural end, so the asked length is meant.
-        "ignore_eos": o.ignore_eos or o.dataset_name == "random",
+        # As vLLM: random prompts have no natural end, and traces have their lengths, so the asked length is meant.
+        "ignore_eos": o.ignore_eos or o.dataset_name in ("random", *TRACES),
         **_body(o, aim.backend),
         "percentiles": flags.percentiles(o.metric_percentiles),
         "goodput_ms": flags.goodput(o.goodput or []),
@@ -490,14 +502,33 @@ def starting(o: argparse.Namespace) -> bool:
     return starts
 
 
+def _recorded(o: argparse.Namespace) -> bool:
+    """Whether requests are sent at the times of the trace."""
+    if o.self_timed is not None:
+        return bool(o.self_timed)
+    return o.dataset_name in TRACES and not _rate_flag(o) and not o.concurrency_schedule
+
+
+def _rate_flag(o: argparse.Namespace) -> str:
+    """Return the flag that sets a rate; '' where none does."""
+    given = {
+        "--request-rate": not math.isinf(o.request_rate),
+        "--ramp-up-strategy": o.ramp_up_strategy,
+        "--rate-schedule": o.rate_schedule,
+    }
+    return next((flag for flag, value in given.items() if value), "")
+
+
 def _default_prompts(o: argparse.Namespace) -> int:
+    if o.dataset_name in TRACES:
+        return 0  # all of it
     return max(1000, 20 * (o.max_concurrency or 1)) if o.duration else 1000
 
 
 def _check_flags(o: argparse.Namespace) -> None:
     limits = (o.max_concurrency, o.ramp_up_strategy, o.rate_schedule, o.concurrency_schedule)
     refuse(
-        o.duration is not None and math.isinf(o.request_rate) and not any(limits),
+        o.duration is not None and math.isinf(o.request_rate) and not any(limits) and not _recorded(o),
         "--duration needs a load: give --max-concurrency, --request-rate, a ramp or a schedule.",
     )
     refuse(
@@ -520,6 +551,7 @@ def _check_flags(o: argparse.Namespace) -> None:
         )
         refuse(min(ramp) < 0 or ramp[0] > ramp[1] or ramp[1] <= 0, "A ramp must rise: 0 ≤ start ≤ end, end > 0.")
         refuse(o.ramp_up_strategy == "exponential" and ramp[0] == 0, "An exponential ramp can't start at 0.")
+    _check_trace(o)
     refuse(
         o.dataset_path is not None and o.dataset_name in ("random", "sharegpt-shaped", "tasks"),
         f"--dataset-name {o.dataset_name} generates its prompts and reads no file. For {o.dataset_path}, use "
@@ -531,6 +563,21 @@ def _check_flags(o: argparse.Namespace) -> None:
     refuse(
         o.result_filename is not None and not (o.save_result or o.append_result),
         "--result-filename needs --save-result or --append-result; otherwise nothing is written.",
+    )
+
+
+def _check_trace(o: argparse.Namespace) -> None:
+    own = [f for f in flags.given(o, WorkloadSpec) if f.startswith(("--trace-", "--timed-trace-"))]
+    own += ["--self-timed"] if o.self_timed is not None else []
+    wrong = own if o.dataset_name not in TRACES else []
+    refuse(wrong, f"{', '.join(wrong)}: only for traces (--dataset-name {', '.join(TRACES)}).")
+    labels = [f for f in own if f.startswith("--timed-trace-") and o.dataset_name != "timed_trace"]
+    refuse(labels, f"{', '.join(labels)}: only for --dataset-name timed_trace. {o.dataset_name} has its own format.")
+    rate = _rate_flag(o)
+    refuse(o.self_timed and rate, f"--self-timed and {rate} contradict each other. Remove one.")
+    refuse(
+        o.speedup != 1 and not _recorded(o),
+        "--speedup needs recorded times: a trace, without --no-self-timed, a rate or a schedule.",
     )
 
 

@@ -16,7 +16,7 @@ from dyno.cli.vocabulary import in_flags
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.target import TargetSpec
-from dyno.facts.workload import WorkloadSpec
+from dyno.facts.workload import TRACES, WorkloadSpec
 from dyno.option import Option, switches
 
 KINDS = {  # as engines/kinds has them, which is not loaded for a help text
@@ -33,7 +33,7 @@ HOSTS: dict[str, Literal["127.0.0.1", "0.0.0.0"]] = {  # that an engine may list
     "localhost": "127.0.0.1",
     "0.0.0.0": "0.0.0.0",
 }
-DATASETS = ("random", "sharegpt", "sharegpt-shaped", "custom", "tasks")
+DATASETS = ("random", "sharegpt", "sharegpt-shaped", "custom", "tasks", *TRACES)
 DRY_RUN = "print the commands and their problems, run nothing"
 PASSED_ON = "Flags that dyno does not know are passed to the engine, which refuses unknown ones.\n\n"
 _NEAR = ("--ubatch-size", "--device")  # to a flag of ours, and an engine's own all the same

@@ -40,6 +40,9 @@ Answers = Literal["server", "recorded"]
 # How prompt lengths were counted: by the named tokenizer, by the server's own /tokenize, or only guessed.
 CountedBy = Literal["tokenizer", "server", "approximate"]
 
+# Datasets whose requests have their times. The last one's columns are named by the user.
+TRACES = ("mooncake", "azure", "burstgpt", "bailian", "timed_trace")
+
 # More than this would fill the memory, or take years: a slip of the pen.
 MOST_PROMPTS, _TOKENS = 10_000_000, 100_000_000
 _RATIO = Option("", None, "random lengths from len × (1 − R) to len × (1 + R)", least=0, below=1,
@@ -52,7 +55,9 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
         str | None,
         Option("--dataset-path", "FILE", "file of prompts, for sharegpt and custom; or hub:OWNER/NAME/FILE@REV"),
     ] = None
-    num_prompts: Annotated[int, Option("--num-prompts", "N", "number of requests", least=1, most=MOST_PROMPTS)] = 1000
+    num_prompts: Annotated[  # 0: all requests of a trace
+        int, Option("--num-prompts", "N", "number of requests", least=1, most=MOST_PROMPTS)
+    ] = 1000
     num_sessions: Annotated[
         int | None,
         Option("--num-sessions", "N", "number of conversations or agent sessions (default: as many as --num-prompts "
@@ -125,6 +130,44 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     ] = None
     hf_subset: Annotated[str | None, Option("--hf-subset", "NAME", "subset: its files have it in their path")] = None
     hf_split: Annotated[str | None, Option("--hf-split", "NAME", "split: its files have it in their path")] = None
+    # Traces. Times count from the first request of the file.
+    trace_start_s: Annotated[
+        float, Option("--trace-start", "S", "skip the first S seconds of a trace", least=0, most=1e9)
+    ] = 0.0
+    trace_end_s: Annotated[
+        float | None, Option("--trace-end", "S", "end the trace after S seconds (default: all of it)", above=0)
+    ] = None
+    trace_max_tokens: Annotated[
+        int | None,
+        Option("--trace-max-tokens", "N", "skip requests of a trace with more tokens, prompt and output together "
+               "(default: none)", least=2),
+    ] = None  # fmt: skip
+    trace_length_scale: Annotated[
+        float,
+        Option("--trace-length-scale", "F", "multiply all lengths of a trace by F, also those of shared blocks",
+               above=0, most=100),
+    ] = 1.0  # fmt: skip
+    # As vLLM's flags.
+    timed_trace_chunk_hash_size: Annotated[
+        int, Option("--timed-trace-chunk-hash-size", "N", "timed_trace: tokens per hash id", least=1, most=_TOKENS)
+    ] = 16
+    timed_trace_sec_multiplier: Annotated[
+        float,
+        Option("--timed-trace-sec-multiplier", "X", "timed_trace: seconds per unit of time; 0.001 for milliseconds",
+               above=0, most=1e9),
+    ] = 1.0  # fmt: skip
+    timed_trace_label_timestamp: Annotated[
+        str, Option("--timed-trace-label-timestamp", "NAME", "timed_trace: column of the time")
+    ] = "timestamp"
+    timed_trace_label_input_length: Annotated[
+        str, Option("--timed-trace-label-input-length", "NAME", "timed_trace: column of the prompt's tokens")
+    ] = "input_length"
+    timed_trace_label_output_length: Annotated[
+        str, Option("--timed-trace-label-output-length", "NAME", "timed_trace: column of the output's tokens")
+    ] = "output_length"
+    timed_trace_label_hash_ids: Annotated[
+        str, Option("--timed-trace-label-hash-ids", "NAME", "timed_trace: column of the hash ids")
+    ] = "hash_ids"
     classes: Annotated[
         dict[str, "TrafficClass"], Option(help="classes of traffic by name, each with its own keys (dataset mix)")
     ] = {}
@@ -178,3 +221,4 @@ class Workload(msgspec.Struct, frozen=True):
     repeated: int = 0  # requests whose prompt is a copy of an earlier one
     starts_s: list[float] | None = None  # when each session begins, by the file; None: the load decides
     answers: Answers = "server"  # in the history of conversations
+    notes: list[str] = []  # about its file: rows that were sorted or skipped

@@ -63,6 +63,7 @@ class Manifest(msgspec.Struct, frozen=True):
     model: ModelShape | None = None  # from its files; None: they aren't here
     peaks: Peaks | None = None  # of what the engine runs on; None: not known
     dataset: DataFile | None = None  # the file of the prompts, where dyno has it from the Hub
+    workload_notes: list[str] = []  # about the file of the prompts: rows that were sorted or skipped
     processes: int = 1  # of the client: each has a spool and a slice of the requests
 
 

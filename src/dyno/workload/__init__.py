@@ -9,7 +9,7 @@ from random import Random
 import msgspec
 
 from dyno.errors import WorkloadError
-from dyno.facts.workload import Request, Turn, Workload, WorkloadSpec
+from dyno.facts.workload import TRACES, Request, Turn, Workload, WorkloadSpec
 from dyno.workload import mix
 from dyno.workload.clients import clients
 from dyno.workload.prefixes import BLOCK
@@ -17,6 +17,7 @@ from dyno.workload.published import hf, sonnet
 from dyno.workload.recorded import custom, sharegpt
 from dyno.workload.synthetic import questions, random, sharegpt_shaped, synthesize
 from dyno.workload.tokenizer import Tokenizer
+from dyno.workload.traces import trace
 
 # A dataset yields requests for as long as it has different ones; whoever asks stops when there are enough. It yields
 # turns session by session, numbered from 0; those of a trace have the times at which their sessions begin.
@@ -30,6 +31,7 @@ DATASETS: dict[str, Callable[[WorkloadSpec, Tokenizer], Iterator[Request]]] = {
     "sonnet": sonnet,
     "hf": hf,
     "clients": clients,
+    **dict.fromkeys(TRACES, trace),
 }
 
 
@@ -54,16 +56,27 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
         rng = Random(spec.seed)  # again as vLLM does it
         requests += [rng.choice(requests) for _ in range(spec.num_prompts - len(requests))]
     return Workload(
-        spec=spec,
+        spec=spec if spec.num_prompts else msgspec.structs.replace(spec, num_prompts=len(requests)),
         requests=requests,
         warmups=warmups,
         tokenizer=tokenizer.name,
         counted_by=tokenizer.counted_by,
-        sha256=sha256(msgspec.json.encode(requests)).hexdigest(),
+        sha256=_digest(requests),
         repeated=0 if turns else len(requests) - len({_start(r.prompt, None) for r in requests}),
         starts_s=_starts_s(turns),
         answers=spec.answers or ("recorded" if any(map(_has_tools, turns)) else "server"),
+        notes=getattr(entries, "notes", []),
     )
+
+
+def _digest(requests: list[Request]) -> str:
+    """Hash them as one JSON list, which isn't made: a trace may have a GB of prompts."""
+    digest, before = sha256(), b"["
+    for request in requests:
+        digest.update(before + msgspec.json.encode(request))
+        before = b","
+    digest.update(b"]" if requests else b"[]")
+    return digest.hexdigest()
 
 
 def _wanted(spec: WorkloadSpec, entries: Iterator[Request]) -> Iterator[Request]:
@@ -72,7 +85,7 @@ def _wanted(spec: WorkloadSpec, entries: Iterator[Request]) -> Iterator[Request]
     for number, request in enumerate(entries):
         session = request.session if isinstance(request, Turn) else number
         if session != last:
-            enough = number >= spec.num_prompts if spec.num_sessions is None else session >= spec.num_sessions
+            enough = 0 < spec.num_prompts <= number if spec.num_sessions is None else session >= spec.num_sessions
             if enough:
                 return
             last = session
@@ -101,7 +114,7 @@ def _checked(spec: WorkloadSpec) -> WorkloadSpec:
             + (f"Did you mean {near[0]}? " if near else "")
             + f"dyno knows {', '.join(DATASETS)}."
         )
-    if spec.num_prompts < 1:
+    if spec.num_prompts < (0 if spec.dataset in TRACES else 1):
         raise WorkloadError(f"{spec.num_prompts} prompts were asked for. Set --num-prompts to at least 1.")
     if spec.num_warmups < 0 or spec.seed < 0:
         raise WorkloadError("--num-warmups and --seed can't be negative.")

@@ -42,10 +42,14 @@ def merged(seed: int, parts: Mapping[str, TrafficClass], entries: Mapping[str, I
     for session, (start_s, name) in enumerate(_order(seed, parts)):
         following = next(sessions[name], None)
         if following is None:
-            raise WorkloadError(f"The class {name} has fewer than {parts[name].num_prompts} prompts, and no oversample.")
+            raise WorkloadError(
+                f"The class {name} has fewer than {parts[name].num_prompts} prompts, and no oversample."
+            )
         shift = number - following[0]
         for turn in following[1]:
-            yield _renumbered(turn, shift, session, None if number > shift + following[0] else start_s, name, parts[name])
+            yield _renumbered(
+                turn, shift, session, None if number > shift + following[0] else start_s, name, parts[name]
+            )
             number += 1
 
 

@@ -6,13 +6,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import msgspec
-
 from dyno import files
 from dyno.errors import WorkloadError
 from dyno.facts.workload import Request, WorkloadSpec
 from dyno.workload.recorded import MAX_PROMPT_TOKENS, MAX_TOTAL_TOKENS, MIN_TOKENS
 from dyno.workload.tokenizer import Tokenizer
+from dyno.workload.traces import table_rows
 
 # Sonnets of Shakespeare, as vLLM has them (vllm-project/vllm, benchmarks/sonnet.txt, a014e35f38c8, Apache-2.0).
 _SONNET = Path(__file__).with_name("sonnet.txt")
@@ -31,7 +30,9 @@ def sonnet(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     text = files.read(_path(spec.path) if spec.path else _SONNET, files.TEXT).decode(errors="replace")
     lines = text.splitlines(keepends=True)
     if not lines:
-        raise WorkloadError(f"{spec.path} is empty. Without --dataset-path dyno uses its own copy of vLLM's sonnet.txt.")
+        raise WorkloadError(
+            f"{spec.path} is empty. Without --dataset-path dyno uses its own copy of vLLM's sonnet.txt."
+        )
     line_tokens, task_tokens = sum(map(tokenizer.count, lines)) / len(lines), tokenizer.count(_TASK)
     if spec.input_len <= task_tokens + line_tokens:
         raise WorkloadError(
@@ -57,7 +58,9 @@ def hf(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     if spec.path is None:
         raise WorkloadError("The dataset hf needs its file or folder: give it with --dataset-path, or --hf-name.")
     named = _files(spec, _path(spec.path))
-    rows = list(chain.from_iterable(((f"{file}, {where}", row) for _, where, row in table_rows(str(file))) for file in named))
+    rows = list(
+        chain.from_iterable(((f"{file}, {where}", row) for _, where, row in table_rows(str(file))) for file in named)
+    )
     if spec.shuffle:
         Random(spec.seed).shuffle(rows)
     none = True
@@ -67,7 +70,7 @@ def hf(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         output_tokens = spec.output_len or (tokenizer.count(answer) if answer else _HF_OUTPUT_LEN)
         # vLLM's limits for recorded conversations, whose lengths nobody chose.
         recorded = spec.output_len is None and bool(answer)
-        if recorded and not (MIN_TOKENS <= tokens <= MAX_PROMPT_TOKENS and MIN_TOKENS <= output_tokens):
+        if recorded and not (MIN_TOKENS <= tokens <= MAX_PROMPT_TOKENS and output_tokens >= MIN_TOKENS):
             continue
         if recorded and tokens + output_tokens > MAX_TOTAL_TOKENS:
             continue
@@ -84,7 +87,9 @@ def _files(spec: WorkloadSpec, path: Path) -> list[Path]:
     """Return the files of the wanted subset and split."""
     if not path.is_dir():
         return [path]
-    every = [p for p in sorted(path.rglob("*")) if p.name.endswith(_ENDINGS) and not p.name.startswith(("dataset_info", "."))]
+    every = [
+        p for p in sorted(path.rglob("*")) if p.name.endswith(_ENDINGS) and not p.name.startswith(("dataset_info", "."))
+    ]
     words = [word for word in (spec.hf_subset, spec.hf_split) if word]
     chosen = [p for p in every if all(word in p.relative_to(path).as_posix() for word in words)]
     if not chosen:

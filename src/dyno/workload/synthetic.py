@@ -151,6 +151,11 @@ def _blocks() -> tuple[Block, Block]:
     return Block(grammar), Block(content)
 
 
+def words_by_frequency() -> list[str]:
+    grammar, content = _blocks()
+    return [*grammar.words.tolist(), *content.words.tolist()]
+
+
 def prose(rng: np.random.Generator, word_count: int) -> str:
     """Return `word_count` words in sentences and paragraphs. ASCII: a cut between tokens splits no character."""
     grammar, content = _blocks()
