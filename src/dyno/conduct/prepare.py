@@ -16,7 +16,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.study import Place
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import TRACES, Answers, DataFile, Request, Workload
+from dyno.facts.workload import TRACES, Answers, DataFile, Request, Turn, Workload
 from dyno.http import Client, Route, Url
 from dyno.load import http1, plan, script
 from dyno.load.protocols import PROTOCOLS, Asked
@@ -83,12 +83,23 @@ def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = Non
     for note in work.notes:
         watcher.phase(note)
     _check_times(trial.load, work)
+    _check_bodies(work.requests, trial.target.backend)
     if not PROTOCOLS[trial.target.backend].takes_token_ids and any(isinstance(r.prompt, list) for r in work.requests):
         raise UsageError(
             f"The dataset has token ids as prompts, which --backend {trial.target.backend} can't send. Use openai, "
             "vllm or llama.cpp, or a dataset of texts."
         )
     return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None, file)
+
+
+def _check_bodies(requests: Sequence[Request], backend: str) -> None:
+    fields = PROTOCOLS[backend].fields
+    used = {key for request in requests if isinstance(request, Turn) for key in request.body}
+    if fields is not None and (unknown := sorted(used - fields)):
+        raise UsageError(
+            f"--backend {backend} has no {', '.join(unknown)}, which requests of this workload need. Use openai or "
+            "openai-chat."
+        )
 
 
 def _check_times(load: LoadSpec, work: Workload) -> None:

@@ -182,7 +182,7 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     @property
     def artificial(self) -> bool:
         """Whether its prompts have no natural end: then the requested output length is meant, as in vLLM."""
-        own = self.dataset in ("random", "clients")
+        own = self.dataset in ("random", "clients", *TRACES)
         return own or (bool(self.classes) and all(part.artificial for part in self.classes.values()))
 
 

@@ -5,6 +5,7 @@ from difflib import get_close_matches
 from hashlib import sha256
 from itertools import count, islice
 from random import Random
+from typing import TypeVar
 
 import msgspec
 
@@ -40,7 +41,8 @@ def _mix(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     return mix.merged(spec.seed, parts, {name: DATASETS[p.dataset](p, tokenizer) for name, p in parts.items()})
 
 
-DATASETS["mix"] = _mix
+DATASETS["mix"] = _mix  # one of its classes may have any of the others
+T = TypeVar("T", bound=WorkloadSpec)
 
 
 def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
@@ -48,13 +50,14 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
     spec = _checked(spec)
     entries = DATASETS[spec.dataset](spec, tokenizer)
     requests = list(_wanted(spec, entries))
-    if spec.lora_modules:
-        requests = mix.with_adapters(spec, requests)
     turns = [r for r in requests if isinstance(r, Turn)]
     warmups = _warmups(spec, tokenizer, requests, iter(()) if turns else entries)
     if spec.oversample and not turns:
         rng = Random(spec.seed)  # again as vLLM does it
         requests += [rng.choice(requests) for _ in range(spec.num_prompts - len(requests))]
+    repeated = 0 if turns else len(requests) - len({_start(r.prompt, None) for r in requests})
+    if spec.lora_modules:
+        requests = mix.with_adapters(spec, requests)
     return Workload(
         spec=spec if spec.num_prompts else msgspec.structs.replace(spec, num_prompts=len(requests)),
         requests=requests,
@@ -62,7 +65,7 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
         tokenizer=tokenizer.name,
         counted_by=tokenizer.counted_by,
         sha256=_digest(requests),
-        repeated=0 if turns else len(requests) - len({_start(r.prompt, None) for r in requests}),
+        repeated=repeated,
         starts_s=_starts_s(turns),
         answers=spec.answers or ("recorded" if any(map(_has_tools, turns)) else "server"),
         notes=getattr(entries, "notes", []),
@@ -106,7 +109,7 @@ def _has_tools(turn: Turn) -> bool:
     return any(message.get("role") == "tool" for message in turn.messages)
 
 
-def _checked(spec: WorkloadSpec) -> WorkloadSpec:
+def _checked(spec: T) -> T:
     if spec.dataset not in DATASETS:
         near = get_close_matches(spec.dataset, DATASETS, n=1)
         raise WorkloadError(

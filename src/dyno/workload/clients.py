@@ -33,7 +33,7 @@ class TrafficClient(NamedTuple):
 def clients(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield requests in the order of their times. All clients together have the rate asked for."""
     number = 0
-    for window, each in enumerate(_recorded(Path(spec.path).expanduser()) if spec.path else _generated(spec)):
+    for window, each in enumerate(_recorded(Path(spec.path).expanduser(), spec) if spec.path else _generated(spec)):
         total, arrivals = sum(client.rate for client in each), list[tuple[float, int, int]]()
         for i, client in enumerate(each):
             rng = np.random.default_rng([spec.seed, 8, window, i])
@@ -42,7 +42,10 @@ def clients(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
             gaps = client.gaps(rng, count + 1)
             times = np.cumsum(gaps)[:count] * _WINDOW_S / max(gaps.sum(), 1e-9) + window * _WINDOW_S
             arrivals += [(t, *pair) for t, pair in zip(times.tolist(), client.lengths(rng, count), strict=True)]
+        limit = spec.trace_max_tokens or math.inf
         for time, tokens, output_tokens in sorted(arrivals):
+            if tokens + (spec.output_len or output_tokens) > limit:
+                continue
             prompt, count = synthesize(tokenizer, spec.seed, number, tokens)
             yield Turn(prompt, count, spec.output_len or output_tokens, session=number, start_s=time)
             number += 1
@@ -82,8 +85,8 @@ def _drawn(inputs: float, outputs: float) -> Lengths:
 # ---- ServeGen's files: chunk-N-trace.csv has a line for each window, chunk-N-dataset.json the lengths of some ----
 
 
-def _recorded(folder: Path) -> Iterator[list[TrafficClient]]:
-    """Yield the clients that are active in each window."""
+def _recorded(folder: Path, spec: WorkloadSpec) -> Iterator[list[TrafficClient]]:
+    """Yield the clients that are active in each window, from the start of the trace on that was asked for."""
     traces = sorted(folder.glob("chunk-*-trace.csv")) if folder.is_dir() else []
     if not traces:
         raise WorkloadError(
@@ -95,12 +98,12 @@ def _recorded(folder: Path) -> Iterator[list[TrafficClient]]:
         lengths = _histograms(trace.with_name(trace.name.replace("-trace.csv", "-dataset.json")))
         for number, line in enumerate(_text(trace).splitlines(), 1):
             time, rate, shape, pattern = _window(line, f"{trace}, line {number}")
-            if pattern and rate and lengths:
+            if pattern and rate and lengths and spec.trace_start_s <= time < (spec.trace_end_s or math.inf):
                 before = max((t for t in lengths if t <= time), default=min(lengths))
                 gaps = _weibull(shape) if pattern == "Weibull" else _gamma(shape)
                 windows.setdefault(time, []).append(TrafficClient(rate, gaps, lengths[before]))
     if not windows:
-        raise WorkloadError(f"{folder} has no client that sends anything.")
+        raise WorkloadError(f"{folder} has no client that sends anything then. Check --trace-start and --trace-end.")
     return (windows[time] for time in sorted(windows))
 
 
@@ -122,11 +125,8 @@ def _histograms(path: Path) -> dict[int, Lengths]:
     """Return the lengths by the time from which they hold."""
     try:
         tables = msgspec.json.decode(_text(path), type=dict[str, dict[str, str]])
-        return {
-            int(time): _histogram(table["input_tokens"], table["output_tokens"])
-            for time, table in tables.items()
-            if _PAIR.search(table["input_tokens"]) and _PAIR.search(table["output_tokens"])
-        }
+        pairs = {int(time): (table["input_tokens"], table["output_tokens"]) for time, table in tables.items()}
+        return {time: _histogram(*pair) for time, pair in pairs.items() if all(map(_PAIR.search, pair))}
     except (*files.BROKEN, KeyError) as e:
         text = '{"0": {"input_tokens": "{45: 0.5, …}", "output_tokens": "{…}"}}'
         raise WorkloadError(f"{path} is not ServeGen's table of lengths, {text}: {e}.") from None

@@ -95,8 +95,8 @@ def _files(spec: WorkloadSpec, path: Path) -> list[Path]:
     if not chosen:
         shown = ", ".join(p.relative_to(path).as_posix() for p in every[:6]) or "none"
         raise WorkloadError(
-            f"{path} has no {', '.join(_ENDINGS[:3])} file{' with ' + ' and '.join(words) if words else ''} in its path. "
-            f"Its data files: {shown}. Check --dataset-path, --hf-subset and --hf-split."
+            f"{path} has no {', '.join(_ENDINGS[:3])} file{' with ' + ' and '.join(words) if words else ''} in its "
+            f"path. Its data files: {shown}. Check --dataset-path, --hf-subset and --hf-split."
         )
     if not spec.hf_split and (train := [p for p in chosen if "train" in p.relative_to(path).as_posix()]):
         return train  # else a split would be sent twice
@@ -107,10 +107,10 @@ def _exchange(row: dict[str, Any], where: str) -> tuple[str, str]:
     """Return the prompt of a row, and the recorded answer or ''."""
     for column in ("conversations", "messages", "conversation"):
         if isinstance(messages := row.get(column), list) and len(messages) > 1:
-            texts = [m.get("value") or m.get("content") for m in messages if isinstance(m, dict)]
+            texts = [str(m.get("value") or m.get("content") or "") for m in messages if isinstance(m, dict)]
             roles = [m.get("from") or m.get("role") for m in messages if isinstance(m, dict)]
             first = 1 if roles and roles[0] == "system" else 0
-            if len(texts) > first + 1 and all(isinstance(t, str) and t for t in texts[first : first + 2]):
+            if len(texts) > first + 1 and all(texts[first : first + 2]):
                 return texts[first], texts[first + 1]
     if isinstance(turns := row.get("turns"), list) and turns and isinstance(turns[0], str):
         return turns[0], ""
