@@ -84,7 +84,7 @@ def test_a_folder_has_files_by_subset_and_split(tmp_path: Path) -> None:
     assert prompts(hf_subset="main", hf_split="test") == ["main/test-00000.parquet"]
     assert prompts(hf_split="test") == ["main/test-00000.parquet", "socratic/test-00000.parquet"]
     assert prompts() == ["main/train-00000.parquet"]
-    with pytest.raises(WorkloadError, match="validation in its path. Its data files: main/test"):
+    with pytest.raises(WorkloadError, match=r"validation in its path\. Its data files: main/test"):
         prompts(hf_split="validation")
 
 

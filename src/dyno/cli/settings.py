@@ -34,7 +34,7 @@ HOSTS: dict[str, Literal["127.0.0.1", "0.0.0.0"]] = {  # that an engine may list
     "0.0.0.0": "0.0.0.0",
 }
 OFFLINE_DATASETS = ("random", "sharegpt", "sharegpt-shaped", "custom", "tasks", *TRACES)
-DATASETS = (*OFFLINE_DATASETS, "prefix_repetition", "sonnet", "hf", "clients", "mix")
+DATASETS = (*OFFLINE_DATASETS, "agents", "prefix_repetition", "sonnet", "hf", "clients", "mix")
 # Of a dataset's own flags: field → end of the flag, vLLM's default, and what it is.
 _OWN_LENGTHS: dict[str, dict[str, tuple[str, int | None, str]]] = {
     "prefix_repetition": {

@@ -89,6 +89,11 @@ def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = Non
             f"The dataset has token ids as prompts, which --backend {trial.target.backend} can't send. Use openai, "
             "vllm or llama.cpp, or a dataset of texts."
         )
+    if not PROTOCOLS[trial.target.backend].chat and any(map(_needs_chat, work.requests)):
+        raise UsageError(
+            f"The dataset has tools, or messages of others than the user, which --backend {trial.target.backend} can't "
+            "send: it takes text alone. Use --backend openai-chat."
+        )
     return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None, file)
 
 
@@ -116,6 +121,12 @@ def _check_times(load: LoadSpec, work: Workload) -> None:
             f"A speedup of {load.speedup:g} makes {rate:,.0f} requests/s of this trace, more than any client can send. "
             "Lower it: `dyno doctor` shows how many requests this machine can send."
         )
+
+
+def _needs_chat(request: Request) -> bool:
+    if not isinstance(request, Turn):
+        return False
+    return "tools" in request.body or any(message.get("role") != "user" for message in request.messages)
 
 
 def longest(trial: TrialSpec) -> int:

@@ -58,9 +58,12 @@ class LoadSpec(msgspec.Struct, frozen=True):
         Literal["recorded"] | None,
         Option(help="recorded: sessions begin at the times of the file, divided by speedup"),
     ] = None
-    speedup: Annotated[float, Option("--speedup", "X", "replay recorded times X times as fast", above=0, most=1e6)] = (
-        1.0
-    )
+    speedup: Annotated[
+        float,
+        Option(
+            "--speedup", "X", "replay recorded times, and waits between requests, X times as fast", above=0, most=1e6
+        ),
+    ] = 1.0
     cancel_rate: Annotated[
         float, Option("--cancel-rate", "R", "share of requests that the client cancels", least=0, most=1)
     ] = 0.0

@@ -74,7 +74,7 @@ def make(load: LoadSpec, count: int, graph: Graph | None = None, starts_s: Seque
         due_ns=due,
         in_flight_max=max((slots for _, slots in steps), default=load.max_concurrency),
         stop_sending_ns=None if load.duration_s is None else ns(load.duration_s),
-        graph=graph,
+        graph=graph and graph.faster(load.speedup),
         steps=[(ns(time_s), slots) for time_s, slots in steps],
         cancelling=Cancelling(load.cancel_rate, ns(load.cancel_after_s), load.seed) if load.cancel_rate else None,
     )

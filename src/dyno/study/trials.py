@@ -306,7 +306,7 @@ class Trials:
 
     def _check_prompts(self, cells: dict[str, Any], section: Section, micro: bool) -> None:
         dataset = cells["dataset"]
-        if dataset in ("custom", *TRACES) and "path" not in section.cells:
+        if dataset in ("custom", "agents", *TRACES) and "path" not in section.cells:
             text = f"path is missing: {dataset} is read from a file."
             self.doc.missing(section.table, text, ["path"], _tables(section))
         own = {"random": ("input_len", "output_len"), "prefix_repetition": ("prefix_len", "input_len", "output_len"),

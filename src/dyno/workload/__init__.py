@@ -12,6 +12,7 @@ import msgspec
 from dyno.errors import WorkloadError
 from dyno.facts.workload import TRACES, Request, Turn, Workload, WorkloadSpec
 from dyno.workload import mix
+from dyno.workload.agents import agents
 from dyno.workload.clients import clients
 from dyno.workload.prefixes import BLOCK
 from dyno.workload.published import hf, sonnet
@@ -29,6 +30,7 @@ DATASETS: dict[str, Callable[[WorkloadSpec, Tokenizer], Iterator[Request]]] = {
     "sharegpt-shaped": sharegpt_shaped,
     "custom": custom,
     "tasks": questions,
+    "agents": agents,
     "sonnet": sonnet,
     "hf": hf,
     "clients": clients,
@@ -51,6 +53,12 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
     entries = DATASETS[spec.dataset](spec, tokenizer)
     requests = list(_wanted(spec, entries))
     turns = [r for r in requests if isinstance(r, Turn)]
+    has_tools = any(map(_has_tools, turns))
+    if has_tools and spec.answers == "server":
+        raise WorkloadError(
+            "The file has results of tools, which belong to the recorded answers: a server makes other calls. Use "
+            "--answers recorded, or leave it out."
+        )
     warmups = _warmups(spec, tokenizer, requests, iter(()) if turns else entries)
     if spec.oversample and not turns:
         rng = Random(spec.seed)  # again as vLLM does it
@@ -67,7 +75,7 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
         sha256=_digest(requests),
         repeated=repeated,
         starts_s=_starts_s(turns),
-        answers=spec.answers or ("recorded" if any(map(_has_tools, turns)) else "server"),
+        answers=spec.answers or ("recorded" if has_tools else "server"),
         notes=getattr(entries, "notes", []),
     )
 

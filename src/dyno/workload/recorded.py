@@ -1,5 +1,8 @@
 """Datasets read from a file: recorded conversations (ShareGPT), and prompts of the user's own as JSON lines."""
 
+import gzip
+import io
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -34,7 +37,7 @@ def sharegpt(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
             "--dataset-path. --dataset-name sharegpt-shaped has about the same lengths and needs no file."
         )
     try:
-        entries = msgspec.json.decode(_read(spec.path), type=list[Conversation])
+        entries = msgspec.json.decode(read(spec.path), type=list[Conversation])
     except files.BROKEN as e:
         raise WorkloadError(
             f"{spec.path} is not ShareGPT's JSON, a list of "
@@ -78,7 +81,7 @@ def custom(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         )
     lines = [
         _decode(raw, f"{spec.path}, line {number}", spec.output_len)
-        for number, raw in enumerate(_read(spec.path).splitlines(), 1)
+        for number, raw in enumerate(read(spec.path).splitlines(), 1)
         if raw.strip()
     ]
     if spec.shuffle:
@@ -105,13 +108,18 @@ def _decode(raw: bytes, where: str, output_len: int | None) -> tuple[str | list[
     return line.prompt, output_tokens
 
 
-def _read(path: str) -> bytes:
+def read(path: str) -> bytes:
+    """Return the contents of a dataset's file, decompressed."""
     try:
         data = files.read(Path(path).expanduser(), files.DATA, pipes=True)
+        if data[:2] == b"\x1f\x8b":
+            data = files.taken(io.BufferedReader(gzip.GzipFile(fileobj=io.BytesIO(data))), files.DATA, path)
     except FileNotFoundError:
         raise WorkloadError(f"There is no file {path}. Check --dataset-path.") from None
     except IsADirectoryError:
         raise WorkloadError(f"{path} is a folder. Give the file in it with --dataset-path.") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as e:
+        raise WorkloadError(f"{path} can't be decompressed: {e}. Was its download cut off?") from None
     except OSError as e:
         raise WorkloadError(f"{path} can't be read: {e.strerror}. Check --dataset-path.") from None
     if not data or data.isspace():

@@ -1,0 +1,279 @@
+"""AgentSession agent sessions: model calls that wait for one another and for tools. Five kinds of file, recognized by
+their keys: MLPerf's agentic rows, requests with messages and tools, OpenTelemetry GenAI spans, TraceLab's rounds,
+and block traces with sub-agents as Weka's kv-cache-tester writes them."""
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dyno import files
+from dyno.errors import WorkloadError
+from dyno.facts.workload import Request, Turn, WorkloadSpec
+from dyno.workload.blocks import Blocks
+from dyno.workload.calls import AgentSession, Call, checked_tools, converted, text_of
+from dyno.workload.recorded import read
+from dyno.workload.rounds import block_session, rounds
+from dyno.workload.spans import spans
+from dyno.workload.tokenizer import Tokenizer, special_ids
+
+OUTPUT_LEN = 256  # where neither the file nor the user gives a length
+_ENDS = (".json", ".jsonl", ".json.gz", ".jsonl.gz")
+_SEPARATOR = re.compile(rb"^(?:#.*|=====.*=====)\s*$", re.M)  # in the examples that TraceLab expands for reading
+_SHAPES = (
+    "dyno reads MLPerf's agentic rows (conversation_id, role), requests (messages, tools), OpenTelemetry spans "
+    "(spans or resourceSpans), TraceLab's rounds (session_id, round_index) and block traces (requests, block_size)"
+)
+
+
+class AgentDocument(NamedTuple):
+    where: str
+    value: dict[str, Any]
+    kind: str
+
+
+def agents(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+    """Yield the model calls of recorded sessions, in the order of the file; traces by their times."""
+    if spec.path is None:
+        raise WorkloadError(f"The dataset agents needs its file: give it with --dataset-path. {_SHAPES}.")
+    position, number, turns = 0, -1, _Turns(spec, tokenizer)
+    for number, session in enumerate(_sessions(spec, tokenizer)):
+        yield from turns.session(session, number, position)
+        position += len(session.calls)
+    if number < 0:
+        raise WorkloadError(f"{spec.path} has no agent session. {_SHAPES}.")
+
+
+class _Turns:
+    def __init__(self, spec: WorkloadSpec, tokenizer: Tokenizer) -> None:
+        self._spec, self._tokenizer = spec, tokenizer
+        self._special = len(special_ids(tokenizer))
+
+    def session(self, session: AgentSession, number: int, position: int) -> Iterator[Turn]:
+        """`position`: of its first request in the workload."""
+        prompts: list[int] = []
+        outputs: list[int] = []
+        for i, call in enumerate(session.calls):
+            tokens = self._count(call.prompt)
+            if call.history is None:
+                tools = msgspec.json.encode(call.tools).decode() if call.tools else ""
+                tokens += self._special + self._count(tools)
+            else:
+                tokens += prompts[call.history] + outputs[call.history]
+            prompts.append(tokens)
+            outputs.append(self._output(call))
+            yield Turn(
+                call.prompt,
+                tokens,
+                outputs[-1],
+                session=number,
+                after=[position + k for k in call.after],
+                wait_s=call.wait_s,
+                history=None if call.history is None else position + call.history,
+                messages=call.messages,
+                answer=call.answer,
+                start_s=None if i else session.start_s,
+                body={"tools": call.tools} if call.tools else {},
+            )
+
+    def _output(self, call: Call) -> int:
+        if self._spec.output_len or call.output_tokens:
+            return self._spec.output_len or call.output_tokens or 0
+        return self._count(text_of([call.answer]) if call.answer else "") or OUTPUT_LEN
+
+    def _count(self, text: str) -> int:
+        return max(1, self._tokenizer.count(text) - self._special) if text else 0
+
+
+def _sessions(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[AgentSession]:
+    blocks: Blocks | None = None
+    timed: list[AgentDocument] = []
+    documents = (document for path in _paths(spec.path or "") for document in _documents(path))
+    for kind, group in groupby(documents, key=lambda document: document.kind):
+        if kind in ("tracelab", "blocks"):
+            blocks = blocks or Blocks(tokenizer, spec.seed)
+        if kind == "otel":
+            timed += group
+        elif kind == "mlperf":
+            yield from _conversations(group)
+        elif kind == "messages":
+            for where, value, _ in group:
+                messages = converted(where, value, _Line)
+                yield _conversation(where, [(where, m) for m in messages.messages], messages.tools)
+        elif kind == "tracelab" and blocks:
+            yield from rounds(((d.where, d.value) for d in group), blocks)
+        elif blocks:
+            yield from (block_session(d.where, d.value, blocks) for d in group)
+    if timed:  # all before the first is sent: a trace may be spread over files, and they begin in the order of time
+        yield from sorted(spans([(d.where, d.value) for d in timed]), key=lambda session: session.start_s or 0.0)
+
+
+# ---- files ----
+
+
+def _paths(path: str) -> list[str]:
+    """Return the file, or those of a folder by name."""
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        return [path]
+    names = sorted(str(file) for file in folder.iterdir() if file.name.endswith(_ENDS))
+    if not names:
+        raise WorkloadError(f"{path} has no file that ends in {', '.join(_ENDS)}. Check --dataset-path.")
+    return names
+
+
+def _documents(path: str) -> Iterator[AgentDocument]:
+    """Yield the JSON objects of a file: one, a list, one a line, or one after each separator."""
+    data = read(path)
+    if data.startswith((b"#", b"=====")):
+        parts = [part for part in _SEPARATOR.split(data) if part.strip()]
+        for number, part in enumerate(parts, 1):
+            yield _document(f"{path}, record {number}", _decoded(part, f"{path}, record {number}"))
+        return
+    try:
+        whole = msgspec.json.decode(data)
+    except files.BROKEN:
+        for number, line in enumerate(data.splitlines(), 1):
+            if line.strip():
+                yield _document(f"{path}, line {number}", _decoded(line, f"{path}, line {number}"))
+        return
+    for number, value in enumerate(whole if isinstance(whole, list) else [whole], 1):
+        yield _document(f"{path}, entry {number}" if isinstance(whole, list) else path, value)
+
+
+def _decoded(part: bytes, where: str) -> Any:
+    try:
+        return msgspec.json.decode(part)
+    except files.BROKEN as e:
+        raise WorkloadError(f"{where}: not valid JSON ({e}). Was the file cut off?") from None
+
+
+def _document(where: str, value: Any) -> AgentDocument:
+    keys = value.keys() if isinstance(value, dict) else set()
+    for needed, kind in (
+        ({"conversation_id", "role"}, "mlperf"),
+        ({"messages"}, "messages"),
+        ({"spans"}, "otel"),
+        ({"resourceSpans"}, "otel"),
+        ({"span_id", "attributes"}, "otel"),
+        ({"spanId", "attributes"}, "otel"),
+        ({"requests", "block_size"}, "blocks"),
+        ({"session_id", "round_index"}, "tracelab"),
+    ):
+        if needed <= keys:
+            return AgentDocument(where, value, kind)
+    names = ", ".join(sorted(map(str, keys))[:8]) or "it is not an object"
+    raise WorkloadError(f"{where}: not an agent session ({names}). {_SHAPES}.")
+
+
+# ---- conversations ----
+
+
+class _ToolResult(msgspec.Struct):
+    tool_call_id: str
+    content: str = ""
+
+
+class _MessageRow(msgspec.Struct):
+    """A message of MLPerf's agentic data set."""
+
+    conversation_id: str
+    role: str
+    turn: int
+    content: str | None = None
+    system: str | None = None
+    tools: list[dict[str, Any]] = []
+    tool_calls: list[dict[str, Any]] = []
+    tool_results: list[_ToolResult] = []
+    reasoning_content: str | None = None
+    delay_seconds: float = 0.0
+    max_new_tokens: int | None = None
+    max_completion_tokens: int | None = None
+
+
+class _Line(msgspec.Struct):
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] = []
+
+
+def _conversations(documents: Iterable[AgentDocument]) -> Iterator[AgentSession]:
+    seen: set[str] = set()
+    rows = ((where, converted(where, value, _MessageRow)) for where, value, _ in documents)
+    for name, group in groupby(rows, key=lambda row: row[1].conversation_id):
+        own = list(group)
+        if name in seen:
+            raise WorkloadError(f"{own[0][0]}: conversation {name} comes again. Put its rows together.")
+        seen.add(name)
+        yield _from_rows(own)
+
+
+def _from_rows(rows: list[tuple[str, _MessageRow]]) -> AgentSession:
+    messages: list[tuple[str, dict[str, Any]]] = []
+    waits: dict[int, float] = {}
+    lengths: dict[int, int] = {}
+    last = 0
+    for where, row in rows:
+        if row.turn <= last:
+            raise WorkloadError(f"{where}: turn {row.turn} follows turn {last}. Sort the rows of the conversation.")
+        last = row.turn
+        if row.delay_seconds < 0:
+            raise WorkloadError(f"{where}: delay_seconds is {row.delay_seconds}; it can't be negative.")
+        if row.system and not messages:
+            messages.append((where, {"role": "system", "content": row.system}))
+        waits[len(messages)] = row.delay_seconds
+        if limit := row.max_completion_tokens or row.max_new_tokens:
+            lengths[len(messages)] = limit
+        if row.role == "tool":
+            if not row.tool_results:
+                raise WorkloadError(f"{where}: a tool row without tool_results. Fill them in or delete the row.")
+            messages += [(where, {"role": "tool", **msgspec.to_builtins(result)}) for result in row.tool_results]
+        else:
+            extra = {"tool_calls": row.tool_calls} if row.tool_calls else {}
+            thought = {"reasoning_content": row.reasoning_content} if row.reasoning_content else {}
+            messages.append((where, {"role": row.role, "content": row.content, **thought, **extra}))
+    tools = next((row.tools for _, row in rows if row.tools), [])
+    return _conversation(rows[0][0], messages, tools, waits, lengths)
+
+
+def _conversation(
+    where: str,
+    messages: list[tuple[str, dict[str, Any]]],
+    tools: list[dict[str, Any]],
+    waits: dict[int, float] | None = None,
+    lengths: dict[int, int] | None = None,
+) -> AgentSession:
+    """Return a session with a call for each recorded answer, and one for messages at the end that have none.
+    `waits` and `lengths`: by the number of the message."""
+    checked_tools(messages)
+    calls: list[Call] = []
+    own: list[int] = []
+    for i, (place, message) in enumerate([*messages, ("", {"role": "assistant", "content": None})]):
+        if message.get("role") != "assistant":
+            own.append(i)
+            continue
+        recorded = i < len(messages)
+        if not own:
+            if recorded:
+                raise WorkloadError(f"{place}: an answer without a message before it. Delete it, or add the question.")
+            break
+        before = [len(calls) - 1] if calls else []
+        wait_s = sum((waits or {}).get(k, 0.0) for k in own)
+        limit = next(((lengths or {})[k] for k in own if k in (lengths or {})), None)
+        calls.append(
+            Call.from_messages(
+                [messages[k][1] for k in own],
+                answer=message if recorded else None,
+                output_tokens=None if recorded else limit,
+                history=before[0] if before else None,
+                after=before,
+                wait_s=wait_s,
+                tools=tools,
+            )
+        )
+        own = []
+    if not calls:
+        raise WorkloadError(f"{where}: the conversation has no message to send. Delete it.")
+    return AgentSession(calls)

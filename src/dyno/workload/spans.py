@@ -1,0 +1,236 @@
+"""OpenTelemetry GenAI spans: model calls with their messages, in the order that times and parents give them."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from dyno import files
+from dyno.errors import WorkloadError
+from dyno.workload.calls import AgentSession, Call, CallWindow, checked_tools, ordered, waits
+
+_INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
+_FAILED = (2, "STATUS_CODE_ERROR", "ERROR")
+
+
+class ModelSpan(msgspec.Struct):
+    id: str
+    trace: str
+    where: str
+    parent: str | None
+    start_s: float
+    end_s: float
+    attributes: dict[str, Any]
+    failed: bool
+
+    @property
+    def is_call(self) -> bool:
+        return _INPUT in self.attributes and not self.failed
+
+    @property
+    def window(self) -> CallWindow:
+        return CallWindow(self.id, self.start_s, self.end_s)
+
+
+def spans(documents: list[tuple[str, Any]]) -> list[AgentSession]:
+    """Return a session for each trace that has model calls."""
+    traces: dict[str, list[ModelSpan]] = {}
+    for where, value in documents:
+        for raw in _raw_spans(value):
+            span = _span(where, raw)
+            traces.setdefault(span.trace, []).append(span)
+    sessions = [_session(members) for members in traces.values() if any(span.is_call for span in members)]
+    if not sessions:
+        raise WorkloadError(
+            f"{documents[0][0]}: no span has {_INPUT}. Record the messages with the spans: instrumentations have a "
+            "setting for it, such as OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true."
+        )
+    return sessions
+
+
+def _raw_spans(value: dict[str, Any]) -> Iterator[Any]:
+    if "resourceSpans" not in value:
+        yield from value.get("spans", [value])
+        return
+    for resource in value["resourceSpans"]:
+        for scope in resource.get("scopeSpans", []):
+            yield from scope.get("spans", [])
+
+
+def _span(where: str, raw: Any) -> ModelSpan:
+    if not isinstance(raw, dict):
+        raise WorkloadError(f"{where}: a span is not an object. Correct the file.")
+    name = raw.get("span_id") or raw.get("spanId")
+    where = f"{where}, span {name}"
+    if not name:
+        raise WorkloadError(f"{where}: no span_id. Correct the file.")
+    times = [
+        _time_s(where, raw, *keys) for keys in (("start_time", "startTimeUnixNano"), ("end_time", "endTimeUnixNano"))
+    ]
+    if times[1] < times[0]:
+        raise WorkloadError(f"{where}: it ends {times[0] - times[1]:g} s before it starts. Correct its times.")
+    status = raw.get("status")
+    return ModelSpan(
+        str(name),
+        str(raw.get("trace_id") or raw.get("traceId") or ""),
+        where,
+        str(parent) if (parent := raw.get("parent_span_id") or raw.get("parentSpanId")) else None,
+        times[0],
+        times[1],
+        _attributes(raw.get("attributes")),
+        isinstance(status, dict) and status.get("code") in _FAILED,
+    )
+
+
+def _attributes(given: Any) -> dict[str, Any]:
+    """Return attributes by name, also from OTLP's list of keys and typed values."""
+    if isinstance(given, list):
+        pairs = [(a.get("key"), a.get("value")) for a in given if isinstance(a, dict)]
+        return {str(key): next(iter(value.values()), None) for key, value in pairs if isinstance(value, dict)}
+    return given if isinstance(given, dict) else {}
+
+
+def _time_s(where: str, raw: dict[str, Any], *names: str) -> float:
+    value = next((raw[name] for name in names if raw.get(name) is not None), None)
+    try:
+        if isinstance(value, str) and not value.isdigit():
+            moment = datetime.fromisoformat(value)
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        return int(value) / 1e9  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise WorkloadError(f"{where}: {names[0]} is {value!r}, not a date and time. Correct it.") from None
+
+
+def _session(members: list[ModelSpan]) -> AgentSession:
+    by_id = {span.id: span for span in members}
+    timed = sorted((span for span in members if span.is_call), key=lambda span: (span.start_s, span.end_s))
+    lineages = [[ancestor.window for ancestor in _lineage(span, by_id)] for span in timed]
+    after = ordered(lineages)
+    calls: list[Call] = []
+    known: dict[bytes, int] = {}  # digest of a call's messages and answer → its number
+    for i, (span, wait_s) in enumerate(zip(timed, waits(lineages, after), strict=True)):
+        messages, answer = _input(span), _answer(span)
+        checked_tools((span.where, message) for message in messages)
+        history, digests = None, _digests([*messages, *([answer] if answer else [])])
+        for k in range(len(messages) - 2, -1, -1):  # the most of an earlier call that this one goes on with
+            earlier = known.get(digests[k])
+            if earlier is not None and _comes_before(after, earlier, i):
+                history, messages = earlier, messages[k + 1 :]
+                break
+        if answer:
+            known[digests[-1]] = i
+        calls.append(
+            Call.from_messages(
+                messages,
+                answer=answer,
+                output_tokens=_output_tokens(span, answer),
+                history=history,
+                after=after[i],
+                wait_s=wait_s,
+                tools=_json(span, "gen_ai.tool.definitions") or [],
+            )
+        )
+    return AgentSession(calls, timed[0].start_s)
+
+
+def _lineage(span: ModelSpan, by_id: dict[str, ModelSpan]) -> list[ModelSpan]:
+    """Return the spans that lead to it, outermost first."""
+    lineage = [span]
+    while (parent := lineage[-1].parent) is not None:
+        if parent not in by_id:
+            raise WorkloadError(
+                f"{lineage[-1].where}: its parent {parent} is not in the file. Export the whole trace, or remove the "
+                "parent's id."
+            )
+        if any(parent == ancestor.id for ancestor in lineage):
+            names = " → ".join([*(ancestor.id for ancestor in lineage), parent])
+            raise WorkloadError(f"{span.where}: its parents form a cycle: {names}. Correct their parent_span_id.")
+        lineage.append(by_id[parent])
+    return lineage[::-1]
+
+
+def _comes_before(after: list[list[int]], earlier: int, later: int) -> bool:
+    reached, waiting = {later}, [later]
+    while waiting:
+        for i in after[waiting.pop()]:
+            if i == earlier:
+                return True
+            if i > earlier and i not in reached:
+                reached.add(i)
+                waiting.append(i)
+    return False
+
+
+def _digests(messages: list[dict[str, Any]]) -> list[bytes]:
+    """Return a digest of the messages up to each of them."""
+    digest, digests = blake2b(digest_size=16), []
+    for message in messages:
+        digest.update(msgspec.json.encode(message, order="deterministic"))
+        digests.append(digest.digest())
+    return digests
+
+
+# ---- messages ----
+
+
+def _json(span: ModelSpan, name: str) -> Any:
+    value = span.attributes.get(name)
+    if not isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except files.BROKEN as e:
+        raise WorkloadError(f"{span.where}: {name} is not valid JSON ({e}). Was the attribute cut off?") from None
+
+
+def _input(span: ModelSpan) -> list[dict[str, Any]]:
+    given = _json(span, _INPUT)
+    if not isinstance(given, list) or not given or not all(isinstance(m, dict) for m in given):
+        raise WorkloadError(f"{span.where}: {_INPUT} is not a list of messages. Correct or delete the span.")
+    system = _json(span, "gen_ai.system_instructions")
+    parts = [{"role": "system", "parts": system}] if isinstance(system, list) else []
+    return [message for m in [*parts, *given] for message in _messages(m)]
+
+
+def _answer(span: ModelSpan) -> dict[str, Any] | None:
+    given = _json(span, _OUTPUT)
+    if isinstance(given, list) and given and isinstance(given[0], dict):
+        return _messages({"role": "assistant", **given[0]})[0]
+    text = span.attributes.get("gen_ai.output.text")
+    return {"role": "assistant", "content": text} if isinstance(text, str) and text else None
+
+
+def _messages(given: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a message in OpenAI's form. The convention's own form has parts, and may have several tool results."""
+    if "parts" not in given:
+        return [{key: value for key, value in given.items() if key != "finish_reason"}]
+    texts: list[str] = []
+    calls: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
+    for part in given["parts"]:
+        if part.get("type") == "tool_call":
+            arguments = part.get("arguments")
+            text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+            function = {"name": part.get("name", ""), "arguments": text}
+            calls.append({"id": part.get("id", ""), "type": "function", "function": function})
+        elif part.get("type") == "tool_call_response":
+            result = part.get("response", part.get("result"))
+            text = result if isinstance(result, str) else msgspec.json.encode(result).decode()
+            results.append({"role": "tool", "tool_call_id": part.get("id", ""), "content": text})
+        elif part.get("type") == "text":
+            texts.append(str(part.get("content", "")))
+    if results:
+        return results
+    extra = {"tool_calls": calls} if calls else {}
+    return [{"role": given.get("role"), "content": "\n".join(texts) or None, **extra}]
+
+
+def _output_tokens(span: ModelSpan, answer: dict[str, Any] | None) -> int | None:
+    names = ["gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"]
+    for name in names if answer else [*names, "gen_ai.request.max_tokens"]:
+        value = span.attributes.get(name)
+        if isinstance(value, int | str) and str(value).isdigit() and int(value) > 0:
+            return int(value)
+    return None
