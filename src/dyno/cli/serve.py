@@ -23,7 +23,7 @@ from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import TRACES, WorkloadSpec
+from dyno.facts.workload import TIMED, TRACES, WorkloadSpec
 from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS
 from dyno.option import Option, fields, opposite
@@ -585,17 +585,20 @@ def _check_flags(o: argparse.Namespace) -> None:
 
 
 def _check_trace(o: argparse.Namespace) -> None:
-    own = [f for f in flags.given(o, WorkloadSpec) if f.startswith(("--trace-", "--timed-trace-"))]
-    own += ["--self-timed"] if o.self_timed is not None else []
+    own = flags.given(o, WorkloadSpec, *_TRACE_FIELDS)
     wrong = own if o.dataset_name not in (*TRACES, "clients") else []
     refuse(wrong, f"{', '.join(wrong)}: only for traces (--dataset-name {', '.join(TRACES)}).")
+    refuse(
+        o.self_timed is not None and o.dataset_name not in TIMED,
+        f"--self-timed: only for datasets with times ({', '.join(TIMED)}).",
+    )
     labels = [f for f in own if f.startswith("--timed-trace-") and o.dataset_name != "timed_trace"]
     refuse(labels, f"{', '.join(labels)}: only for --dataset-name timed_trace. {o.dataset_name} has its own format.")
     rate = _rate_flag(o)
     refuse(o.self_timed and rate, f"--self-timed and {rate} contradict each other. Remove one.")
     refuse(
         o.speedup != 1 and not _recorded(o),
-        "--speedup needs recorded times: a trace, without --no-self-timed, a rate or a schedule.",
+        "--speedup needs recorded times: a trace, or agents with --self-timed; no rate and no schedule.",
     )
 
 

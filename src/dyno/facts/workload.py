@@ -42,6 +42,7 @@ CountedBy = Literal["tokenizer", "server", "approximate"]
 
 # Datasets whose requests have their times. The last one's columns are named by the user.
 TRACES = ("mooncake", "azure", "burstgpt", "bailian", "timed_trace")
+TIMED = (*TRACES, "agents")  # may be sent at recorded times
 
 # More than this would fill the memory, or take years: a slip of the pen.
 MOST_PROMPTS, _TOKENS = 10_000_000, 100_000_000

@@ -16,7 +16,7 @@ from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import MOST_PROMPTS, TRACES, TrafficClass, WorkloadSpec
+from dyno.facts.workload import MOST_PROMPTS, TIMED, TRACES, TrafficClass, WorkloadSpec
 from dyno.http import Url, check_plain
 from dyno.option import problems
 from dyno.study.cells import CELLS, CLIENT, OFFLINE, SERVING, TRANSPORT, converted
@@ -306,7 +306,7 @@ class Trials:
 
     def _check_prompts(self, cells: dict[str, Any], section: Section, micro: bool) -> None:
         dataset = cells["dataset"]
-        if dataset in ("custom", "agents", *TRACES) and "path" not in section.cells:
+        if dataset in ("custom", *TIMED) and "path" not in section.cells:
             text = f"path is missing: {dataset} is read from a file."
             self.doc.missing(section.table, text, ["path"], _tables(section))
         own = {"random": ("input_len", "output_len"), "prefix_repetition": ("prefix_len", "input_len", "output_len"),

@@ -244,8 +244,9 @@ def _number(value: Any, where: str) -> float:
 
 def _length(value: Any, where: str) -> int:
     number = _number(value, where)
-    if not number.is_integer():
-        raise WorkloadError(f"{where} is {value}, not a whole number of tokens. Correct or delete it.")
+    if not number.is_integer() or number > _MOST_TOKENS:
+        why = "not a whole number of tokens" if number <= _MOST_TOKENS else "more than a request can have"
+        raise WorkloadError(f"{where} is {value}, {why}. Correct or delete it.")
     return int(number)
 
 
