@@ -127,10 +127,17 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
         float, Option("--client-rate", "RPS", "requests per second of all clients together", above=0, most=1e7)
     ] = 1.0
     hf_name: Annotated[
-        str | None, Option("--hf-name", "OWNER/NAME", "dataset in the Hub's cache, where --dataset-path names none")
+        str | None,
+        Option(
+            "--hf-name", "OWNER/NAME", "dataset in the Hub's cache, where --dataset-path names none (default: none)"
+        ),
     ] = None
-    hf_subset: Annotated[str | None, Option("--hf-subset", "NAME", "subset: its files have it in their path")] = None
-    hf_split: Annotated[str | None, Option("--hf-split", "NAME", "split: its files have it in their path")] = None
+    hf_subset: Annotated[
+        str | None, Option("--hf-subset", "NAME", "subset: its files have it in their path (default: all)")
+    ] = None
+    hf_split: Annotated[
+        str | None, Option("--hf-split", "NAME", "split: its files have it in their path (default: train)")
+    ] = None
     # Traces. Times count from the first request of the file.
     trace_start_s: Annotated[
         float, Option("--trace-start", "S", "skip the first S seconds of a trace", least=0, most=1e9)
