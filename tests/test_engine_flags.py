@@ -283,6 +283,15 @@ NEEDED = {  # to mean something, a flag needs another
        for end in ("prefix-len", "suffix-len", "output-len")},
     **{f"--sonnet-{end}": "--dataset-name sonnet" for end in ("prefix-len", "input-len", "output-len")},
     "--hf-output-len": "--dataset-name hf",
+    **dict.fromkeys(
+        ("--num-sessions", "--turns", "--think-time", "--turn-input-len", "--turn-output-len", "--answers"),
+        "--dataset-name chat",
+    ),
+    **dict.fromkeys(("--trace-start", "--trace-end", "--trace-max-tokens", "--trace-length-scale", "--speedup"),
+                    "--dataset-name azure --dataset-path x"), "--self-timed": "--dataset-name agents --dataset-path x",
+    **dict.fromkeys((f"--timed-trace-{name}" for name in ("chunk-hash-size", "sec-multiplier", "label-timestamp",
+                     "label-input-length", "label-output-length", "label-hash-ids")),
+                    "--dataset-name timed_trace --dataset-path x"),
 }  # fmt: skip
 VALUES = {
     "--engine": "sglang", "--devices": "0", "--header": "a=b", "--metadata": "a=b", "--engine-env": "A=b",

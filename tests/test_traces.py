@@ -21,7 +21,7 @@ from dyno.conduct.study_plan import known
 from dyno.errors import UsageError, WorkloadError
 from dyno.facts.load import LoadSpec
 from dyno.facts.study import Study
-from dyno.facts.workload import TRACES, Turn, Workload, WorkloadSpec
+from dyno.facts.workload import TRACES, Dropped, Turn, Workload, WorkloadSpec
 from dyno.study.file import read
 from dyno.workload import make
 from dyno.workload.tokenizer import ApproximateTokenizer, Tokenizer, local
@@ -70,7 +70,7 @@ def test_each_format_keeps_its_times_and_lengths() -> None:
     assert [r.output_tokens for r in work["mooncake"].requests] == [entry["output_length"] for entry in MOONCAKE]
     assert work["azure"].starts_s is not None and work["azure"].starts_s[1] == pytest.approx(4.314579, abs=1e-6)
     assert work["burstgpt"].starts_s == [0, 3]  # GPT-4's alone, and of these the one that failed is skipped
-    assert work["burstgpt"].notes == ["1 requests have no input or output tokens: skipped."]
+    assert work["burstgpt"].dropped == {"requests without input or output tokens": 1}
     assert work["bailian"].starts_s == pytest.approx([0, 1.25, 60.864])
 
 
@@ -215,7 +215,7 @@ def test_an_empty_window_says_how_long_the_trace_is() -> None:
 def test_long_requests_are_skipped_where_asked() -> None:
     w = traced("mooncake", trace_max_tokens=8000)
     assert 0 < len(w.requests) < 60 and all(r.prompt_tokens + r.output_tokens <= 8000 for r in w.requests)
-    assert w.notes == [f"{60 - len(w.requests)} requests have more than 8000 tokens (--trace-max-tokens): skipped."]
+    assert w.dropped == {"requests with more than 8000 tokens (--trace-max-tokens)": 60 - len(w.requests)}
     assert "No request" in wrong(FILES["mooncake"], trace_max_tokens=2)
 
 
@@ -225,7 +225,7 @@ def test_long_requests_are_skipped_where_asked() -> None:
 def test_rows_out_of_order_are_sorted_and_counted(tmp_path: Path) -> None:
     w = traced("mooncake", lines(tmp_path / "t", row(2000, 30), row(1000, 20), row(3000, 40)))
     assert [r.prompt_tokens for r in w.requests] == [20, 30, 40] and w.starts_s == [0, 1, 2]
-    assert w.notes == ["1 of 3 rows were out of order: sorted by time."]
+    assert [str(Dropped(*pair)) for pair in w.dropped.items()] == ["1 rows out of order were sorted by time"]
 
 
 @pytest.mark.parametrize(
@@ -354,10 +354,13 @@ def test_a_rate_replaces_the_recorded_times(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--dataset-name random --trace-start 3", "--trace-start: only for traces"),
-        ("--dataset-name random --no-self-timed", "--self-timed: only for datasets with times"),
+        ("--dataset-name random --trace-start 3", "--trace-start is for --dataset-name mooncake or"),
+        ("--dataset-name random --no-self-timed", "--self-timed is for datasets with times"),
         ("--dataset-name random --speedup 2", "--speedup needs recorded times"),
-        ("--dataset-name azure --timed-trace-chunk-hash-size 4", "only for --dataset-name timed_trace"),
+        (
+            "--dataset-name azure --timed-trace-chunk-hash-size 4",
+            "is for --dataset-name timed_trace, but that is azure",
+        ),
         ("--dataset-name azure --self-timed --request-rate 3", "contradict each other"),
         ("--dataset-name azure --request-rate 3 --speedup 2", "--speedup needs recorded times"),
         ("--dataset-name azure --speedup 0", "--speedup must be above 0"),

@@ -75,10 +75,10 @@ class Evidence(Circumstances, frozen=True, kw_only=True):
     repeated_prompts: int
     sent_before: str | None
     summary: Summary
-    workload_notes: list[str] = []  # about the file of the workload
     cache_emptied: bool | None = None  # None: not tried
     correctness: Correctness | None = None  # None: turned off, or by an older version
     round_trips_ns: list[int] = []  # over the network to the engine: before the load, after it
+    dropped: dict[str, int] = {}  # left out of the workload: reason → how many
 
     @property
     def completed(self) -> int:

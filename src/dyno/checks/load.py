@@ -9,6 +9,7 @@ from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.imported import Row
 from dyno.facts.metric import THROUGHPUTS, words
+from dyno.facts.workload import Dropped
 from dyno.measure.points import (
     finite_rate,
     load_of,
@@ -49,7 +50,9 @@ def rate(e: Evidence) -> Iterator[Finding]:
             f"From due to last token the first quarter took {number(wait.first_median_ms)} ms, the last "
             f"{number(wait.last_median_ms)} (medians)."
         )
-        yield _queue_grows(number(wait.offered_rps), s.request_throughput, because)
+        served = s.sessions.throughput if s.sessions else s.request_throughput
+        unit = "sessions" if s.sessions else "requests"
+        yield _queue_grows(number(wait.offered_rps), served, because, unit=unit)
 
 
 def rate_row(row: Row) -> Iterator[Finding]:
@@ -72,8 +75,8 @@ def rate_row(row: Row) -> Iterator[Finding]:
         yield _queue_grows(count(offered), rps, because, row)
 
 
-def _queue_grows(offered: str, rps: float, because: str, row: Row | None = None) -> Finding:
-    text = f"{offered} requests/s offered, {number(rps)} served. {because}"
+def _queue_grows(offered: str, rps: float, because: str, row: Row | None = None, unit: str = "requests") -> Finding:
+    text = f"{offered} {unit}/s offered, {number(rps)} served. {because}"
     lines = locations([row] if row else [], "request_throughput", "mean_ttft_ms")
     return doubt("load.rate_not_reached", text, locations=lines)
 
@@ -105,8 +108,8 @@ def rate_rows(rows: Sequence[Row]) -> Iterator[Finding]:
 
 def streams(e: Evidence) -> Iterator[Finding]:
     asked, s = e.trial.load.max_concurrency, e.summary
-    if asked is None or not e.trial.load.closed_loop or s.steady is None:
-        return
+    if asked is None or not e.trial.load.closed_loop or s.steady is None or e.trial.workload.traits.sessions:
+        return  # users think, too
     if s.steady.streams_mean < 0.95 * asked and s.planned >= 2 * asked:
         opened = f"{number(s.steady.streams_mean)} on average (peak {s.client.streams_peak})"
         yield doubt("load.streams_missing", f"Concurrency {asked} was requested, but {opened} was reached.")
@@ -124,9 +127,9 @@ def replay(e: Evidence) -> Iterator[Finding]:
     yield doubt("load.replay_late", text)
 
 
-def trace_rows(e: Evidence) -> Iterator[Finding]:
-    if e.workload_notes:
-        yield note("load.trace_rows", f"The trace: {' '.join(e.workload_notes)}")
+def left_out(e: Evidence) -> Iterator[Finding]:
+    for reason, lost in e.dropped.items():
+        yield note("load.left_out", f"{Dropped(reason, lost)}.")
 
 
 def repeated_prompts(e: Evidence) -> Iterator[Finding]:

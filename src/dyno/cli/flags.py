@@ -140,11 +140,9 @@ def values(o: argparse.Namespace, struct: Any) -> dict[str, Any]:
     return out
 
 
-def given(o: argparse.Namespace, struct: Any, *names: str) -> list[str]:
-    """Return the flags of these fields, or of all that have one, that were used."""
-    used = (
-        f for f in [fields(struct)[name] for name in names] or _flagged(struct) if getattr(o, _dest(f)) != _default(f)
-    )
+def given(o: argparse.Namespace, struct: Any) -> list[str]:
+    """Return the flags of a struct that were used."""
+    used = (f for f in _flagged(struct) if getattr(o, _dest(f), _default(f)) != _default(f))
     return [f.option.flags.split()[0] for f in used]
 
 

@@ -18,7 +18,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
+from dyno.facts.workload import TRAITS, WorkloadSpec
 from dyno.option import Option
 from dyno.report.block import offline_block
 
@@ -240,7 +240,7 @@ def _workload(o: argparse.Namespace) -> WorkloadSpec:
         "--dataset-name custom is read from a file: give --dataset-path FILE.",
     )
     refuse(
-        o.dataset_name in ("random", "sharegpt-shaped", "tasks") and o.dataset_path,
+        o.dataset_name and not TRAITS[o.dataset_name].file and o.dataset_path,
         f"--dataset-name {o.dataset_name} needs no file: remove --dataset-path.",
     )
     dataset = o.dataset_name or ("sharegpt" if o.dataset_path else "random")

@@ -248,7 +248,7 @@ def _show(word: str, options: argparse.Namespace) -> None:
     elif trial.quality is not None:
         print(eval.printed(outcome))
     else:
-        print(block(outcome.result, trial, list(METRICS[:4])))
+        print(block(outcome.result, trial, list(METRICS[:4]), outcome.manifest.answers))
     if trial.kind != "micro" and not options.json and (engine := outcome.run.engine()):
         for name, model in engine.models.items():
             print(*wrapped(f"Model {name}: {model.describe()}, {human_bytes(model.size_bytes)}", rest="  "), sep="\n")

@@ -23,7 +23,7 @@ from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import TIMED, TRACES, WorkloadSpec
+from dyno.facts.workload import TRACES, TRAITS, WorkloadSpec
 from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS
 from dyno.option import Option, fields, opposite
@@ -107,7 +107,7 @@ def add(p: Parser) -> None:
     )
     flags.add_list(
         load, LoadSpec, "speedup", default=[1.0],
-        help="replay recorded times X times as fast; 1,2,4 measures each in turn (default: 1)",
+        help="replay recorded times, and waits between requests, X times as fast; 1,2,4 measures each in turn",
     )  # fmt: skip
     flags.add(load, LoadSpec, "cancel_rate", "cancel_after_s", "request_timeout_s", "response_bytes_max")
     flags.add(load, ClientSpec)
@@ -156,9 +156,10 @@ def _workload_flags(g: argparse._ArgumentGroup) -> None:
         default=None,
         help="number of requests (default: 1000, or what --duration needs; of a trace: all)",
     )
-    flags.add(g, WorkloadSpec, "num_sessions", "num_warmups", "seed", "answers")
+    flags.add(g, WorkloadSpec, "num_sessions", "num_warmups", "seed")
+    flags.add(g, WorkloadSpec, "turns", "think_time_s", "turn_input_len", "turn_output_len", "answers")
     settings.add_lengths(g, default=(1024, 128))
-    flags.add(g, WorkloadSpec, "prefix_len")
+    flags.add(g, WorkloadSpec, "prefix_len", also="--system-prompt-len")
     flags.number(g, int, Option("--sharegpt-output-len", "N", "tokens to generate (default: as in the file)", least=1))
     flags.number(g, int, Option("--custom-output-len", "N", "tokens to generate; -1: as in the file"), 256)
     flags.add(g, WorkloadSpec, "shuffle", "oversample")
@@ -241,7 +242,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(file))
     else:
-        print(block(outcome.result, trial, shown))
+        print(block(outcome.result, trial, shown, outcome.manifest.answers))
     if saves:
         print(f"Result: {_save(file, outcome, options)}", file=sys.stderr)
     if options.keep_raw and not outcome.run.spool_path.exists():
@@ -431,7 +432,7 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
         "workload": msgspec.structs.replace(work, num_prompts=count, num_sessions=o.num_sessions or sessions),
         "load": load,
         "client": ClientSpec(**flags.values(o, ClientSpec)),
-        "ignore_eos": o.ignore_eos or work.artificial,
+        "ignore_eos": o.ignore_eos or work.traits.endless,  # as vLLM for random prompts
         **_body(o, aim.backend),
         "percentiles": flags.percentiles(o.metric_percentiles),
         "goodput_ms": flags.goodput(o.goodput or []),
@@ -568,13 +569,13 @@ def _check_flags(o: argparse.Namespace) -> None:
         )
         refuse(min(ramp) < 0 or ramp[0] > ramp[1] or ramp[1] <= 0, "A ramp must rise: 0 ≤ start ≤ end, end > 0.")
         refuse(o.ramp_up_strategy == "exponential" and ramp[0] == 0, "An exponential ramp can't start at 0.")
-    _check_trace(o)
+    _check_times(o)
     refuse(
-        o.dataset_path is not None
-        and o.dataset_name in ("random", "sharegpt-shaped", "tasks", "prefix_repetition", "mix"),
+        o.dataset_path is not None and not TRAITS[o.dataset_name].file,
         f"--dataset-name {o.dataset_name} generates its prompts and reads no file. For {o.dataset_path}, use "
-        "--dataset-name sharegpt or custom.",
+        f"--dataset-name {', '.join(name for name, traits in TRAITS.items() if traits.file)}.",
     )
+    _check_sessions(o)
     refuse(
         o.endpoint is not None and not o.endpoint.startswith("/"), f"--endpoint {o.endpoint} must begin with a slash."
     )
@@ -584,21 +585,41 @@ def _check_flags(o: argparse.Namespace) -> None:
     )
 
 
-def _check_trace(o: argparse.Namespace) -> None:
-    own = flags.given(o, WorkloadSpec, *_TRACE_FIELDS)
-    wrong = own if o.dataset_name not in (*TRACES, "clients") else []
-    refuse(wrong, f"{', '.join(wrong)}: only for traces (--dataset-name {', '.join(TRACES)}).")
-    refuse(
-        o.self_timed is not None and o.dataset_name not in TIMED,
-        f"--self-timed: only for datasets with times ({', '.join(TIMED)}).",
-    )
-    labels = [f for f in own if f.startswith("--timed-trace-") and o.dataset_name != "timed_trace"]
-    refuse(labels, f"{', '.join(labels)}: only for --dataset-name timed_trace. {o.dataset_name} has its own format.")
+def _check_sessions(o: argparse.Namespace) -> None:
+    """Refuse flags that the dataset doesn't have."""
+    sessions = [name for name, traits in TRAITS.items() if traits.sessions]
+    own = {
+        "--num-sessions": sessions,
+        "--answers": sessions,
+        "--turns": ["chat", "conversations"],
+        "--think-time": ["chat", "conversations"],
+        "--turn-input-len": ["chat"],
+        "--turn-output-len": ["chat", "conversations"],
+    }
+    for flag in flags.given(o, WorkloadSpec):
+        traces = (
+            (*TRACES, "clients")
+            if flag.startswith("--trace-")
+            else TRACES[-1:]
+            if flag.startswith("--timed-")
+            else TRAITS
+        )
+        datasets = own.get(flag, list(traces))
+        refuse(
+            o.dataset_name not in datasets,
+            f"{flag} is for --dataset-name {' or '.join(datasets)}, but that is {o.dataset_name}.",
+        )
+
+
+def _check_times(o: argparse.Namespace) -> None:
+    timed = [name for name, traits in TRAITS.items() if traits.times]
+    text = f"--self-timed is for datasets with times: {', '.join(timed)}."
+    refuse(o.self_timed is not None and o.dataset_name not in timed, text)
     rate = _rate_flag(o)
     refuse(o.self_timed and rate, f"--self-timed and {rate} contradict each other. Remove one.")
     refuse(
-        o.speedup != 1 and not _recorded(o),
-        "--speedup needs recorded times: a trace, or agents with --self-timed; no rate and no schedule.",
+        o.speedup != 1 and not _recorded(o) and not TRAITS[o.dataset_name].sessions,
+        "--speedup needs recorded times (a trace, and no rate or schedule), or sessions with waits.",
     )
 
 

@@ -16,7 +16,7 @@ from dyno.cli.vocabulary import in_flags
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.target import TargetSpec
-from dyno.facts.workload import TRACES, WorkloadSpec
+from dyno.facts.workload import TRACES, TRAITS, WorkloadSpec
 from dyno.option import Option, switches
 
 KINDS = {  # as engines/kinds has them, which is not loaded for a help text
@@ -33,8 +33,8 @@ HOSTS: dict[str, Literal["127.0.0.1", "0.0.0.0"]] = {  # that an engine may list
     "localhost": "127.0.0.1",
     "0.0.0.0": "0.0.0.0",
 }
+DATASETS = tuple(TRAITS)
 OFFLINE_DATASETS = ("random", "sharegpt", "sharegpt-shaped", "custom", "tasks", *TRACES)
-DATASETS = (*OFFLINE_DATASETS, "agents", "prefix_repetition", "sonnet", "hf", "clients", "mix")
 # Of a dataset's own flags: field → end of the flag, vLLM's default, and what it is.
 _OWN_LENGTHS: dict[str, dict[str, tuple[str, int | None, str]]] = {
     "prefix_repetition": {

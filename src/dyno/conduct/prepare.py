@@ -16,7 +16,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.study import Place
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import TRACES, Answers, DataFile, Request, Turn, Workload
+from dyno.facts.workload import TRACES, Answers, DataFile, Dropped, Request, Turn, Workload
 from dyno.http import Client, Route, Url
 from dyno.load import http1, plan, script
 from dyno.load.protocols import PROTOCOLS, Asked
@@ -35,6 +35,14 @@ class Prompts(NamedTuple):
     @property
     def lengths(self) -> list[int]:
         return [r.prompt_tokens + r.output_tokens for r in self.workload.requests]
+
+    def within(self, context: int | None, watcher: Watcher) -> "Prompts":
+        """Cut sessions where they outgrow the context."""
+        work = workload.within(self.workload, context)
+        if work is not self.workload:
+            reason, number = [*work.dropped.items()][-1]
+            watcher.phase(f"Left out {number:,} {reason}")
+        return self._replace(workload=work)
 
 
 class Prepared(NamedTuple):
@@ -67,6 +75,7 @@ def prepare(
             prompts = make_prompts(trial, session.watcher, client, session.target.model)
         finally:
             client.close()
+    prompts = prompts.within(session.target.max_model_len, session.watcher)
     check_context(prompts.lengths, session.target, trace=trial.workload.dataset in TRACES)
     count = trial.workload.num_prompts or len(prompts.workload.requests)
     trial = replace(trial, workload=replace(trial.workload, num_prompts=count))
@@ -78,10 +87,14 @@ def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = Non
     tokenizer = choose(weights.tokenizer(trial), client, model)
     spec, file = dataset.located(trial.workload, watcher.phase, watcher.below)
     source = f", {file.origin}" if file else ""
-    watcher.phase(f"Generating {spec.num_prompts or 'all'} prompts ({spec.dataset}{source})")
+    if spec.traits.sessions and spec.num_sessions is None:
+        # A rate is of sessions: as many are needed as begin in its time.
+        spec = msgspec.structs.replace(spec, num_sessions=plan.prompts_needed(trial.load))
+    what = f"{spec.num_sessions} sessions" if spec.num_sessions else f"{spec.num_prompts or 'all'} prompts"
+    watcher.phase(f"Generating {what} ({spec.dataset}{source})")
     work = workload.make(spec, tokenizer)
-    for note in work.notes:
-        watcher.phase(note)
+    for reason, number in work.dropped.items():
+        watcher.phase(str(Dropped(reason, number)))
     _check_times(trial.load, work)
     _check_bodies(work.requests, trial.target.backend)
     if not PROTOCOLS[trial.target.backend].takes_token_ids and any(isinstance(r.prompt, list) for r in work.requests):
@@ -175,6 +188,8 @@ def traffic(trial: TrialSpec, session: Session, work: Workload) -> Traffic:
     rounds = trial.load.duration_s is not None and trial.load.closed_loop
     count = graph.sessions if graph else len(work.requests)
     if trial.load.arrivals is None:
+        if work.spec.oversample and work.spec.traits.file:
+            count = max(count, work.spec.num_sessions or 0)  # a file with too few goes round
         count = 2**31 if rounds else plan.prompts_needed(trial.load) or count
     planned = plan.make(trial.load, count, graph, work.starts_s)
     return _traffic(trial, session, work.requests, trial.load, planned, work.answers)

@@ -35,19 +35,21 @@ from dyno.facts.record import ClientFacts, Record
 from dyno.facts.summary import Result, Summary, Unfrozen
 from dyno.facts.telemetry import SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Request
+from dyno.facts.workload import Request, Turn
 from dyno.http import Url
 from dyno.load.progress import Stop
 from dyno.load.protocols import PROTOCOLS
+from dyno.load.sessions import Graph
 from dyno.load.spool import Spool, responses
 from dyno.load.wire import Wire
 from dyno.measure import freeze, roofline, telemetry
 from dyno.measure.counting import Counting, length_is_known
+from dyno.measure.reuse import ReuseTally
 from dyno.measure.summary import Tally
 from dyno.probe import rig
 from dyno.probe.telemetry import sampler
 from dyno.probe.telemetry.sampler import Sampler
-from dyno.store.run import Manifest, Run, create, sent_before
+from dyno.store.run import Manifest, Run, StoredLengths, create, sent_before
 from dyno.units import seconds
 from dyno.workload.tokenizer import Tokenizer
 
@@ -84,6 +86,7 @@ def serve(
         prompts = None
         if named := trial.tokenizer or plan.tokenizer:  # needs no server: prompts too long are refused before it starts
             prompts = make_prompts(msgspec.structs.replace(trial, tokenizer=named), watcher)
+            prompts = prompts.within(plan.limits.context, watcher)
             _refuse(plan.problems(prompts.lengths))
         for note in plan.notes(trial.load.max_concurrency):
             watcher.phase(note)
@@ -190,7 +193,6 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
         workload_sha256=work.sha256,
         prompts=len(work.requests),
         repeated_prompts=work.repeated,
-        workload_notes=work.notes,
         sent_before=prepared.sent_before,
         test_requests=prepared.test_requests,
         rig=fleet.machine(trial.target.urls) if fleet else rig.look(trial.target.urls),
@@ -198,6 +200,8 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
         model=fleet.shape() if fleet else None,
         peaks=fleet.peaks if fleet else None,
         dataset=prepared.prompts.file,
+        answers=work.answers if any(isinstance(r, Turn) and r.history is not None for r in work.requests) else None,
+        dropped=work.dropped,
     )
 
 
@@ -238,10 +242,13 @@ def _finish(
     trial = manifest.trial
     wordless = not keys_known and _keyed(trial)
     tally = Tally(trial, len(client.processes) if client else 1)
+    reuse = _reuse(run, manifest)
     last_ns = sent = 0
     placed = client is not None  # else the load's place on the samples' clock is lost
     for record in run.write_records(_records(run, manifest, client, tokenizer, wordless)):
         tally.add(record)
+        if reuse is not None:
+            reuse.add(record)
         last_ns = max(last_ns, record.end_ns)
         sent += 1
         if client and sent % _STEP == 0:
@@ -251,11 +258,16 @@ def _finish(
         client = ClientFacts(0, last_ns, "interrupted", planned, sent, 0.0, 0, [], kernel_stamps=True)
     elif any(process.outcome == "lost" for process in client.processes):  # its last report was earlier
         client = msgspec.structs.replace(client, sent=sent, end_ns=max(client.end_ns, client.start_ns + last_ns))
-    summary = tally.summary(client)
+    summary = tally.summary(client, _session_sizes(run, tally))
     if summary.freezes:
         summary = msgspec.structs.replace(summary, unfrozen=_unfrozen(run, trial, client, summary))
     window = telemetry.Window.of_load(client, summary.steady)
     sampled = summarize_samples(run, manifest, window, summary.total_output_tokens) if placed else None
+    summary = msgspec.structs.replace(
+        summary,
+        reuse=reuse and reuse.summary(),
+        cancelling=summary.cancelling and telemetry.with_generated(summary.cancelling, sampled),
+    )
     shares = None
     if manifest.model is not None and manifest.peaks is not None:
         prefix = trial.workload.prefix_len
@@ -269,7 +281,6 @@ def _finish(
             counted_by=manifest.counted_by,
             prompts=manifest.prompts,
             repeated_prompts=manifest.repeated_prompts,
-            workload_notes=manifest.workload_notes,
             sent_before=manifest.sent_before,
             cache_emptied=manifest.cache_emptied,
             engine=engine,
@@ -283,6 +294,7 @@ def _finish(
             remarks=log_remarks(run),
             correctness=run.correctness(),
             round_trips_ns=client.round_trips_ns,
+            dropped=manifest.dropped,
         )
     )
     result = Result(summary, findings, verdict(findings), sampled, roofline=shares)
@@ -291,6 +303,23 @@ def _finish(
     if run.whole and (not keep_raw or wordless or _key_came_back(run)):
         run.drop_raw()
     return Outcome(run, manifest, result)
+
+
+def _session_sizes(run: Run, tally: Tally) -> list[int]:
+    """Return how many requests each session has; [] where each is a single request."""
+    graph = Graph.from_requests(run.lengths()) if tally.has_sessions else None
+    sizes = [end - start for start, end in itertools.pairwise(graph.starts)] if graph else []
+    return sizes if max(sizes, default=0) > 1 else []
+
+
+def _reuse(run: Run, manifest: Manifest) -> ReuseTally | None:
+    """None where it is known that prompts share nothing."""
+    work = manifest.trial.workload
+    plain = work.dataset == "random" and not (work.prefix_len or work.prefix_hit_rate)
+    if plain or not run.requests_path.exists():
+        return None
+    requests = run.requests()
+    return ReuseTally(requests, manifest.answers or "server", manifest.target.cache_block_tokens) if requests else None
 
 
 def log_remarks(run: Run) -> list[Remark]:
@@ -336,13 +365,26 @@ def _records(
     lengths = run.lengths()
     if not lengths:
         raise StoreError(f"{run.requests_path} is empty: without it, {run.spool_path.name} can't be decoded.")
+    shorter: dict[int, int] = {}  # exchange → tokens that the history after it lacks
     for record in processes.records(run.spools_of(manifest.processes), lengths, protocol, client):
         settling.settle(record)
+        if manifest.answers == "server":
+            _count_history(record, lengths, shorter)
         if wordless:
             record.text, record.error_detail = "", ""
             record.model = manifest.target.model if record.model == manifest.target.model else None
             record.finish_reason = record.finish_reason if record.finish_reason in ("stop", "length") else None
         yield cleaned(record)
+
+
+def _count_history(record: Record, lengths: Sequence[StoredLengths], shorter: dict[int, int]) -> None:
+    """Plan its prompt with the answers that its history really has: they may be shorter than requested."""
+    request = record.index % len(lengths)
+    history = lengths[request].history
+    lacks = 0 if history is None else shorter.get(record.index - request + history, 0)
+    record.prompt_tokens_planned -= lacks
+    if record.output_tokens is not None and record.error is None:
+        shorter[record.index] = lacks + record.output_tokens_wanted - record.output_tokens
 
 
 def _check_warmup(spools: list[Path], trial: TrialSpec, requests: Sequence[Request], stop: Stop) -> None:

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from dyno.facts.draw import count_problem, problem
 from dyno.option import Option
 
 
@@ -34,15 +35,48 @@ class Turn(Request, frozen=True):
     body: dict[str, Any] = {}  # more fields of the request: tools, model (a LoRA adapter), priority
 
 
+class StoredRequest(Turn, frozen=True):
+    """Any request, as a run folder has it."""
+
+    before: list[tuple[str, str]] = []
+
+
+class DatasetTraits(msgspec.Struct, frozen=True):
+    """What is known of a dataset by its name."""
+
+    file: bool = False  # it is read from --dataset-path
+    sessions: bool = False  # its requests belong to sessions: a load counts users and sessions/s
+    times: bool = False  # it may have times at which its requests or sessions were recorded
+    endless: bool = False  # its prompts have no natural end, so the requested length is meant: ignore_eos
+
+
+# The last one's columns are named by the user.
+TRACES = ("mooncake", "azure", "burstgpt", "bailian", "timed_trace")
+OUT_OF_ORDER = "rows out of order"  # of a trace
+
+# All datasets. What generates them is in workload.DATASETS.
+TRAITS = {
+    "random": DatasetTraits(endless=True),
+    "prefix_repetition": DatasetTraits(),
+    "sharegpt": DatasetTraits(file=True),
+    "sharegpt-shaped": DatasetTraits(),
+    "custom": DatasetTraits(file=True),
+    "tasks": DatasetTraits(),
+    "chat": DatasetTraits(sessions=True, endless=True),
+    "conversations": DatasetTraits(file=True, sessions=True),
+    "agents": DatasetTraits(file=True, sessions=True, times=True),
+    **dict.fromkeys(TRACES, DatasetTraits(file=True, times=True, endless=True)),
+    "sonnet": DatasetTraits(file=True),
+    "hf": DatasetTraits(file=True),
+    "clients": DatasetTraits(file=True, times=True, endless=True),
+    "mix": DatasetTraits(sessions=True, times=True),  # of its classes, see WorkloadSpec.traits
+}
+
 # Where the answers in the history of a conversation come from.
 Answers = Literal["server", "recorded"]
 
 # How prompt lengths were counted: by the named tokenizer, by the server's own /tokenize, or only guessed.
 CountedBy = Literal["tokenizer", "server", "approximate"]
-
-# Datasets whose requests have their times. The last one's columns are named by the user.
-TRACES = ("mooncake", "azure", "burstgpt", "bailian", "timed_trace")
-TIMED = (*TRACES, "agents")  # may be sent at recorded times
 
 # More than this would fill the memory, or take years: a slip of the pen.
 MOST_PROMPTS, _TOKENS = 10_000_000, 100_000_000
@@ -51,10 +85,10 @@ _RATIO = Option("", None, "random lengths from len × (1 − R) to len × (1 + R
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True):
-    dataset: Annotated[str, Option("--dataset-name", help="kind of prompts")]  # a name in workload.DATASETS
+    dataset: Annotated[str, Option("--dataset-name", help="kind of prompts")]  # a name in TRAITS
     path: Annotated[
         str | None,
-        Option("--dataset-path", "FILE", "file of prompts, for sharegpt and custom; or hub:OWNER/NAME/FILE@REV"),
+        Option("--dataset-path", "FILE", "file of prompts or conversations; or hub:OWNER/NAME/FILE@REV"),
     ] = None
     num_prompts: Annotated[  # 0: all requests of a trace
         int, Option("--num-prompts", "N", "number of requests", least=1, most=MOST_PROMPTS)
@@ -78,10 +112,10 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     ] = None
     range_ratio_input: Annotated[float, _RATIO] = 0.0
     range_ratio_output: Annotated[float, _RATIO] = 0.0
-    prefix_len: Annotated[  # random
+    prefix_len: Annotated[
         int,
-        Option("--random-prefix-len", "N", "tokens that all random prompts share at their start",
-               least=0, most=_TOKENS),
+        Option("--random-prefix-len", "N", "tokens that all random prompts share at their start; chat: tokens of the "
+               "system prompt", least=0, most=_TOKENS),
     ] = 0  # fmt: skip
     num_prefixes: Annotated[  # random, prefix_repetition
         int,
@@ -176,9 +210,38 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     timed_trace_label_hash_ids: Annotated[
         str, Option("--timed-trace-label-hash-ids", "NAME", "timed_trace: column of the hash ids")
     ] = "hash_ids"
+    turns: Annotated[
+        str | None,
+        Option("--turns", "D", "turns of a conversation, a number or a distribution: 5, 3..8, normal:MEAN,SD, "
+               "lognormal:MEAN,SD, exponential:MEAN (default: chat 5, conversations all of the file)",
+               grammar=count_problem),
+    ] = None  # fmt: skip
+    think_time_s: Annotated[
+        str,
+        Option("--think-time", "D", "seconds from the end of an answer to the next question of the user; "
+               "also a distribution", grammar=problem),
+    ] = "0"  # fmt: skip
+    turn_input_len: Annotated[
+        str,
+        Option("--turn-input-len", "D", "chat: tokens of each question, without the history; also a distribution",
+               grammar=count_problem),
+    ] = "100"  # fmt: skip
+    turn_output_len: Annotated[
+        str | None,
+        Option("--turn-output-len", "D", "tokens to generate in each turn; also a distribution (default: chat 128, "
+               "conversations as in the file, or 256)", grammar=count_problem),
+    ] = None  # fmt: skip
     classes: Annotated[
         dict[str, "TrafficClass"], Option(help="classes of traffic by name, each with its own keys (dataset mix)")
     ] = {}
+
+    @property
+    def traits(self) -> DatasetTraits:
+        if not self.classes:
+            return TRAITS.get(self.dataset, DatasetTraits())  # a stored run may have another version's
+        each = [part.traits for part in self.classes.values()]
+        sessions, endless = any(traits.sessions for traits in each), all(traits.endless for traits in each)
+        return DatasetTraits(sessions=sessions, times=self.own_rate_rps is not None, endless=endless)
 
     @property
     def own_rate_rps(self) -> float | None:
@@ -186,12 +249,6 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
         if self.dataset == "clients":
             return self.client_rate_rps
         return sum(part.request_rate_rps or 0.0 for part in self.classes.values()) or None
-
-    @property
-    def artificial(self) -> bool:
-        """Whether its prompts have no natural end: then the requested output length is meant, as in vLLM."""
-        own = self.dataset in ("random", "clients", *TRACES)
-        return own or (bool(self.classes) and all(part.artificial for part in self.classes.values()))
 
 
 class TrafficClass(WorkloadSpec, frozen=True, kw_only=True):
@@ -219,6 +276,17 @@ class DataFile(msgspec.Struct, frozen=True):
     path: str  # on this machine
 
 
+class Dropped(msgspec.Struct, frozen=True):
+    """A dataset yields it for what it leaves out."""
+
+    reason: str  # begins with a noun in the plural: 'messages that are empty'
+    count: int = 1
+
+    def __str__(self) -> str:
+        verb = "sorted by time" if self.reason == OUT_OF_ORDER else "left out"
+        return f"{self.count:,} {self.reason} were {verb}"
+
+
 class Workload(msgspec.Struct, frozen=True):
     spec: WorkloadSpec
     requests: list[Request]
@@ -229,4 +297,4 @@ class Workload(msgspec.Struct, frozen=True):
     repeated: int = 0  # requests whose prompt is a copy of an earlier one
     starts_s: list[float] | None = None  # when each session begins, by the file; None: the load decides
     answers: Answers = "server"  # in the history of conversations
-    notes: list[str] = []  # about its file: rows that were sorted or skipped
+    dropped: dict[str, int] = {}  # left out: reason → how many

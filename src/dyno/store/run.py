@@ -25,7 +25,7 @@ from dyno.facts.study import Place
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import CountedBy, DataFile, Request
+from dyno.facts.workload import Answers, CountedBy, DataFile, Request, StoredRequest
 
 T = TypeVar("T")
 UNSCRUBBED = ".unscrubbed"  # is beside an engine's log as long as secrets may be in it: also where dyno was killed
@@ -63,7 +63,8 @@ class Manifest(msgspec.Struct, frozen=True):
     model: ModelShape | None = None  # from its files; None: they aren't here
     peaks: Peaks | None = None  # of what the engine runs on; None: not known
     dataset: DataFile | None = None  # the file of the prompts, where dyno has it from the Hub
-    workload_notes: list[str] = []  # about the file of the prompts: rows that were sorted or skipped
+    answers: Answers | None = None  # in the history of conversations; None: there is none
+    dropped: dict[str, int] = {}  # left out of the workload: reason → how many
     processes: int = 1  # of the client: each has a spool and a slice of the requests
 
 
@@ -105,6 +106,9 @@ class Run:
 
     def lengths(self) -> list[StoredLengths]:
         return list(_lines(self.requests_path, StoredLengths))
+
+    def requests(self) -> list[StoredRequest]:
+        return list(_lines(self.requests_path, StoredRequest))
 
     def running(self) -> bool:
         """Whether a live process is writing it."""

@@ -16,7 +16,7 @@ from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import MOST_PROMPTS, TIMED, TRACES, TrafficClass, WorkloadSpec
+from dyno.facts.workload import MOST_PROMPTS, TRACES, TRAITS, TrafficClass, WorkloadSpec
 from dyno.http import Url, check_plain
 from dyno.option import problems
 from dyno.study.cells import CELLS, CLIENT, OFFLINE, SERVING, TRANSPORT, converted
@@ -28,6 +28,7 @@ _DURATION_PROMPTS = 1000  # prepared for a closed loop that runs for a time; the
 _SAMPLING = {"temperature": 0.0}
 _PERCENTILES = [50.0, 90.0, 95.0, 99.0]
 _WARMUPS = 8  # where no concurrency says better
+_OPTIONAL = ("sharegpt", "sonnet", "hf", "clients")  # datasets whose file is named elsewhere, or comes with dyno
 _SCHEDULES = {"rate_schedule": ("request_rate_rps", "ramp"), "concurrency_schedule": ("max_concurrency",)}
 _LEVELS, _RAMP = ("max_concurrency", "request_rate_rps", "ramp", *_SCHEDULES), ("ramp_start_rps", "ramp_end_rps")
 _COUNTS = ("num_prompts", "requests_per_stream", "duration_s")
@@ -89,7 +90,7 @@ class Trials:
             workload=workload,
             load=load,
             sampling=sampling,
-            ignore_eos=t.pop("ignore_eos", workload.artificial),
+            ignore_eos=t.pop("ignore_eos", workload.traits.endless),
             percentiles=t.pop("percentiles", _PERCENTILES),
             reset_cache=t.pop("cache", "empty") == "empty",
             kind=offline.kind if offline else "serve",
@@ -251,6 +252,8 @@ class Trials:
             return None
         if not self._check_classes(cells.get("classes", {}), section):
             return None
+        if offline and TRAITS[dataset].sessions:
+            self.doc.mistake(section.paths["dataset"], f"{dataset} needs a server: its load must be kind = 'serve'.")
         self._check_prompts(cells, section, micro=offline is not None and offline.kind == "micro")
         streams = load.max_concurrency
         count = how.get("num_prompts")
@@ -306,7 +309,7 @@ class Trials:
 
     def _check_prompts(self, cells: dict[str, Any], section: Section, micro: bool) -> None:
         dataset = cells["dataset"]
-        if dataset in ("custom", *TIMED) and "path" not in section.cells:
+        if TRAITS[dataset].file and dataset not in _OPTIONAL and "path" not in section.cells:
             text = f"path is missing: {dataset} is read from a file."
             self.doc.missing(section.table, text, ["path"], _tables(section))
         own = {"random": ("input_len", "output_len"), "prefix_repetition": ("prefix_len", "input_len", "output_len"),

@@ -1,5 +1,6 @@
 """Workloads: from a spec to the requests that will be sent, and others to warm up with."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from hashlib import sha256
@@ -8,12 +9,14 @@ from random import Random
 from typing import TypeVar
 
 import msgspec
+from msgspec import structs
 
 from dyno.errors import WorkloadError
-from dyno.facts.workload import TRACES, Request, Turn, Workload, WorkloadSpec
+from dyno.facts.workload import TRACES, Dropped, Request, Turn, Workload, WorkloadSpec
 from dyno.workload import mix
 from dyno.workload.agents import agents
 from dyno.workload.clients import clients
+from dyno.workload.conversations import chat, conversations
 from dyno.workload.prefixes import BLOCK
 from dyno.workload.published import hf, sonnet
 from dyno.workload.recorded import custom, sharegpt
@@ -23,13 +26,15 @@ from dyno.workload.traces import trace
 
 # A dataset yields requests for as long as it has different ones; whoever asks stops when there are enough. It yields
 # turns session by session, numbered from 0; those of a trace have the times at which their sessions begin.
-DATASETS: dict[str, Callable[[WorkloadSpec, Tokenizer], Iterator[Request]]] = {
+DATASETS: dict[str, Callable[[WorkloadSpec, Tokenizer], Iterator[Request | Dropped]]] = {
     "random": random,
     "prefix_repetition": random,
     "sharegpt": sharegpt,
     "sharegpt-shaped": sharegpt_shaped,
     "custom": custom,
     "tasks": questions,
+    "chat": chat,
+    "conversations": conversations,
     "agents": agents,
     "sonnet": sonnet,
     "hf": hf,
@@ -38,9 +43,12 @@ DATASETS: dict[str, Callable[[WorkloadSpec, Tokenizer], Iterator[Request]]] = {
 }
 
 
-def _mix(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+def _mix(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request | Dropped]:
     parts = {name: _checked(part) for name, part in mix.classes(spec).items()}
-    return mix.merged(spec.seed, parts, {name: DATASETS[p.dataset](p, tokenizer) for name, p in parts.items()})
+    dropped: Counter[str] = Counter()
+    entries = {name: _noting(DATASETS[part.dataset](part, tokenizer), dropped) for name, part in parts.items()}
+    yield from mix.merged(spec.seed, parts, entries)
+    yield from (Dropped(reason, number) for reason, number in dropped.items())
 
 
 DATASETS["mix"] = _mix  # one of its classes may have any of the others
@@ -50,7 +58,8 @@ T = TypeVar("T", bound=WorkloadSpec)
 def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
     """Make the requests of a workload, counted by the tokenizer."""
     spec = _checked(spec)
-    entries = DATASETS[spec.dataset](spec, tokenizer)
+    dropped: Counter[str] = Counter()
+    entries = _noting(DATASETS[spec.dataset](spec, tokenizer), dropped)
     requests = list(_wanted(spec, entries))
     turns = [r for r in requests if isinstance(r, Turn)]
     has_tools = any(map(_has_tools, turns))
@@ -72,15 +81,46 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
         warmups=warmups,
         tokenizer=tokenizer.name,
         counted_by=tokenizer.counted_by,
-        sha256=_digest(requests),
+        sha256=_checksum(requests),
         repeated=repeated,
         starts_s=_starts_s(turns),
         answers=spec.answers or ("recorded" if has_tools else "server"),
-        notes=getattr(entries, "notes", []),
+        dropped=dict(dropped),
     )
 
 
-def _digest(requests: list[Request]) -> str:
+def within(work: Workload, context: int | None) -> Workload:
+    """Return the workload without the requests of sessions that a server with this context can't take, and without
+    those that had to follow them. Numbers are those of what is left."""
+    if context is None or not work.spec.traits.sessions:
+        return work
+    number: dict[int, int] = {}  # of those that are left: old → new
+    sessions: list[int] = []  # likewise
+    left: list[Request] = []
+    for i, turn in enumerate(work.requests):
+        assert isinstance(turn, Turn), "a workload with turns has no other requests"
+        needs = {*turn.after, *([] if turn.history is None else [turn.history])}
+        if turn.prompt_tokens + turn.output_tokens > context or not needs <= number.keys():
+            continue
+        if turn.session not in sessions[-1:]:
+            sessions.append(turn.session)
+        number[i] = len(left)
+        history = None if turn.history is None else number[turn.history]
+        after = [number[j] for j in turn.after]
+        left.append(structs.replace(turn, session=len(sessions) - 1, after=after, history=history))
+    lost = len(work.requests) - len(left)
+    if not lost or not left:
+        return work
+    return structs.replace(
+        work,
+        requests=left,
+        starts_s=work.starts_s and [work.starts_s[session] for session in sessions],
+        dropped={**work.dropped, f"requests beyond the context of {context:,} tokens": lost},
+        sha256=_checksum(left),
+    )
+
+
+def _checksum(requests: list[Request]) -> str:
     """Hash them as one JSON list, which isn't made: a trace may have a GB of prompts."""
     digest, before = sha256(), b"["
     for request in requests:
@@ -88,6 +128,15 @@ def _digest(requests: list[Request]) -> str:
         before = b","
     digest.update(b"]" if requests else b"[]")
     return digest.hexdigest()
+
+
+def _noting(entries: Iterator[Request | Dropped], dropped: Counter[str]) -> Iterator[Request]:
+    """Yield the requests, and count what the dataset leaves out."""
+    for entry in entries:
+        if isinstance(entry, Dropped):
+            dropped[entry.reason] += entry.count
+        else:
+            yield entry
 
 
 def _wanted(spec: WorkloadSpec, entries: Iterator[Request]) -> Iterator[Request]:
@@ -130,7 +179,7 @@ def _checked(spec: T) -> T:
     if spec.num_warmups < 0 or spec.seed < 0:
         raise WorkloadError("--num-warmups and --seed can't be negative.")
     if spec.output_len == -1:  # vLLM's way to say 'as in the file'
-        spec = msgspec.structs.replace(spec, output_len=None)
+        spec = structs.replace(spec, output_len=None)
     if spec.output_len is not None and spec.output_len < 1:
         raise WorkloadError(f"An output of {spec.output_len} tokens is too short; it must be at least 1.")
     return spec

@@ -16,7 +16,7 @@ import msgspec
 
 from dyno import files
 from dyno.errors import WorkloadError
-from dyno.facts.workload import TRACES, Request, Turn, WorkloadSpec
+from dyno.facts.workload import OUT_OF_ORDER, Dropped, Request, Turn, WorkloadSpec
 from dyno.workload.blocks import Blocks
 from dyno.workload.tokenizer import Tokenizer
 
@@ -54,97 +54,82 @@ class TraceEntry(NamedTuple):
     number: int  # of its row
 
 
-class Replay:
-    """Yields the requests of a trace, each as a session of its own that begins at its time."""
-
-    def __init__(self, spec: WorkloadSpec, tokenizer: Tokenizer) -> None:
-        self.notes: list[str] = []  # about the file
-        self._spec, self._tokenizer, self._format = spec, tokenizer, trace_format(spec)
-        self._entries = self._chosen(list(self._read()))
-        tokens = sum(entry.input for entry in self._entries)
-        if tokens > _MOST_TOKENS:
-            raise WorkloadError(
-                f"The prompts of {len(self._entries):,} requests have {tokens:,} tokens. dyno holds at most "
-                f"{_MOST_TOKENS:,}. Use a part of the trace: --num-prompts, or --trace-start and --trace-end."
-            )
-        self._requests = self._made()
-
-    def __iter__(self) -> Iterator[Request]:
-        return self
-
-    def __next__(self) -> Request:
-        return next(self._requests)
-
-    def _made(self) -> Iterator[Request]:
-        spec, block = self._spec, self._format.block * self._spec.trace_length_scale
-        blocks = Blocks(self._tokenizer, spec.seed)
-        for session, entry in enumerate(self._entries):
-            hashes = entry.hash_ids[: math.ceil(entry.input / block)] if block else []
-            ends = [min(round(block * i), entry.input) for i in range(1, len(hashes) + 1)]
-            # What no hash id stands for is this request's own.
-            keys = [*map(str, hashes), f"row {entry.number}"]
-            text, tokens = blocks.prompt(keys, [*ends, entry.input])
-            yield Turn(text, tokens, spec.output_len or entry.output, session=session, start_s=entry.time_s)
-
-    def _chosen(self, entries: list[TraceEntry]) -> list[TraceEntry]:
-        """Return the requests of the window in the order of their times, without those that can't be sent."""
-        spec, path = self._spec, self._spec.path
-        if not entries:
-            raise WorkloadError(f"{path} has no requests{self._only()}. Check --dataset-path and --dataset-name.")
-        # A row before is later: exports of several servers have this.
-        late = sum(b.time_s < a.time_s for a, b in pairwise(entries))
-        if late:
-            self.notes.append(f"{late:,} of {len(entries):,} rows were out of order: sorted by time.")
-            entries.sort(key=lambda entry: entry.time_s)
-        first, last = entries[0].time_s, entries[-1].time_s
-        start, end = spec.trace_start_s, math.inf if spec.trace_end_s is None else spec.trace_end_s
-        if end <= start:
-            raise WorkloadError(f"The window of the trace is empty: it ends at {end:g} s and starts at {start:g} s.")
-        window = [entry for entry in entries if start <= entry.time_s - first < end]
-        if not window:
-            raise WorkloadError(
-                f"{path} has no request from {start:g} to {end:g} s: it has {len(entries):,} requests within "
-                f"{last - first:,.0f} s. Change --trace-start or --trace-end."
-            )
-        sendable = [entry for entry in window if entry.input and entry.output]
-        self._note(len(window) - len(sendable), "have no input or output tokens")
-        limit = spec.trace_max_tokens
-        short = [e for e in sendable if limit is None or e.input + (spec.output_len or e.output) <= limit]
-        self._note(len(sendable) - len(short), f"have more than {limit} tokens (--trace-max-tokens)")
-        if not short:
-            raise WorkloadError(f"No request of {path} is left: {' '.join(self.notes)}")
-        return short[: spec.num_prompts or None]
-
-    def _note(self, count: int, why: str) -> None:
-        if count:
-            self.notes.append(f"{count:,} requests {why}: skipped.")
-
-    def _only(self) -> str:
-        return f" with {self._format.only[0]} {self._format.only[1]}" if self._format.only else ""
-
-    def _read(self) -> Iterator[TraceEntry]:
-        form, scale = self._format, self._spec.trace_length_scale
-        if self._spec.path is None:
-            raise WorkloadError(f"The dataset {self._spec.dataset} needs its file: give it with --dataset-path.")
-        wanted = [form.time, form.input, form.output, *(form.only[:1] if form.only else ())]
-        for number, where, row in table_rows(self._spec.path):
-            where = f"{self._spec.path}, {where}"
-            if missing := [name for name in wanted if row.get(name) is None]:
-                raise WorkloadError(
-                    f"{where}: no {' or '.join(missing)}. It has {', '.join(list(map(str, row))[:_SHOWN])}. "
-                    + ("Name its columns with --timed-trace-label-…." if self._spec.dataset == TRACES[-1] else "")
-                    + ("" if self._spec.dataset == TRACES[-1] else "Check --dataset-name: timed_trace reads any names.")
-                )
-            if form.only and row[form.only[0]] != form.only[1]:
-                continue
-            lengths = [_length(row[name], f"{where}: {name}") for name in (form.input, form.output)]
-            tokens = [max(1, round(n * scale)) if n else 0 for n in lengths]
-            time_s = _time_s(row[form.time], form.unit_s, f"{where}: {form.time}")
-            yield TraceEntry(time_s, tokens[0], tokens[1], _hash_ids(row.get(form.hash_ids), where), number)
+def trace(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request | Dropped]:
+    """Yield the requests of a trace, each as a session of its own that begins at its time."""
+    if spec.path is None:
+        raise WorkloadError(f"The dataset {spec.dataset} needs its file: give it with --dataset-path.")
+    form = trace_format(spec)
+    entries, dropped = _chosen(list(_entries(spec, spec.path, form)), spec, form)
+    tokens = sum(entry.input for entry in entries)
+    if tokens > _MOST_TOKENS:
+        raise WorkloadError(
+            f"The prompts of {len(entries):,} requests have {tokens:,} tokens. dyno holds at most {_MOST_TOKENS:,}. "
+            "Use a part of the trace: --num-prompts, or --trace-start and --trace-end."
+        )
+    yield from dropped
+    blocks, size = Blocks(tokenizer, spec.seed), form.block * spec.trace_length_scale
+    for session, entry in enumerate(entries):
+        hashes = entry.hash_ids[: math.ceil(entry.input / size)] if size else []
+        ends = [min(round(size * i), entry.input) for i in range(1, len(hashes) + 1)]
+        # What no hash id stands for is this request's own.
+        keys = [*map(str, hashes), f"row {entry.number}"]
+        text, count = blocks.prompt(keys, [*ends, entry.input])
+        yield Turn(text, count, spec.output_len or entry.output, session=session, start_s=entry.time_s)
 
 
-def trace(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
-    return Replay(spec, tokenizer)
+def _chosen(entries: list[TraceEntry], spec: WorkloadSpec, form: TraceFormat) -> tuple[list[TraceEntry], list[Dropped]]:
+    """Return the requests of the window in the order of their times, and what was left out or sorted."""
+    if not entries:
+        only = f" with {form.only[0]} {form.only[1]}" if form.only else ""
+        raise WorkloadError(f"{spec.path} has no requests{only}. Check --dataset-path and --dataset-name.")
+    # A row before is later: exports of several servers have this.
+    late = sum(b.time_s < a.time_s for a, b in pairwise(entries))
+    entries.sort(key=lambda entry: entry.time_s)
+    window = _window(entries, spec)
+    sendable = [entry for entry in window if entry.input and entry.output]
+    limit = spec.trace_max_tokens
+    short = [e for e in sendable if limit is None or e.input + (spec.output_len or e.output) <= limit]
+    dropped = [
+        Dropped(OUT_OF_ORDER, late),
+        Dropped("requests without input or output tokens", len(window) - len(sendable)),
+        Dropped(f"requests with more than {limit} tokens (--trace-max-tokens)", len(sendable) - len(short)),
+    ]
+    if not short:
+        why = "; ".join(str(d) for d in dropped if d.count)
+        raise WorkloadError(f"No request of {spec.path} is left: {why}.")
+    return short[: spec.num_prompts or None], [d for d in dropped if d.count]
+
+
+def _window(entries: list[TraceEntry], spec: WorkloadSpec) -> list[TraceEntry]:
+    first, last = entries[0].time_s, entries[-1].time_s
+    start, end = spec.trace_start_s, math.inf if spec.trace_end_s is None else spec.trace_end_s
+    if end <= start:
+        raise WorkloadError(f"The window of the trace is empty: it ends at {end:g} s and starts at {start:g} s.")
+    window = [entry for entry in entries if start <= entry.time_s - first < end]
+    if not window:
+        raise WorkloadError(
+            f"{spec.path} has no request from {start:g} to {end:g} s: it has {len(entries):,} requests within "
+            f"{last - first:,.0f} s. Change --trace-start or --trace-end."
+        )
+    return window
+
+
+def _entries(spec: WorkloadSpec, path: str, form: TraceFormat) -> Iterator[TraceEntry]:
+    wanted = [form.time, form.input, form.output, *(form.only[:1] if form.only else ())]
+    for number, place, row in table_rows(path):
+        where = f"{path}, {place}"
+        if missing := [name for name in wanted if row.get(name) is None]:
+            advice = "Check --dataset-name: timed_trace reads columns of any name."
+            if spec.dataset == "timed_trace":
+                advice = "Name its columns with --timed-trace-label-timestamp, -input-length, -output-length."
+            seen = ", ".join(list(row)[:_SHOWN])
+            raise WorkloadError(f"{where}: no {' or '.join(missing)}. It has {seen}. {advice}")
+        if form.only and row[form.only[0]] != form.only[1]:
+            continue
+        lengths = [_length(row[name], f"{where}: {name}") for name in (form.input, form.output)]
+        prompt, answer = (max(1, round(n * spec.trace_length_scale)) if n else 0 for n in lengths)
+        time_s = _time_s(row[form.time], form.unit_s, f"{where}: {form.time}")
+        yield TraceEntry(time_s, prompt, answer, _hash_ids(row.get(form.hash_ids), where), number)
 
 
 def trace_format(spec: WorkloadSpec) -> TraceFormat:
