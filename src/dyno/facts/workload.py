@@ -263,7 +263,8 @@ class TrafficClass(WorkloadSpec, frozen=True, kw_only=True):
     adapter: Annotated[str | None, Option(help="LoRA adapter, sent as the request's model")] = None
     priority: Annotated[int | None, Option(help="the request's priority; vLLM serves lower values first")] = None
     goodput_ms: Annotated[
-        dict[str, float], Option(help="latency limits in ms by ttft, tpot, e2el: goodput counts requests within all")
+        dict[str, float],
+        Option(help="latency limits in ms by ttft, ttfo, tpot, e2el: goodput counts requests within all"),
     ] = {}
 
 

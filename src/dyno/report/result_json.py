@@ -141,6 +141,10 @@ def _serving(
         out |= _detailed(records)
     for name in ("ttft", "tpot", "itl", "e2el"):
         out |= _flat(name, getattr(s, name))
+    if s.ttfo is not None:
+        out |= _flat("ttfo", s.ttfo)
+    if s.reasoning_tokens is not None:
+        out |= {"reasoning_tokens": s.reasoning_tokens, "answer_tokens": s.answer_tokens}
     if load.max_concurrency is not None:
         out |= _flat("client_queue_time", s.queue)
         if not load.closed_loop:
@@ -160,6 +164,7 @@ def _serving(
         "failure_examples": s.failure_examples,
         "end_at_once": s.end_at_once,
         "resent": s.resent,
+        "unanswered": s.unanswered,
         "tokens_by": s.tokens_by,
         "wanted_output_tokens": s.wanted_output_tokens,
         "cached_input_tokens": s.cached_input_tokens,

@@ -336,6 +336,8 @@ def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Fig
         peak_concurrency=s.client.streams_peak,
         concurrency_mean=s.client.streams_mean,
         cached_input_tokens=s.cached_input_tokens,
+        reasoning_tokens=s.reasoning_tokens,
+        answer_tokens=s.answer_tokens,
         request_throughput=s.request_throughput,
         request_goodput=s.goodput,
         input_throughput=s.total_input_tokens / s.duration_s if s.duration_s else None,
@@ -353,6 +355,7 @@ def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Fig
         reported_reuse=reported_share(s, telemetry) if s.reuse else None,
     )
     latencies = {stem: getattr(s, stem) for stem in ("ttft", "tpot", "itl", "e2el", "queue")}
+    latencies |= {"ttfo": s.ttfo} if s.ttfo else {}
     for stem, latency in (latencies | (s.sessions.latencies if s.sessions else {})).items():
         figures |= _distribution(stem, latency, definition(_TOOL, stem))
     return figures
@@ -411,6 +414,7 @@ def _of_records(records: Iterable[Record], s: Summary) -> Samples | None:
         input_lens=[r.prompt_tokens if r.prompt_tokens is not None else r.prompt_tokens_planned for r in rows],
         output_lens=[(r.output_tokens or 0) if r.error is None else 0 for r in rows],
         ttfts_ms=each(s.ttft, timing.ttft_ns),
+        ttfos_ms=each(s.ttfo, timing.ttfo_ns) if s.ttfo else [],
         tpots_ms=each(s.tpot, timing.tpot_ns),
         e2els_ms=each(s.e2el, timing.e2el_ns),
         itls_ms=[ms for r in completed for ms in (np.diff(timing.likely_ns(r)) / NS_PER_MS).tolist()],
