@@ -215,7 +215,12 @@ def metrics() -> str:
         for m in METRICS.values()
     ]
     rows += [
-        [code(f"…_{name}_ms"), prose(s.about.rstrip(".") or f"{s.words} time"), "ms", "lower"]
+        [
+            code(f"…_{name}_ms"),
+            prose(s.about.rstrip(".") or DEFINITIONS.get(f"dyno.{name}") or f"{s.words} time"),
+            "ms",
+            "lower",
+        ]
         for name, s in STEMS.items()
     ]
     return table(["metric", "meaning", "unit", "better"], rows)
@@ -224,7 +229,7 @@ def metrics() -> str:
 def definitions() -> str:
     tools = dict.fromkeys(key.partition(".")[0] for key in DEFINITIONS)
     rows = [
-        [tool, stem.upper() if stem in STEMS else stem, prose(words)]
+        [tool, STEMS[stem].words if stem in STEMS else stem, prose(words)]
         for tool in tools
         for (name, _, stem), words in ((k.partition("."), v) for k, v in DEFINITIONS.items())
         if name == tool

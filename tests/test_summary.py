@@ -32,7 +32,18 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.recipe import ModelOrigin
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.rig import Accelerator, Peaks, Rig, Roofline, Share
-from dyno.facts.summary import Counts, Freeze, ReplicaSummary, Result, Steady, Summary, Wait
+from dyno.facts.summary import (
+    CancelSummary,
+    Counts,
+    Freeze,
+    ReplicaSummary,
+    Result,
+    ReuseSummary,
+    SessionSummary,
+    Steady,
+    Summary,
+    Wait,
+)
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.telemetry import AcceleratorTelemetry, EngineTelemetry, TelemetrySummary
 from dyno.facts.trial import TrialSpec
@@ -611,6 +622,18 @@ def evidence(
     return Evidence(**{**values, **fields})
 
 
+TALKS = SessionSummary(
+    501, 500, 1, 0, 0, 5.0, 20.0, 4.0, *[SOUND.ttft] * 6
+)  # of 2,000 requests, and one session that failed
+REUSE = ReuseSummary(16_000, 8000, 8000, 8000, 16)
+MOST = ReuseSummary(16_000, 8000, 8000, 80_000, 16)
+
+
+def cancelling(generated: int | None) -> Evidence:
+    """100 requests were cancelled, with 10,000 tokens to come; 10,000 tokens were delivered in all."""
+    return evidence({"cancelled": 100, "cancelling": CancelSummary(500, 10_000, 10_000, generated)})
+
+
 def steady(**fields: Any) -> Steady:
     values = {"start_s": 0.0, "end_s": 100.0, "request_throughput": 10.0,
               "output_throughput": 100.0, "streams_mean": 2.0}  # fmt: skip
@@ -948,6 +971,26 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     ),
     (requests_check.unaccounted, evidence(), None, None),
     (requests_check.unaccounted, evidence({"sent": 2100}), "requests.unaccounted", "void"),
+    (requests_check.unaccounted, evidence({"sent": 2100, "cancelled": 100}), None, None),
+    (requests_check.unaccounted, evidence({"sessions": TALKS, "skipped": 5}), "requests.unaccounted", "void"),
+    (requests_check.unaccounted, evidence({"sessions": TALKS, "skipped": 5, "planned": 2005}), None, None),
+    (requests_check.skipped, evidence(), None, None),
+    (requests_check.skipped, evidence({"sessions": TALKS, "skipped": 5}), "requests.skipped", "doubt"),
+    (
+        requests_check.skipped,
+        evidence({"sessions": msgspec.structs.replace(TALKS, failed=0, cancelled=1), "skipped": 5, "cancelled": 1}),
+        "requests.skipped",
+        "note",
+    ),
+    (requests_check.cancelled, evidence(), None, None),
+    (requests_check.cancelled, cancelling(None), None, None),
+    (requests_check.cancelled, cancelling(10_900), None, None),  # under a tenth of the rest
+    (requests_check.cancelled, cancelling(15_000), "requests.cancelled_went_on", "note"),
+    (tokens.reuse_missed, evidence(), None, None),
+    (tokens.reuse_missed, evidence({"reuse": REUSE}), None, None),  # the server doesn't say
+    (tokens.reuse_missed, evidence({"reuse": REUSE, "cached_input_tokens": 6000}), None, None),
+    (tokens.reuse_missed, evidence({"reuse": REUSE, "cached_input_tokens": 0}), "cache.reuse_missed", "note"),
+    (tokens.cached, evidence({"reuse": MOST, "cached_input_tokens": 80_000}), None, None),
     (
         tokens.cached,
         evidence(

@@ -96,9 +96,21 @@ CHECKS = (
             "A proxy mixes up connections, or the server answers twice. Check both."),
     }, server=requests.unasked),
     Check({
-        "requests.unaccounted": ("void", "Completed and failed requests don't add up to the requests sent.",
+        "requests.unaccounted": ("void", "Completed, failed and cancelled requests don't add up to the requests sent, "
+            "or with skipped ones to those planned.",
             "Records are missing, so all figures are incomplete. Run it again, and report this as a bug."),
     }, server=requests.unaccounted),
+    Check({
+        "requests.skipped": ("doubt; note if the client cancelled the earlier request", "Requests were not sent "
+            "because an earlier request of their session failed or was cancelled.",
+            "Later turns are the long ones: the server had less work than planned. Fix the failures first."),
+    }, server=requests.skipped),
+    Check({
+        "requests.cancelled_went_on": ("note", "The server's own count of output tokens exceeds the tokens delivered "
+            "by over 10 % of the rest of the cancelled requests.",
+            "The server doesn't notice, or notices late, that a client has gone: cancelled requests keep their place. "
+            "Check proxies between dyno and the engine, too."),
+    }, server=requests.cancelled),
     Check({
         "correctness.empty": ("void; doubt for a single answer, or if the server counts tokens in them",
             "All answers of the correctness check, before or after the load, have no text.",
@@ -235,6 +247,11 @@ CHECKS = (
             "The speed covers all of them, at a smaller depth. Turn the prefix cache on and choose a depth of whole "
             "cache blocks (vLLM: 16 tokens on a GPU, 128 on a CPU)."),
     }, offline=tokens.depth_missed),
+    Check({
+        "cache.reuse_missed": ("note", "The server reports less than half of the prefix reuse that the traffic allows, "
+            "and that is at least 5 % of the prompt tokens.",
+            "TTFT is that of prompts processed again. A larger KV cache or prefix caching may lower it."),
+    }, server=tokens.reuse_missed),
     Check({
         "cache.sent_before": ("doubt", "An earlier run under `--runs` sent the same prompts to the same address, and "
             "the server doesn't report cache hits.",

@@ -11,7 +11,7 @@ from dyno.checks import machine
 from dyno.facts.finding import Finding, Level, doubt, note, void
 from dyno.facts.imported import Row, Scalar
 from dyno.facts.load import LOAD, SELDOM, plain
-from dyno.facts.metric import DEFINITIONS, one_meaning, words
+from dyno.facts.metric import DEFINITIONS, latency, one_meaning, words
 from dyno.measure.estimate import ALLOWED
 from dyno.measure.paired import score_interval
 from dyno.measure.pairs import Group, passes
@@ -165,8 +165,8 @@ def definitions_rows(rows: Sequence[Row]) -> Iterator[Finding]:
     by_stem: dict[str, Counter[str]] = {}
     for row in rows:
         for name, figure in row.figures.items():
-            if figure.definition and name.endswith("_ms"):
-                by_stem.setdefault(name.removesuffix("_ms").rpartition("_")[2], Counter())[figure.definition] += 1
+            if figure.definition and (parts := latency(name)):
+                by_stem.setdefault(parts[1], Counter())[figure.definition] += 1
     unlike = {s: meanings for s, meanings in by_stem.items() if not one_meaning(meanings)}
     if unlike:
         listed = "; ".join(f"{s.upper()} {' / '.join(sorted(meanings))}" for s, meanings in unlike.items())

@@ -49,7 +49,9 @@ def rate(e: Evidence) -> Iterator[Finding]:
             f"From due to last token the first quarter took {number(wait.first_median_ms)} ms, the last "
             f"{number(wait.last_median_ms)} (medians)."
         )
-        yield _queue_grows(number(wait.offered_rps), s.request_throughput, because)
+        served = s.sessions.throughput if s.sessions else s.request_throughput
+        unit = "sessions" if s.sessions else "requests"
+        yield _queue_grows(number(wait.offered_rps), served, because, unit=unit)
 
 
 def rate_row(row: Row) -> Iterator[Finding]:
@@ -72,8 +74,8 @@ def rate_row(row: Row) -> Iterator[Finding]:
         yield _queue_grows(count(offered), rps, because, row)
 
 
-def _queue_grows(offered: str, rps: float, because: str, row: Row | None = None) -> Finding:
-    text = f"{offered} requests/s offered, {number(rps)} served. {because}"
+def _queue_grows(offered: str, rps: float, because: str, row: Row | None = None, unit: str = "requests") -> Finding:
+    text = f"{offered} {unit}/s offered, {number(rps)} served. {because}"
     lines = locations([row] if row else [], "request_throughput", "mean_ttft_ms")
     return doubt("load.rate_not_reached", text, locations=lines)
 

@@ -5,12 +5,14 @@ from itertools import combinations
 from statistics import mean, median
 
 from dyno.checks.evidence import Evidence, OfflineEvidence
-from dyno.facts.finding import Finding, Level, doubt, void
+from dyno.facts.finding import Finding, Level, doubt, note, void
 from dyno.facts.imported import Row
 from dyno.measure.points import locations, sent
 from dyno.numbers import number, percent
 
 EMPTY = 0.01  # share of the answers that changes the figures
+WENT_ON = 0.1  # of the tokens that cancelled requests would still have had
+SOON = 4  # tokens of a request: a server that stops at once may be a few steps ahead
 
 
 def failed(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
@@ -74,9 +76,37 @@ def unasked(e: Evidence) -> Iterator[Finding]:
 
 def unaccounted(e: Evidence) -> Iterator[Finding]:
     s = e.summary
-    if s.completed + s.failed != s.sent:
-        text = f"{s.sent:,} requests were sent, but {s.completed:,} completed and {s.failed:,} failed."
+    if s.completed + s.failed + s.cancelled != s.sent:
+        cancelled = f", {s.cancelled:,} were cancelled" if s.cancelled else ""
+        text = f"{s.sent:,} requests were sent, but {s.completed:,} completed and {s.failed:,} failed{cancelled}."
         yield void("requests.unaccounted", text)
+    elif s.sessions and s.outcome == "complete" and s.sent + s.skipped != s.planned:
+        text = f"{s.planned:,} requests were planned, but {s.sent:,} were sent and {s.skipped:,} skipped."
+        yield void("requests.unaccounted", text)
+
+
+def skipped(e: Evidence) -> Iterator[Finding]:
+    s = e.summary
+    if not s.skipped:
+        return
+    failed = s.sessions.failed if s.sessions else 0
+    why = "failed" if not s.cancelled else "failed or was cancelled" if failed else "was cancelled"
+    text = f"{s.skipped:,} requests were not sent because an earlier request of their session {why}."
+    yield Finding("requests.skipped", "doubt" if failed else "note", text)
+
+
+def cancelled(e: Evidence) -> Iterator[Finding]:
+    """Did the server stop when the client had gone?"""
+    c = e.summary.cancelling
+    if c is None or c.undelivered_tokens is None or not c.missing_tokens:
+        return
+    share = c.undelivered_tokens / c.missing_tokens
+    if share > WENT_ON and c.undelivered_tokens > SOON * e.summary.cancelled:
+        text = (
+            f"The server generated {c.undelivered_tokens:,} output tokens that were not delivered: {percent(share)} of "
+            f"the rest of {e.summary.cancelled:,} cancelled requests."
+        )
+        yield note("requests.cancelled_went_on", text)
 
 
 def resent(e: Evidence) -> Iterator[Finding]:

@@ -9,12 +9,14 @@ from dyno.facts.finding import Finding, Level, doubt, note, void
 from dyno.facts.imported import Row
 from dyno.measure.counting import length_is_known
 from dyno.measure.points import ASIDE, input_each, load_of, locations, named, output_each, speed_tests, subject
+from dyno.measure.reuse import reported_share
 from dyno.numbers import change, number, percent
 
 FLAT = 1.15  # P99 over median
 STEP = 1.3  # first token over one step
 FASTER = 1.5  # than the prompt's processing was measured to be
 HITS = 0.01
+REUSE_FROM, REUSE_MISSED = 0.05, 0.5  # possible share of prompt tokens; of this, the reported part
 RANDOM = ("random", "random-ids", "synthetic")
 
 
@@ -166,11 +168,29 @@ def cached(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
     else:
         s, hits, read = e.summary, e.cached_tokens, e.summary.total_input_tokens
         # A first token or a chat template's first block is shared by all prompts, and hardly helps.
-        usual = 1.1 * e.trial.workload.prefix_len * s.completed + 16 * s.completed + 0.01 * read
+        shared = max(1.1 * e.trial.workload.prefix_len * s.completed, 1.1 * s.reuse.most_tokens if s.reuse else 0)
+        usual = shared + 16 * s.completed + 0.01 * read
         how = "" if s.cached_input_tokens is not None else ", by the server's metrics"
     if hits and read and hits > usual:
         text = f"{hits:,.0f} of {read:,.0f} prompt tokens ({percent(hits / read)}) came from the prefix cache{how}."
         yield Finding(code, "doubt" if doubted else "note", text, advice, lines)
+
+
+def reuse_missed(e: Evidence) -> Iterator[Finding]:
+    """The traffic repeats prefixes, and the server processed them again."""
+    s, reported = e.summary, reported_share(e.summary, e.telemetry)
+    if s.reuse is None or reported is None or s.reuse.possible_share < REUSE_FROM:
+        return
+    if reported < REUSE_MISSED * s.reuse.possible_share:
+        on, cache, evicted = e.target.prefix_caching, e.target.kv_cache_tokens, ""
+        if on and cache and e.telemetry and any((t.kv_peak_share or 0) > 0.9 for t in e.telemetry.engines):
+            evicted = f", but its cache of {cache:,} tokens was full: prefixes were evicted"
+        why = "Prefix caching is off" if on is False else f"Prefix caching is on{evicted}" if on else ""
+        text = (
+            f"The traffic allows {percent(s.reuse.possible_share)} of the prompt tokens to come from a prefix cache, "
+            f"the server reports {percent(reported)}.{f' {why}.' if why else ''}"
+        )
+        yield note("cache.reuse_missed", text)
 
 
 def sent_before(e: Evidence) -> Iterator[Finding]:

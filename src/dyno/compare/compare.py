@@ -189,13 +189,21 @@ def default_metrics(a: Group, b: Group) -> list[str]:
     if x.kind in _DEFAULTS:
         return [m for m in _DEFAULTS[x.kind] if both(m)]
     # One throughput: the others say the same of the same requests, or nothing that could be compared.
-    out = [m for m in THROUGHPUTS if both(m)][:1] + [m for m in ("request_goodput",) if both(m)]
-    for stem in ("ttft", "tpot", "itl", "e2el"):
+    out = [m for m in THROUGHPUTS if both(m)][:1] + [m for m in ("request_goodput", "session_throughput") if both(m)]
+    middles = ("e2el", "session", "later_turn_ttft")
+    for stem in ("ttft", "tpot", "itl", *middles):
         middle = next((m for s in ("median", "mean") if both(m := f"{s}_{stem}_ms")), None)
         tails = {float(n[1:].partition("_")[0]) for n in x.figures if n.startswith("p") and n.endswith(f"_{stem}_ms")}
         order = sorted(tails, key=lambda p: (p != 99, -p))  # P99 where there is one, else the highest
         tail = next((m for p in order if p > 50 and both(m := f"p{p:g}_{stem}_ms")), None)
-        out += [m for m in (None if stem == "itl" else middle, None if stem == "e2el" else tail) if m is not None]
+        out += [
+            m
+            for m in (
+                None if stem == "itl" else middle,
+                None if stem in middles else tail,
+            )
+            if m is not None
+        ]
     return out
 
 

@@ -39,10 +39,12 @@ from dyno.facts.workload import Request, Turn
 from dyno.http import Url
 from dyno.load.progress import Stop
 from dyno.load.protocols import PROTOCOLS
+from dyno.load.sessions import Graph
 from dyno.load.spool import Spool, responses
 from dyno.load.wire import Wire
 from dyno.measure import freeze, roofline, telemetry
 from dyno.measure.counting import Counting, length_is_known
+from dyno.measure.reuse import ReuseTally
 from dyno.measure.summary import Tally
 from dyno.probe import rig
 from dyno.probe.telemetry import sampler
@@ -240,10 +242,13 @@ def _finish(
     trial = manifest.trial
     wordless = not keys_known and _keyed(trial)
     tally = Tally(trial, len(client.processes) if client else 1)
+    reuse = _reuse(run, manifest)
     last_ns = sent = 0
     placed = client is not None  # else the load's place on the samples' clock is lost
     for record in run.write_records(_records(run, manifest, client, tokenizer, wordless)):
         tally.add(record)
+        if reuse is not None:
+            reuse.add(record)
         last_ns = max(last_ns, record.end_ns)
         sent += 1
         if client and sent % _STEP == 0:
@@ -253,11 +258,16 @@ def _finish(
         client = ClientFacts(0, last_ns, "interrupted", planned, sent, 0.0, 0, [], kernel_stamps=True)
     elif any(process.outcome == "lost" for process in client.processes):  # its last report was earlier
         client = msgspec.structs.replace(client, sent=sent, end_ns=max(client.end_ns, client.start_ns + last_ns))
-    summary = tally.summary(client)
+    summary = tally.summary(client, _session_sizes(run, tally))
     if summary.freezes:
         summary = msgspec.structs.replace(summary, unfrozen=_unfrozen(run, trial, client, summary))
     window = telemetry.Window.of_load(client, summary.steady)
     sampled = summarize_samples(run, manifest, window, summary.total_output_tokens) if placed else None
+    summary = msgspec.structs.replace(
+        summary,
+        reuse=reuse and reuse.summary(),
+        cancelling=summary.cancelling and telemetry.with_generated(summary.cancelling, sampled),
+    )
     shares = None
     if manifest.model is not None and manifest.peaks is not None:
         prefix = trial.workload.prefix_len
@@ -293,6 +303,23 @@ def _finish(
     if run.whole and (not keep_raw or wordless or _key_came_back(run)):
         run.drop_raw()
     return Outcome(run, manifest, result)
+
+
+def _session_sizes(run: Run, tally: Tally) -> list[int]:
+    """Return how many requests each session has; [] where each is a single request."""
+    graph = Graph.from_requests(run.lengths()) if tally.has_sessions else None
+    sizes = [end - start for start, end in itertools.pairwise(graph.starts)] if graph else []
+    return sizes if max(sizes, default=0) > 1 else []
+
+
+def _reuse(run: Run, manifest: Manifest) -> ReuseTally | None:
+    """None where it is known that prompts share nothing."""
+    work = manifest.trial.workload
+    plain = work.dataset == "random" and not (work.prefix_len or work.prefix_hit_rate)
+    if plain or not run.requests_path.exists():
+        return None
+    requests = run.requests()
+    return ReuseTally(requests, manifest.answers or "server", manifest.target.cache_block_tokens) if requests else None
 
 
 def log_remarks(run: Run) -> list[Remark]:

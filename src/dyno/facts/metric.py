@@ -52,6 +52,12 @@ _TABLE = (
     Metric("peak_concurrency", "other", explained="peak requests in flight", labels=("peak concurrent requests",),
            keys=("max_concurrent_requests",), titles=("peak concurrency",)),
     Metric("concurrency_mean", "other", explained="mean requests in flight"),
+    Metric("cancelled", "count", explained="requests that the client cancelled", sums=True),
+    Metric("skipped", "count", "lower", explained="requests not sent because their session had failed", sums=True),
+    Metric("sessions_completed", "count", explained="completed sessions", sums=True),
+    Metric("sessions_failed", "count", "lower", explained="failed sessions", sums=True),
+    Metric("possible_reuse", "other", explained="share of prompt tokens that earlier requests had"),
+    Metric("reported_reuse", "other", "higher", explained="share of prompt tokens from the prefix cache"),
     Metric("cached_input_tokens", "other", explained="prompt tokens from the prefix cache", sums=True),
     Metric("acceptance_rate", "other", "higher", column="acceptance rate", explained="accepted ÷ drafted tokens",
            labels=("acceptance rate (%)",)),
@@ -82,6 +88,7 @@ _TABLE = (
            keys=("total_token_throughput", "total_throughput", "tokens_per_second", "tot_tput")),
     Metric("peak_output_throughput", "rate", "higher", "peak output tokens/s",
            labels=("peak output token throughput (tok/s)",), keys=("max_output_tokens_per_s",)),
+    Metric("session_throughput", "rate", "higher", "sessions/s"),
     # Of a micro test, or of tokens that may or may not include prompts.
     Metric("speed", "rate", "higher", "tokens/s", "tok/s"),
 )  # fmt: skip
@@ -122,6 +129,14 @@ STEMS = {
     "latency": Stem("latency", "Offline latency of a whole batch.", "latencies_ms", "Batch latency",
                     titles=("latency", "batch latency")),
     "queue": Stem("queue", titles=("client queue time", "queue time")),
+    # Of conversations and agents.
+    "session": Stem("session latency", "From sending a session's first request to its last token.",
+                    chart="Session latency"),
+    "session_busy": Stem("session time in requests"),
+    "first_turn_ttft": Stem("first-turn TTFT", "Time to the first token of a session's first request."),
+    "later_turn_ttft": Stem("later-turn TTFT", "Time to the first token of later requests of a session."),
+    "first_turn_e2el": Stem("first-turn E2EL"),
+    "later_turn_e2el": Stem("later-turn E2EL"),
 }  # fmt: skip
 _BY_TITLE = {title: name for name, stem in STEMS.items() for title in stem.titles}
 SAMPLED = tuple(name for name, stem in STEMS.items() if stem.samples)
@@ -193,6 +208,12 @@ DEFINITIONS: Final[dict[str, str]] = {
     "dyno.tpot": "(last token − first token) / (tokens − 1)",
     "dyno.itl": "gaps between chunks, pooled over requests",
     "dyno.e2el": "from sending to the last token",
+    "dyno.session": "from sending a session's first request to its last token, think and tool times included",
+    "dyno.session_busy": "time in which a request of the session was open",
+    "dyno.first_turn_ttft": "TTFT of a session's first requests",
+    "dyno.later_turn_ttft": "TTFT of requests that wait for others",
+    "dyno.first_turn_e2el": "E2EL of a session's first requests",
+    "dyno.later_turn_e2el": "E2EL of requests that wait for others",
     "guidellm.ttft": "from sending to the first token or reasoning token",
     "guidellm.tpot": "(last token − sending) / tokens; includes TTFT",
     "guidellm.itl": "a request's mean time between tokens; percentiles are over requests",

@@ -12,6 +12,8 @@ from dyno.facts.clock import NodeClock
 # usage: reported by the server. tokenizer: dyno tokenized the text. chunks: one token per chunk is assumed.
 TokensBy = Literal["usage", "tokenizer", "chunks"]
 
+CANCELLED = "cancelled"  # as an error: the client cancelled the request, as planned. It is not a failure
+
 
 class Record(msgspec.Struct):
     index: int  # of the request in its workload

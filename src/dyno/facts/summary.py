@@ -98,12 +98,95 @@ class Counts(msgspec.Struct, frozen=True):
     counted: int  # … by dyno
 
 
+class CancelSummary(msgspec.Struct, frozen=True):
+    """What became of the requests that the client cancelled as planned."""
+
+    received_tokens: Annotated[int, "output tokens that arrived before the cancelling"]
+    missing_tokens: Annotated[int, "output tokens that the cancelled requests would still have had, at most"]
+    delivered_tokens: Annotated[int, "output tokens of all requests, failed and cancelled ones included"]
+    # None: the server has no counter
+    generated_tokens: Annotated[int | None, "the same by the server's own counter"] = None
+
+    @property
+    def undelivered_tokens(self) -> int | None:
+        """Output tokens that the server generated and nobody received."""
+        return None if self.generated_tokens is None else max(self.generated_tokens - self.delivered_tokens, 0)
+
+
+class ReuseSummary(msgspec.Struct, frozen=True):
+    """Prompt tokens of completed requests that a prefix cache without limit could have had."""
+
+    prompt_tokens: Annotated[int, "prompt tokens of completed requests"]
+    possible_tokens: Annotated[int, "of these, at the start of an earlier request answered before this one was sent"]
+    own_tokens: Annotated[int, "of these, in the history of the same session"]
+    most_tokens: Annotated[int, "prompt tokens at the start of any earlier request, answered or not"]
+    block_tokens: Annotated[int, "size of the blocks in which a cache holds prompts"]
+
+    @property
+    def possible_share(self) -> float:
+        return self.possible_tokens / max(self.prompt_tokens, 1)
+
+
+class TurnSummary(msgspec.Struct, frozen=True):
+    """The completed requests at one place in their sessions."""
+
+    turn: int  # counted from 1
+    completed: int
+    input_tokens_mean: float
+    ttft: Latency
+
+
+class SessionSummary(msgspec.Struct, frozen=True):
+    """Figures of sessions: of conversations or agents. Latencies are those of completed sessions and requests."""
+
+    begun: Annotated[int, "sessions; completed + failed + cancelled + unfinished"]
+    completed: Annotated[int, "sessions whose requests all completed"]
+    failed: Annotated[int, "sessions with a failed request; the rest of it was skipped"]
+    cancelled: Annotated[int, "sessions with a request that the client cancelled; the rest of it was skipped"]
+    unfinished: Annotated[int, "sessions cut off by the end of the load"]
+    throughput: Annotated[float, "completed sessions/s over the whole run"]
+    turn_throughput: Annotated[float, "completed requests/s of all sessions"]
+    turns_mean: Annotated[float, "requests of a completed session"]
+    session: Latency  # from sending its first request to the last token of its last
+    session_busy: Latency  # of this, the time in which a request was open: without think and tool times
+    first_turn_ttft: Latency
+    later_turn_ttft: Latency
+    first_turn_e2el: Latency
+    later_turn_e2el: Latency
+    turns: Annotated[list[TurnSummary], "figures by place in the session"] = []
+
+    @property
+    def latencies(self) -> dict[str, Latency]:
+        """By their stems (facts/metric.py)."""
+        names = ("session", "session_busy", "first_turn_ttft", "later_turn_ttft", "first_turn_e2el", "later_turn_e2el")
+        return {name: getattr(self, name) for name in names}
+
+
+class ClassSummary(msgspec.Struct, frozen=True):
+    """Figures of one class of traffic."""
+
+    name: str
+    sent: int  # completed + failed + cancelled
+    completed: int
+    failed: int
+    cancelled: int
+    input_tokens: int
+    output_tokens: int
+    request_throughput: float
+    output_throughput: float
+    goodput: float | None  # by the limits of the class; None: no limits, or a busy client doesn't know
+    ttft: Latency
+    tpot: Latency
+    e2el: Latency
+    goodput_bounds: tuple[float, float] | None = None  # where goodput is unknown though there are limits
+
+
 class Summary(msgspec.Struct, frozen=True):
     duration_s: Annotated[float, "from the start of the load to the end of the last response"]
     planned: Annotated[int, "planned requests"]
     sent: Annotated[int, "requests"]
     completed: Annotated[int, "requests"]
-    failed: Annotated[int, "requests; completed + failed = sent"]
+    failed: Annotated[int, "requests; completed + failed + cancelled = sent"]
     failures: Annotated[dict[str, int], "requests by kind of failure"]
     failure_examples: Annotated[dict[str, str], "example of the server's message, by kind of failure"]
     outcome: Annotated[str, "complete, interrupted, server gone"]
@@ -149,6 +232,12 @@ class Summary(msgspec.Struct, frozen=True):
     odd_prompts: int = 0  # completed requests whose prompt can't have as many tokens as the server says
     freezes: Annotated[list[Freeze], "times when requests were open and no stream made progress"] = []
     unfrozen: Unfrozen | None = None  # where there are some
+    cancelled: Annotated[int, "requests that the client cancelled, as planned by --cancel-rate"] = 0
+    skipped: Annotated[int, "requests not sent because an earlier one of their session failed or was cancelled"] = 0
+    cancelling: CancelSummary | None = None  # where the load cancels requests
+    sessions: SessionSummary | None = None  # where requests wait for one another
+    classes: Annotated[list[ClassSummary], "figures of each class of traffic"] = []
+    reuse: ReuseSummary | None = None  # None: prompts share nothing, or it isn't known
 
     @property
     def latencies(self) -> dict[str, Latency]:

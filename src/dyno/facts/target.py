@@ -47,6 +47,7 @@ class TargetFacts(msgspec.Struct, frozen=True):
     kv_cache_tokens: int | None = None  # capacity
     full_length_requests: float | None = None  # how many requests of full context the KV cache holds at once
     prefix_caching: bool | None = None
+    cache_block_tokens: int | None = None  # the prefix cache holds whole blocks of this size
     chunked_prefill: bool | None = None
     tensor_parallel: int | None = None
     weights_bytes: int | None = None

@@ -35,6 +35,12 @@ class Turn(Request, frozen=True):
     body: dict[str, Any] = {}  # more fields of the request: tools, model (a LoRA adapter), priority
 
 
+class StoredRequest(Turn, frozen=True):
+    """Any request, as a run folder has it."""
+
+    before: list[tuple[str, str]] = []
+
+
 class DatasetTraits(msgspec.Struct, frozen=True):
     """What is known of a dataset by its name."""
 

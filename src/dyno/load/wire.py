@@ -211,13 +211,14 @@ class Wire:
                 gc.unfreeze()
             pool.close()
             self._spool.flush()
+        skipped = self._sessions.skipped if self._sessions else 0
         self._facts = ClientFacts(
             start_ns=start,
             end_ns=end,
             outcome=self._outcome,
-            planned=plan.requests if plan.stop_sending_ns is None else progress.sent,
+            planned=plan.requests if plan.stop_sending_ns is None else progress.sent + skipped,
             sent=progress.sent,
-            skipped=self._sessions.skipped if self._sessions else 0,
+            skipped=skipped,
             cpu_s=usage.ru_utime + usage.ru_stime - usage_before.ru_utime - usage_before.ru_stime,
             reads=progress.reads,
             ticks_late_ns=self._ticks_late_ns,

@@ -69,6 +69,11 @@ def prompt_is_odd(r: Record) -> bool:
     return cached is not None and not 0 <= cached <= (most if prompt is None else prompt)
 
 
+def input_tokens(r: Record) -> int:
+    """Return its prompt tokens by the server, else by the workload's tokenizer."""
+    return r.prompt_tokens_planned if r.prompt_tokens is None or prompt_is_odd(r) else r.prompt_tokens
+
+
 def differ(claimed: int, counted: int) -> bool:
     """Whether two counts differ by more than two tokenizers do."""
     low, high = sorted((claimed, counted))

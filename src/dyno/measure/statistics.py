@@ -1,6 +1,7 @@
 """Distributions and how many samples a percentile needs; and how far a figure may be off by chance."""
 
 import math
+from array import array
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -80,6 +81,24 @@ def bounded_ms(
 
 def _by_name(d: Distribution) -> dict[str, float]:
     return {"mean": d.mean, "median": d.median, **d.percentiles}
+
+
+class SpanColumn:
+    """One latency, ns, of many requests: the least and the most that each can be."""
+
+    def __init__(self) -> None:
+        self.low, self.high = array("d"), array("d")
+
+    def add(self, span: tuple[float, float]) -> None:
+        self.low.append(span[0])
+        self.high.append(span[1])
+
+    def middles(self) -> np.ndarray:
+        middles: np.ndarray = (np.array(self.low) + np.array(self.high)) / 2
+        return middles
+
+    def latency(self, percentiles: Sequence[float]) -> Latency:
+        return bounded_ms(self.low, self.high, percentiles)
 
 
 # ---- Student's t: numpy doesn't have it, and scipy is much for two functions ----

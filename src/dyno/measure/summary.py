@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from dyno.facts.record import ClientFacts, Record
+from dyno.facts.record import CANCELLED, ClientFacts, Record
 from dyno.facts.spread import Distribution, Latency
-from dyno.facts.summary import ClientSummary, Counts, ReplicaSummary, Steady, Summary, Wait
+from dyno.facts.summary import CancelSummary, ClientSummary, Counts, ReplicaSummary, Steady, Summary, Wait
 from dyno.facts.trial import TrialSpec
 from dyno.measure import counting, timing
 from dyno.measure.freeze import BUCKET_NS, Silences
-from dyno.measure.statistics import bounded_ms, distribution_ms, settled
+from dyno.measure.sessions import ClassTally, SessionTally
+from dyno.measure.statistics import SpanColumn, bounded_ms, distribution_ms, settled
 from dyno.measure.timing import Span
 from dyno.units import NS_PER_MS, NS_PER_S, ns, seconds
 
@@ -30,6 +31,8 @@ class Tally:
     def __init__(self, trial: TrialSpec, processes: int = 1) -> None:
         """`processes`: of the client; a request's number says which one sent it."""
         self._trial = trial
+        self._sessions = SessionTally()
+        self._classes: dict[str, ClassTally] = {}
         self._processes: list[Counter[str]] = [Counter() for _ in range(processes)] if processes > 1 else []
         self._sender = array("q")  # the process of each
         self._failures: Counter[str] = Counter()
@@ -39,12 +42,13 @@ class Tally:
         self._tokens_by: Counter[str] = Counter()
         self._n: Counter[str] = Counter()  # plain counts, by name
         self._cached: int | None = None
-        self._columns = {name: _Column() for name in ("ttft", "tpot", "e2el", "response_ttft", "response_e2el")}
+        self._columns = {name: SpanColumn() for name in ("ttft", "tpot", "e2el", "response_ttft", "response_e2el")}
         self._queue = array("d")
         self._gaps, self._gaps_per_token = _Gaps(), _Gaps()
         self._sent = array("q")
         self._due = array("q")
         self._response_due = array("q")  # beside the response latencies
+        self._first = array("b")  # likewise: the request begins its session
         self._connecting = array("q")
         self._end = array("q")
         self._completed = array("b")  # 1 or 0, beside sent, due and end
@@ -53,6 +57,10 @@ class Tally:
         self._silences = Silences()
         several = len(trial.target.urls) > 1
         self._replicas: list[Counter[str]] = [Counter() for _ in trial.target.urls] if several else []
+
+    @property
+    def has_sessions(self) -> bool:
+        return len(self._sessions) > 0
 
     def add(self, r: Record) -> None:
         self._sent.append(r.sent_ns)
@@ -70,15 +78,18 @@ class Tally:
         if self._replicas:
             self._add_to_replica(r, self._replicas[r.replica])
         self._silences.add(r)
+        if r.session is not None:
+            self._sessions.add(r)
+        if r.group:
+            self._class(r.group).add(r)
         if r.error is not None:
-            self._failures[r.error] += 1
-            self._examples.setdefault(r.error, r.error_detail)
+            self._add_failed(r)
             return
         n["empty_chunks"] += r.empty_chunks
         n["reasoning"] += r.reasoning
         odd = counting.prompt_is_odd(r)
         n["odd_prompts"] += odd
-        n["input"] += r.prompt_tokens_planned if odd or r.prompt_tokens is None else r.prompt_tokens
+        n["input"] += counting.input_tokens(r)
         n["planned_input"] += r.prompt_tokens_planned
         n["wanted"] += r.output_tokens_wanted
         n["output"] += r.output_tokens or 0
@@ -92,6 +103,26 @@ class Tally:
         if r.cached_tokens is not None and not odd:
             self._cached = (self._cached or 0) + r.cached_tokens
         self._add_times(r)
+
+    def _add_failed(self, r: Record) -> None:
+        received = r.output_tokens if r.output_tokens is not None else len(r.chunk_ns)
+        self._n["failed_output"] += received
+        if r.error == CANCELLED:
+            self._n["cancelled"] += 1
+            self._n["cancelled_output"] += received
+            self._n["cancelled_missing"] += max(r.output_tokens_wanted - received, 0)
+            return
+        assert r.error is not None
+        self._failures[r.error] += 1
+        self._examples.setdefault(r.error, r.error_detail)
+
+    def _class(self, name: str) -> ClassTally:
+        if name not in self._classes:
+            spec = self._trial.workload.classes.get(name)
+            self._classes[name] = ClassTally(
+                name, spec.goodput_ms if spec and spec.goodput_ms else self._trial.goodput_ms
+            )
+        return self._classes[name]
 
     def _add_to_client(self, r: Record, n: Counter[str]) -> None:
         n["late_sum"] += r.late_ns_sum
@@ -116,6 +147,7 @@ class Tally:
 
     def _add_to_replica(self, r: Record, n: Counter[str]) -> None:
         n["sent"] += 1
+        n["cancelled"] += r.error == CANCELLED
         if r.error is not None:
             return
         n["completed"] += 1
@@ -136,6 +168,7 @@ class Tally:
         columns["e2el"].add(e2el)
         columns["response_e2el"].add(e2el.later_by(queue))
         self._response_due.append(r.due_ns)
+        self._first.append(r.turn == 0)
         self._n["at_once"] += len(r.chunk_ns) > 1 and r.chunk_ns[0] == r.chunk_ns[-1] and not r.unseen
         if tpot is not None:
             columns["tpot"].add(tpot)
@@ -179,11 +212,12 @@ class Tally:
         self._gaps_per_token.add(gaps, total)
 
     def _add_goodput(self, latencies: dict[str, Span]) -> None:
-        limits = {name: limit * NS_PER_MS for name, limit in self._trial.goodput_ms.items()}
-        self._n["good"] += all(latencies[name].high <= limit for name, limit in limits.items())
-        self._n["perhaps_good"] += all(latencies[name].low <= limit for name, limit in limits.items())
+        good, perhaps = timing.within(latencies, self._trial.goodput_ms)
+        self._n["good"] += good
+        self._n["perhaps_good"] += perhaps
 
-    def summary(self, client: ClientFacts) -> Summary:
+    def summary(self, client: ClientFacts, sessions: Sequence[int] = ()) -> Summary:
+        """`sessions`: how many requests each has, where requests wait for one another."""
         n, percentiles = self._n, self._trial.percentiles
         duration_s = seconds(client.duration_ns)
         over = duration_s or 1.0
@@ -251,14 +285,25 @@ class Tally:
             miscounted=self._counts("miscounted"),
             odd_prompts=n["odd_prompts"],
             freezes=self._silences.freezes(itl, self._tokens),
+            cancelled=n["cancelled"],
+            skipped=client.skipped,
+            cancelling=self._cancelling(),
+            sessions=self._sessions.summary(sessions, over, percentiles) if sessions else None,
+            classes=[c.summary(over, percentiles) for _, c in sorted(self._classes.items())],
         )
+
+    def _cancelling(self) -> CancelSummary | None:
+        n = self._n
+        if not n["cancelled"]:
+            return None
+        return CancelSummary(n["cancelled_output"], n["cancelled_missing"], n["output"] + n["failed_output"])
 
     def _replica(self, index: int, n: Counter[str]) -> ReplicaSummary:
         return ReplicaSummary(
             index=index,
             sent=n["sent"],
             completed=n["completed"],
-            failed=n["sent"] - n["completed"],
+            failed=n["sent"] - n["completed"] - n["cancelled"],
             output_tokens=n["output"],
             ttft_mean_ms=n["ttft_ns"] / n["ttft"] / NS_PER_MS if n["ttft"] else None,
             tpot_mean_ms=n["tpot_ns"] / n["tpot"] / NS_PER_MS if n["tpot"] else None,
@@ -305,19 +350,21 @@ class Tally:
         )
 
     def _wait(self) -> Wait | None:
-        took = self._columns["response_e2el"].middles() / NS_PER_MS
-        due = np.array(self._response_due)
+        first = np.array(self._first, dtype=bool)  # later turns have longer prompts, and no rate of their own
+        took = self._columns["response_e2el"].middles()[first] / NS_PER_MS
+        due = np.array(self._response_due)[first]
         quarter = len(took) // 4
         if quarter < 10:
             return None
         order = np.argsort(due, kind="stable")
-        first, last = took[order[:quarter]], took[order[-quarter:]]
-        span_s = seconds(int(max(self._due) - min(self._due))) or 1.0
+        early, last = took[order[:quarter]], took[order[-quarter:]]
+        offered = due if not first.all() else np.array(self._due)
+        span_s = seconds(int(offered.max() - offered.min())) or 1.0
         return Wait(
-            offered_rps=(len(self._due) - 1) / span_s,
+            offered_rps=(len(offered) - 1) / span_s,
             span_s=span_s,
-            first_median_ms=float(np.median(first)),
-            first_p75_ms=float(np.percentile(first, 75)),
+            first_median_ms=float(np.median(early)),
+            first_p75_ms=float(np.percentile(early, 75)),
             last_p25_ms=float(np.percentile(last, 25)),
             last_median_ms=float(np.median(last)),
         )
@@ -398,24 +445,6 @@ class Tally:
 def _count_name(names: Counter[str], name: str) -> None:
     """Count a name, up to a limit: a server may give each answer another one."""
     names[name if name in names or len(names) < NAMES_MAX else "others"] += 1
-
-
-class _Column:
-    """One latency of all requests: the least and the most that each can be."""
-
-    def __init__(self) -> None:
-        self.low, self.high = array("d"), array("d")
-
-    def add(self, span: Span) -> None:
-        self.low.append(span.low)
-        self.high.append(span.high)
-
-    def middles(self) -> np.ndarray:
-        middles: np.ndarray = (np.array(self.low) + np.array(self.high)) / 2
-        return middles
-
-    def latency(self, percentiles: Sequence[float]) -> Latency:
-        return bounded_ms(self.low, self.high, percentiles)
 
 
 class _Gaps:

@@ -4,9 +4,11 @@ A chunk that a late client found together with others arrived between two known 
 depends on it: a `Span`, whose ends are equal where the arrival is known.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from dyno.facts.record import Record
+from dyno.units import NS_PER_MS
 
 
 class Span(NamedTuple):
@@ -68,6 +70,13 @@ def tpot_ns(r: Record) -> Span | None:
     if begin is None or end is None or not r.output_tokens or r.output_tokens < 2:
         return None
     return end.since(begin, r.output_tokens - 1)
+
+
+def within(latencies: Mapping[str, Span], limits_ms: Mapping[str, float]) -> tuple[bool, bool]:
+    """Return whether a request met all limits, and whether it may have."""
+    limits = {name: limit * NS_PER_MS for name, limit in limits_ms.items()}
+    good = all(latencies[name].high <= limit for name, limit in limits.items())
+    return good, good or all(latencies[name].low <= limit for name, limit in limits.items())
 
 
 def queue_ns(r: Record) -> int:

@@ -94,6 +94,7 @@ def _vllm(client: Client, cards: list[dict[str, Any]]) -> dict[str, Any] | None:
         facts["kv_cache_tokens"] = _number(label.get("kv_cache_size_tokens", ""))
         if facts["kv_cache_tokens"] is None and blocks and size:
             facts["kv_cache_tokens"] = blocks * size
+        facts["cache_block_tokens"] = size
         facts["kv_cache_dtype"] = label.get("cache_dtype")
         facts["prefix_caching"] = {"True": True, "False": False}.get(label.get("enable_prefix_caching", ""))
     facts = known(facts | _server_info(_object(client, "/server_info?config_format=json").get("vllm_config")))

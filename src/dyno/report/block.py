@@ -1,14 +1,19 @@
 """The printed result of a benchmark: vLLM's block line for line, then what dyno adds."""
 
+from collections.abc import Sequence
+
 from dyno.facts.finding import Finding
 from dyno.facts.load import LoadSpec
+from dyno.facts.metric import STEMS
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.spread import Distribution, Latency, Spread
-from dyno.facts.summary import Result
+from dyno.facts.summary import ClassSummary, Result, SessionSummary
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Answers
+from dyno.measure.reuse import reported_share
 from dyno.numbers import UNKNOWN, count, deviating, number, percent
 from dyno.report.machine import roofline_pairs, telemetry_pairs
+from dyno.report.table import terminal, text_table
 from dyno.screen import styled, verdict_style, wrapped
 
 # vLLM's name → the summary's, and how vLLM prints it
@@ -57,6 +62,9 @@ def block(result: Result, trial: TrialSpec, metrics: list[str], answers: Answers
     for metric in metrics:
         name, short, title = METRICS[metric]
         _distribution(lines, short, title, getattr(s, name))
+    if s.sessions is not None:
+        lines += _sessions(s.sessions, metrics)
+    lines += _classes(s.classes)
     lines.append(f"{'dyno':-^50}")
     if answers is not None:
         lines.append(labelled("Answers in the history:", answers))
@@ -79,6 +87,14 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
 
     for kind, failed in s.failures.items():
         lines.append(styled(labelled(f"Failed, {kind}:", failed), "bad"))
+    if s.cancelling is not None:
+        c = s.cancelling
+        line("Cancelled requests:", s.cancelled)
+        line("  Output tokens received:", c.received_tokens)
+        if c.undelivered_tokens is not None:
+            line("  Output tokens generated in vain:", c.undelivered_tokens)
+    if s.skipped:
+        line("Skipped requests (session failed):", s.skipped)
     if s.end_at_once:
         line("Ended at once (no text):", s.end_at_once)
     line("Output tokens counted by:", ", ".join(s.tokens_by) or UNKNOWN)
@@ -88,6 +104,11 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
         steady = s.bounds.get("steady_output_throughput")
         line("  Output token throughput (tok/s):", s.steady.output_throughput, steady)
         line("  Concurrency, mean:", s.steady.streams_mean)
+    if s.reuse is not None and s.reuse.possible_tokens:
+        reported = reported_share(s, result.telemetry)
+        line("Prefix reuse, possible:", percent(s.reuse.possible_share))
+        line("  within sessions:", percent(s.reuse.own_tokens / s.reuse.prompt_tokens))
+        line("  reported by the server:", UNKNOWN if reported is None else percent(reported))
     if s.replicas:
         line("Replicas:", len(s.replicas))
         line("  Completed by each:", " / ".join(count(r.completed) for r in s.replicas))
@@ -111,6 +132,47 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
         busiest = ", busiest process" if s.client.processes else ""
         line(f"Client CPU (of one core{busiest}):", percent(s.client.cpu_share))
     return lines
+
+
+def _sessions(s: SessionSummary, metrics: list[str]) -> list[str]:
+    lines = [f"{'Sessions':-^50}", labelled("Completed sessions:", s.completed)]
+    for name in ("failed", "cancelled", "unfinished"):
+        if sessions := getattr(s, name):
+            text = labelled(f"{name.capitalize()} sessions:", sessions)
+            lines.append(styled(text, "bad" if name == "failed" else ""))
+    lines.append(labelled("Session throughput (sessions/s):", s.throughput))
+    lines.append(labelled("Turn throughput (requests/s):", s.turn_throughput))
+    lines.append(labelled("Requests per session, mean:", s.turns_mean))
+    for stem, d in s.latencies.items():
+        if not stem.endswith("e2el") or "e2el" in metrics:
+            lines.append(labelled(f"{_upper(STEMS[stem].words)}, p50 (ms):", _statistic(d, "median", d.median)))
+            for p, value in d.percentiles.items():
+                lines.append(labelled(f"  p{p}:", _statistic(d, p, value)))
+    return lines
+
+
+def _statistic(d: Latency, name: str, value: float | None) -> str:
+    return UNKNOWN if d.empty else between(d.bounds.get(name)) if value is None else number(value)
+
+
+def _upper(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _classes(classes: Sequence[ClassSummary]) -> list[str]:
+    if not classes:
+        return []
+    tails = [f"p{p}" for p in classes[0].ttft.percentiles][-1:]
+    lost = ["failed", *(["cancelled"] if any(c.cancelled for c in classes) else [])]
+    titles = ["class", "completed", *lost, "req/s", "goodput", "TTFT p50", *(f"TTFT {t}" for t in tails), "TPOT p50"]
+    rows = []
+    for c in classes:
+        good = between(c.goodput_bounds) if c.goodput is None else number(c.goodput)
+        tail = [_statistic(c.ttft, t[1:], c.ttft.percentiles[t[1:]]) for t in tails]
+        middles = [_statistic(d, "median", d.median) for d in (c.ttft, c.tpot)]
+        counts = [count(c.completed), *(count(getattr(c, name)) for name in lost), number(c.request_throughput)]
+        rows.append([c.name, *counts, good, middles[0], *tail, middles[1]])
+    return [f"{'Traffic Classes':-^50}", *terminal(text_table(titles, rows))]
 
 
 def offline_block(result: Result, trial: TrialSpec, warmups: int) -> str:

@@ -16,10 +16,12 @@ from dyno.facts.metric import SPEEDS, latency
 from dyno.facts.offline import Iteration, OfflineSummary
 from dyno.facts.record import Record
 from dyno.facts.spread import Distribution, Latency
-from dyno.facts.summary import Result, Summary
+from dyno.facts.summary import ClassSummary, Result, SessionSummary, Summary
+from dyno.facts.telemetry import TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.measure import timing
 from dyno.measure.estimate import estimates
+from dyno.measure.reuse import reported_share
 from dyno.measure.statistics import KNOWN_WITHIN_MS, settled
 from dyno.measure.timing import Span
 from dyno.store.run import Manifest
@@ -38,7 +40,7 @@ def build(
         out = {"model_id": trial.target.model or manifest.target.model, **out}
         own["model"] = msgspec.to_builtins(manifest.model)
     else:
-        out, own = _serving(result.served, manifest, records)
+        out, own = _serving(result.served, manifest, records, result.telemetry)
     out["dyno"] = {
         "version": dyno.__version__,
         "verdict": result.verdict,
@@ -96,7 +98,9 @@ def _offline(s: OfflineSummary, iterations: Sequence[Iteration]) -> _Parts:
     return out, {"summary": msgspec.to_builtins(s)}
 
 
-def _serving(s: Summary, manifest: Manifest, records: Iterable[Record] | None) -> _Parts:
+def _serving(
+    s: Summary, manifest: Manifest, records: Iterable[Record] | None, telemetry: TelemetrySummary | None
+) -> _Parts:
     trial, load = manifest.trial, manifest.trial.load
     started = datetime.datetime.fromisoformat(manifest.started)
     out: dict[str, Any] = {
@@ -146,6 +150,12 @@ def _serving(s: Summary, manifest: Manifest, records: Iterable[Record] | None) -
         "outcome": s.outcome,
         "planned": s.planned,
         "sent": s.sent,
+        "cancelled": s.cancelled,
+        "skipped": s.skipped,
+        "cancelling": msgspec.to_builtins(s.cancelling),
+        "sessions": None if s.sessions is None else _sessions(s.sessions),
+        "classes": [_class(c) for c in s.classes],
+        "reuse": None if s.reuse is None else _reuse(s, telemetry),
         "failures": s.failures,
         "failure_examples": s.failure_examples,
         "end_at_once": s.end_at_once,
@@ -166,6 +176,30 @@ def _serving(s: Summary, manifest: Manifest, records: Iterable[Record] | None) -
         "client": msgspec.to_builtins(s.client),
     }
     return out, own
+
+
+def _sessions(s: SessionSummary) -> dict[str, Any]:
+    counts = {name: value for name, value in msgspec.to_builtins(s).items() if name not in (*s.latencies, "turns")}
+    latencies = {name: value for stem, d in s.latencies.items() for name, value in _flat(stem, d).items()}
+    bounds = {stem: d.bounds for stem, d in s.latencies.items() if d.bounds}
+    turns = [
+        {"turn": t.turn, "completed": t.completed, "input_tokens_mean": t.input_tokens_mean, **_flat("ttft", t.ttft)}
+        for t in s.turns
+    ]
+    return counts | latencies | {"bounds": bounds, "turns": turns}
+
+
+def _class(c: ClassSummary) -> dict[str, Any]:
+    latencies = {"ttft": c.ttft, "tpot": c.tpot, "e2el": c.e2el}
+    counts = {name: value for name, value in msgspec.to_builtins(c).items() if name not in latencies}
+    bounds = {stem: d.bounds for stem, d in latencies.items() if d.bounds}
+    return counts | {n: v for stem, d in latencies.items() for n, v in _flat(stem, d).items()} | {"bounds": bounds}
+
+
+def _reuse(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Any]:
+    assert s.reuse is not None
+    shares = {"possible_share": s.reuse.possible_share, "reported_share": reported_share(s, telemetry)}
+    return {**msgspec.to_builtins(s.reuse), **shares}
 
 
 def _flat(name: str, d: Distribution | Latency) -> dict[str, Any]:

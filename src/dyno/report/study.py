@@ -139,12 +139,24 @@ def _serving(results: Sequence[Result]) -> _Columns:
         *([_Figure(f"TTFT\np{tail}", _latency("ttft", tail), better="lower")] if tail else []),
         _Figure("TPOT\np50", _latency("tpot"), better="lower"),
         _Figure("req/s", lambda repeats: mean(r.served.request_throughput for r in repeats), better="higher"),
+        *(_session_figures() if any(r.served.sessions for r in results) else []),
         _Figure("TTFT\nmean", _latency("ttft", "mean"), better="lower"),
         _Figure("TPOT\nmean", _latency("tpot", "mean"), better="lower"),
         *([_Figure("drafts\naccepted", _accepted, percent, keep=True)] if _accepted(results) is not None else []),
         _DURATION,
     ]
     return figures, "tok/s: output tokens over the whole run. Latencies in ms, from sending."
+
+
+def _session_figures() -> list[_Figure]:
+    def rate(repeats: Sequence[Result]) -> float | None:
+        return _mean(r.served.sessions.throughput for r in repeats if r.served.sessions)
+
+    return [
+        _Figure("sessions/s", rate, better="higher"),
+        _Figure("session\np50", _latency("session"), better="lower"),
+        _Figure("later TTFT\np50", _latency("later_turn_ttft"), better="lower"),
+    ]
 
 
 def _quality(results: Sequence[Result]) -> _Columns:
@@ -185,7 +197,8 @@ def _latency(stem: str, statistic: str = "median") -> _Value:
 
     def value(repeats: Sequence[Result]) -> float | tuple[float, float] | None:
         """Unknown, too, where a busy client doesn't know it of one of them: the others may be the quick ones."""
-        latencies = [d for r in repeats if not (d := getattr(r.served, stem)).empty]
+        known = [r.served.latencies | (r.served.sessions.latencies if r.served.sessions else {}) for r in repeats]
+        latencies = [named[stem] for named in known if stem in named and not named[stem].empty]
         if statistic in ("mean", "median"):
             values = [getattr(d, statistic) for d in latencies]
         else:

@@ -11,7 +11,19 @@ from dyno.facts.imported import RowKind, Scalar
 from dyno.facts.load import KEYS, LOAD, Key
 from dyno.facts.metric import METRICS, SAMPLED, TOKEN_THROUGHPUTS, meanings, metric
 from dyno.facts.report import PER, AuthorsTable, Contender, Report
-from dyno.numbers import UNKNOWN, change, count, currency, money, number, points, points_interval, score, setting
+from dyno.numbers import (
+    UNKNOWN,
+    change,
+    count,
+    currency,
+    money,
+    number,
+    percent,
+    points,
+    points_interval,
+    score,
+    setting,
+)
 from dyno.report import per
 from dyno.report.table import Cell, Column, Line, Table, figure_interval, figure_text
 from dyno.report.target import limit_words
@@ -83,7 +95,69 @@ def results(report: Report) -> list[Table]:
             first, then = figures if kind == "quality" else reversed(figures)  # latencies are many
             drawn = [*_who(entries), *_counts(entries), _verdicts(entries), *first, *then]
             tables.append(_table(f"results-{kind}", title, entries, drawn, _in_common(entries)))
+            tables += [*_sessions(entries), *_classes(entries)]
     return tables
+
+
+_SESSIONS = ("session_throughput", "median_session_ms", "p99_session_ms", "median_session_busy_ms",
+             "median_first_turn_ttft_ms", "median_later_turn_ttft_ms", "p99_later_turn_ttft_ms")  # fmt: skip
+
+
+def _sessions(entries: Sequence[Entry]) -> list[Table]:
+    """Conversations and agents: figures of whole sessions."""
+    own = [e for e in entries if "session_throughput" in e.figures]
+    if not own:
+        return []
+    drawn = [
+        *_who(own),
+        _count("completed", "sessions", own, lambda e: e.value("sessions_completed")),
+        _count("failed", "sessions", own, lambda e: e.value("sessions_failed")),
+        _verdicts(own),
+    ]
+    for name in _SESSIONS:
+        m = metric(name)
+        drawn += _by_meaning(m.column or m.words, m.unit if m.kind == "latency" else "", own, _picked(name))
+    for name, title in (("possible_reuse", "possible"), ("reported_reuse", "reported")):
+        cells = [_cell(e.value(name), percent) for e in own]
+        drawn.append(_Drawn(Column("prefix reuse", title, "number"), cells))
+    about = "From a session's first sending to its last token. In requests: without think and tool times."
+    return [_table("sessions", "Sessions", own, [d for d in drawn if d.known], about)]
+
+
+def _picked(name: str) -> Callable[[Entry], Number | None]:
+    return lambda e: e.figures.get(name)
+
+
+def _classes(entries: Sequence[Entry]) -> list[Table]:
+    """One line per class of traffic, of the first repeat."""
+    results = [
+        (e, next((row.result.summary for row in e.rows if row.result and row.result.summary), None)) for e in entries
+    ]
+    lines = [(e, c) for e, s in results if s is not None for c in s.classes]
+    if not lines:
+        return []
+    own = [e for e, _ in lines]
+    classes = [c for _, c in lines]
+
+    def figures(title: str, unit: str, values: Iterable[float | None]) -> _Drawn:
+        return _Drawn(Column(title, unit, "figure"), [_cell(v, number) for v in values])
+
+    drawn = [
+        *_who(own),
+        _Drawn(Column("class"), [Cell(c.name) for c in classes]),
+        _Drawn(Column("completed", "requests", "number"), [_cell(c.completed, count) for c in classes]),
+        _Drawn(Column("failed", "requests", "number"), [_cell(c.failed, count) for c in classes]),
+        _verdicts(own),
+        figures("req/s", "", (c.request_throughput for c in classes)),
+        figures("goodput req/s", "", (c.goodput for c in classes)),
+        figures("output tok/s", "", (c.output_throughput for c in classes)),
+        figures("p50 TTFT", "ms", (c.ttft.median for c in classes)),
+        figures("p99 TTFT", "ms", (c.ttft.percentiles.get("99") for c in classes)),
+        figures("p50 TPOT", "ms", (c.tpot.median for c in classes)),
+        figures("p50 E2EL", "ms", (c.e2el.median for c in classes)),
+    ]
+    about = "The first repeat of each." if any(e.repeats > 1 for e in own) else ""
+    return [_table("classes", "Traffic classes", own, [d for d in drawn if d.known], about)]
 
 
 def _table(name: str, title: str, entries: Sequence[Entry], drawn: Sequence[_Drawn], about: str = "") -> Table:

@@ -22,7 +22,7 @@ ALIKE = 0.02  # of a throughput: as good as the same
 WAITS = ("p99_ttft_ms", "median_ttft_ms", "mean_ttft_ms", "p99_e2el_ms", "mean_e2el_ms", "mean_latency_ms",
          "median_latency_ms")  # fmt: skip
 SMALL = {"micro": "speed", "quality": "score"}  # kinds without a load, and their figure
-_WORD = re.compile(r"(?:(p\d{1,2}(?:\.\d+)?|mean|median|max)_)?([a-z0-9]+?)(?:_ms)?")
+_WORD = re.compile(r"(?:(p\d{1,2}(?:\.\d+)?|mean|median|max)_)?([a-z0-9_]+?)(?:_ms)?")
 _PREFERRED = "p99"
 _NO_LIMIT = ("std", "min", "p100")
 
@@ -111,7 +111,7 @@ def _one_name(statistic: str) -> str:
 
 def latency(entry: Entry, name: str) -> float | None:
     """Return a figure by its name in a target."""
-    statistic, _, stem = name.removesuffix("_ms").rpartition("_")
+    statistic, stem = parts(name) or ("", "")
     number = entry.statistic(statistic, stem)
     return None if number is None else number.value
 

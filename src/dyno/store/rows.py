@@ -32,6 +32,7 @@ from dyno.measure import timing
 from dyno.measure.cost import hour
 from dyno.measure.offline import micro_sample, times_ms
 from dyno.measure.points import ENGINE
+from dyno.measure.reuse import reported_share
 from dyno.measure.scores import with_total
 from dyno.measure.timing import Span
 from dyno.store.run import Manifest, Run
@@ -322,9 +323,17 @@ def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Fig
         peak_output_throughput=s.peak_output_tokens_per_s,
         acceptance_rate=telemetry.acceptance if telemetry else None,
         acceptance_length=telemetry.accepted_length if telemetry else None,
+        cancelled=s.cancelled or None,
+        skipped=s.skipped or None,
+        sessions_completed=s.sessions.completed if s.sessions else None,
+        sessions_failed=s.sessions.failed if s.sessions else None,
+        session_throughput=s.sessions.throughput if s.sessions else None,
+        possible_reuse=s.reuse.possible_share if s.reuse else None,
+        reported_reuse=reported_share(s, telemetry) if s.reuse else None,
     )
-    for stem in ("ttft", "tpot", "itl", "e2el", "queue"):
-        figures |= _distribution(stem, getattr(s, stem), definition(_TOOL, stem))
+    latencies = {stem: getattr(s, stem) for stem in ("ttft", "tpot", "itl", "e2el", "queue")}
+    for stem, latency in (latencies | (s.sessions.latencies if s.sessions else {})).items():
+        figures |= _distribution(stem, latency, definition(_TOOL, stem))
     return figures
 
 

@@ -25,7 +25,7 @@ from dyno.facts.study import Place
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Answers, CountedBy, DataFile, Request
+from dyno.facts.workload import Answers, CountedBy, DataFile, Request, StoredRequest
 
 T = TypeVar("T")
 UNSCRUBBED = ".unscrubbed"  # is beside an engine's log as long as secrets may be in it: also where dyno was killed
@@ -106,6 +106,9 @@ class Run:
 
     def lengths(self) -> list[StoredLengths]:
         return list(_lines(self.requests_path, StoredLengths))
+
+    def requests(self) -> list[StoredRequest]:
+        return list(_lines(self.requests_path, StoredRequest))
 
     def running(self) -> bool:
         """Whether a live process is writing it."""

@@ -20,7 +20,7 @@ from dyno.facts.offline import Iteration, OfflineSpec
 from dyno.facts.price import Price
 from dyno.facts.record import Record
 from dyno.facts.spread import Distribution, Latency
-from dyno.facts.summary import Result, Summary
+from dyno.facts.summary import CancelSummary, Result, ReuseSummary, SessionSummary, Summary
 from dyno.facts.workload import WorkloadSpec
 from dyno.files import opened
 from dyno.option import fields, sentences
@@ -157,6 +157,9 @@ _MEANINGS = {
     **sentences(Record),
     **sentences(Iteration),
     **sentences(Summary),
+    **{f"sessions_{name}": words for name, words in sentences(SessionSummary).items()},
+    **{f"cancelling_{name}": words for name, words in sentences(CancelSummary).items()},
+    **{f"reuse_{name}": words for name, words in sentences(ReuseSummary).items()},
     "run": "folder of the run; the same in every table",
     "index": "number of the request, the iteration or the sampled device",
     "end_ns": "end of the request or iteration",
@@ -505,7 +508,12 @@ def _distribution(name: str, value: dict[str, Any]) -> dict[str, Any]:
     """Name its parts as the result file does: mean_ttft_ms, p99_ttft_ms."""
     percentiles = {f"p{p}": v for p, v in value["percentiles"].items()}
     parts = {"mean": value.get("mean"), "median": value.get("median"), "std": value.get("std"), **percentiles}
-    return {f"{part}_{name.removeprefix('client_')}_ms": v for part, v in parts.items()}
+    return {f"{part}_{_plain_name(name)}_ms": v for part, v in parts.items()}
+
+
+def _plain_name(name: str) -> str:
+    """Return the stem of a latency: those of the client and of sessions need no prefix."""
+    return name.removeprefix("client_").removeprefix("sessions_")
 
 
 def _quoted(text: str) -> str:

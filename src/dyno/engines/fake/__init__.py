@@ -43,6 +43,7 @@ FAULTS = {
     "trailer": "the last chunk has a trailer field",
     "silent": "every second token has no text, and the last one comes with the finish reason, as from vLLM",
     "short": "half the requested tokens, then an end token",
+    "deaf": "a client that goes away is not noticed: generation continues",
     "die": "the whole server exits",
 }  # fmt: skip
 
@@ -53,6 +54,7 @@ class FakeSpec(msgspec.Struct, frozen=True):
     model: str = "fake"
     max_model_len: int = 131_072
     host: str = "127.0.0.1"  # that it listens on; 0.0.0.0: also for clients on other machines
+    prefix_cache: bool = False  # it reports blocks of 16 words that earlier prompts and their answers began with
     bodies: bool = False  # its log has the body of each request, too
     faults: dict[str, int] = {}  # kind → it strikes every Nth request
 

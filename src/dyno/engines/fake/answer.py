@@ -27,13 +27,15 @@ class Script(msgspec.Struct):
     gap_ns: int
     logged: bool = True  # a stream's send times are; a plain answer's aren't
     tokens: int = 0  # that it will have written
+    deaf: bool = False  # a client that has gone isn't noticed
 
 
 class FakeAnswer:
     """An answer on OpenAI's routes: as a stream, or in one piece where no stream was asked for."""
 
     data, end_mark = "data: ", "data: [DONE]"
-    key: tuple[object, ...]  # answers with the same one are the same
+    key: tuple[object, ...]  # answers with the same one are the same, but for the cache
+    cached_tokens: int | None = None  # of the prompt; None: there is no prefix cache
 
     def __init__(self, path: str, asked: dict[str, Any], spec: FakeSpec, fault: str | None) -> None:
         self._chat = path.endswith("chat/completions")
@@ -50,7 +52,8 @@ class FakeAnswer:
         self._fault = fault
         self._asked = count or 16
         self._count = {"empty": 0, "end_at_once": 0, "short": max(self._asked // 2, 1)}.get(fault or "", self._asked)
-        self._prompt_tokens = len(prompt.split() if isinstance(prompt, str) else prompt or "")
+        self.words = prompt.split() if isinstance(prompt, str) else list(prompt or ())
+        self._prompt_tokens = len(self.words)
         # To a sentence the answer depends on its words, as a model does. To few words or token ids it is " tok tok".
         sentence = isinstance(prompt, str) and self._prompt_tokens > 3
         self._turn = zlib.crc32(prompt.encode("utf-8", "replace")) % len(_WORDS) if sentence else 0
@@ -152,10 +155,13 @@ class FakeAnswer:
     def _finish(self) -> str:
         return "length" if self._count == self._asked else "stop"
 
-    def _tokens(self) -> dict[str, int]:
+    def _tokens(self) -> dict[str, Any]:
         count = 1 if self._fault == "end_at_once" else self._count
         prompt = self._prompt_tokens
-        return {"prompt_tokens": prompt, "completion_tokens": count, "total_tokens": prompt + count}
+        usage: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": count, "total_tokens": prompt + count}
+        if self.cached_tokens is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
+        return usage
 
     def _openai(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {

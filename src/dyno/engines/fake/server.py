@@ -11,7 +11,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import Any
 
@@ -31,10 +31,11 @@ _GENERATES = ("/v1/completions", "/v1/chat/completions", *tgi.ROUTES)
 
 
 class _Connection:
-    __slots__ = ("inbox", "log", "next", "script", "socket", "turn")
+    __slots__ = ("gone", "inbox", "log", "next", "script", "socket", "turn")
 
     def __init__(self, sock: socket.socket) -> None:
         self.socket = sock
+        self.gone = False  # the client closed it, and that isn't noticed
         self.inbox = b""
         self.script: Script | None = None
         self.turn = 0  # the number of its answer: a file descriptor is soon another connection's
@@ -53,6 +54,7 @@ class FakeServer:
         self._bodies: list[Any] = []  # of generations, as they arrived
         self._words: dict[str, int] = {}
         self._streams: dict[tuple[object, ...], list[bytes]] = {}
+        self._cache = PrefixCache() if spec.prefix_cache else None
         self._listener = socket.create_server((spec.host, port), backlog=4096, reuse_port=False)
         self._listener.setblocking(False)
         self._poller = select.epoll()
@@ -105,19 +107,22 @@ class FakeServer:
                 continue
             connection.log.append(now_ns())
             try:
-                sent = connection.socket.send(data)
+                sent = len(data) if connection.gone else connection.socket.send(data)
                 if sent < len(data):  # the log itself, or a client that doesn't read
                     connection.socket.settimeout(30)
                     connection.socket.sendall(data[sent:])
                     connection.socket.setblocking(False)
             except OSError:
-                self._close(fd)
-                continue
+                self._leave(fd)
+                if not connection.gone:
+                    continue
             if connection.next == len(script.writes):
                 self._tokens += script.tokens
                 if script.logged:
                     self._log.append(connection.log)
                 connection.script = None
+                if connection.gone:
+                    self._close(fd)
 
     def _act(self, fd: int, connection: _Connection, action: bytes) -> None:
         if action == RESET:
@@ -125,9 +130,22 @@ class FakeServer:
         if action != STALL:
             self._close(fd)
 
+    def _leave(self, fd: int) -> None:
+        """The client has gone: stop its answer, or don't notice."""
+        connection = self._connections[fd]
+        script = connection.script
+        if script is None or not script.deaf:
+            self._close(fd)
+        elif not connection.gone:
+            connection.gone = True
+            self._poller.unregister(fd)
+
     def _close(self, fd: int) -> None:
         connection = self._connections.pop(fd)
-        self._poller.unregister(fd)
+        if (script := connection.script) is not None and connection.next:  # it stops in the middle
+            self._tokens += script.tokens * connection.next // len(script.writes)
+        if not connection.gone:
+            self._poller.unregister(fd)
         connection.socket.close()
 
     def _accept(self) -> None:
@@ -152,7 +170,7 @@ class FakeServer:
         except OSError:
             data = b""
         if not data:
-            self._close(fd)
+            self._leave(fd)
             return
         connection.inbox += data
         head, blank, body = connection.inbox.partition(b"\r\n\r\n")
@@ -208,6 +226,9 @@ class FakeServer:
             return plain(200, "text/plain", b"")
         if path == "/info":
             return whole(200, tgi.info(self._spec))
+        if path == "/reset_prefix_cache" and self._cache is not None:
+            self._cache.clear()
+            return plain(200, "text/plain", b"")
         if path == "/version":
             return whole(200, {"version": "fake"})
         if path == "/metrics":
@@ -222,6 +243,9 @@ class FakeServer:
         gauges |= {"tgi_batch_current_size": len(sent), "tgi_queue_size": 0}
         counters = {"vllm:generation_tokens_total": self._tokens, "vllm:num_preemptions_total": 0}
         counters["tgi_request_count"] = self._answers
+        if self._cache is not None:
+            counters["vllm:prefix_cache_queries_total"] = self._cache.queried
+            counters["vllm:prefix_cache_hits_total"] = self._cache.hit
         lines = [f"# TYPE {name} gauge\n{name} {value}\n" for name, value in gauges.items()]
         lines += [f"# TYPE {name} counter\n{name} {value}\n" for name, value in counters.items()]
         return "".join(lines)
@@ -246,18 +270,47 @@ class FakeServer:
             return answer.refused(int(fault), f"injected fault: {fault}")
         if problem := answer.problem():
             return answer.refused(422, problem)
+        if self._cache is not None:
+            answer.cached_tokens = self._cache.hits(answer.words, "".join(answer.texts()).split())
         if not answer.streamed:  # faults of a stream don't strike it
             script = whole(200, answer.whole(), first_ns + gap_ns * max(len(answer.texts()) - 1, 0))
             script.tokens = answer.tokens
             return script
         # A thousand clients ask for the same: making the answer anew each time would be this server's own delay.
-        writes = self._streams.get(answer.key) or self._streams.setdefault(answer.key, answer.writes())
+        key = (*answer.key, answer.cached_tokens)
+        writes = self._streams.get(key) or self._streams.setdefault(key, answer.writes())
         if fault == "slow_headers":
             head, writes = writes[0], writes[1:]
             return Script([head[:10], head[10:40], head[40:], *writes], first_ns, 20 * NS_PER_MS, tokens=answer.tokens)
         if fault == "dribble":
             writes = [part for w in writes for part in (w[: len(w) // 3], w[len(w) // 3 : -5], w[-5:])]
-        return Script(writes, first_ns, gap_ns, tokens=answer.tokens)
+        return Script(writes, first_ns, gap_ns, tokens=answer.tokens, deaf=fault == "deaf")
+
+
+class PrefixCache:
+    """Blocks of words that earlier prompts and their answers began with. It has no limit."""
+
+    SIZE = 16
+
+    def __init__(self) -> None:
+        self.queried = self.hit = 0
+        self._blocks: set[tuple[object, ...]] = set()
+
+    def clear(self) -> None:
+        self._blocks.clear()
+
+    def hits(self, prompt: Sequence[object], answer: Sequence[object]) -> int:
+        """Return how many words of the prompt it has. Then it has all of them, and those of the answer."""
+        last: tuple[object, ...] = ()
+        cached, text = 0, [*prompt, *answer]
+        for end in range(self.SIZE, len(text) + 1, self.SIZE):
+            last = (hash(last), *text[end - self.SIZE : end])
+            if last in self._blocks and end < len(prompt) and cached == end - self.SIZE:
+                cached = end
+            self._blocks.add(last)
+        self.queried += len(prompt)
+        self.hit += cached
+        return cached
 
 
 def serve(spec: FakeSpec, port: int, ready: Callable[[], None] | None = None) -> None:

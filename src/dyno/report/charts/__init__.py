@@ -9,7 +9,7 @@ from dyno.facts.entry import Entry
 from dyno.facts.report import Chart, Report
 from dyno.report.charts.bars import micro, quality, side_by_side
 from dyno.report.charts.front import quality_front
-from dyno.report.charts.latency import distribution, latency
+from dyno.report.charts.latency import by_turn, distribution, latency
 from dyno.report.charts.requests import requests, timeline
 from dyno.report.charts.resources import cost, energy, memory
 from dyno.report.charts.roofline import roofline
@@ -18,7 +18,7 @@ from dyno.report.look import Look
 
 # In the order in which a page shows them. Those without data make none.
 MAKERS: tuple[Callable[[Sequence[Entry], Look], Iterator[Chart]], ...] = (
-    throughput, side_by_side, micro, latency, distribution, tradeoff, requests, timeline, cost, memory, energy,
+    throughput, side_by_side, micro, latency, by_turn, distribution, tradeoff, requests, timeline, cost, memory, energy,
     roofline, quality_front, quality,
 )  # fmt: skip
 

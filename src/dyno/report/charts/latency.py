@@ -140,6 +140,36 @@ def _lines(drawing: Drawing) -> list[Any]:
     return layers
 
 
+# ---- by turn: later requests of a session have longer prompts, and more of them in a cache ----
+
+
+def by_turn(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
+    rows: list[Row] = []
+    sessions = [(e, s) for e in entries if (s := base.sessions(e)) is not None and len(s.turns) > 1]
+    words, loads = _loads([e for e, _ in sessions]) if sessions else ({}, {})
+    for entry, s in sessions[: base.ROWS_MAX // LEAST]:
+        known = [t for t in s.turns if t.ttft.median is not None and not t.ttft.empty]
+        row = base.entry_row(entry) | {"load": loads[entry.id], "turn": [t.turn for t in known]}
+        row |= {"tokens": base.shorts(known, lambda t: t.input_tokens_mean)}
+        rows.append(row | {"ms": base.shorts(known, lambda t: t.ttft.median)})
+    if not rows:
+        return
+    drawing = Drawing(look, rows, "ttft-by-turn", "Latency", "TTFT by turn")
+    drawing.about = "Median time to the first token by place in the session. Lower is better."
+    shown = [row["load"] for row in rows]
+    drawing.selects = [Select("load", "Load", {i: words[i] for i in dict.fromkeys(shown)}, shown[0])]
+    each = "format(datum.ms, ',') + ' ms, ' + format(datum.tokens, ',') + ' prompt tokens'"
+    drawing.steps = [vega.flatten("turn", "ms", "tokens"), let("shown", each)]
+    x = alt.X("turn:Q", scale=alt.Scale(nice=False, zero=False, padding=12),
+              axis=alt.Axis(title="Turn", tickMinStep=1, format="d"))  # fmt: skip
+    where = {"x": x, "y": vega.amount("ms", "Median TTFT (ms)"), "color": drawing.colour()}
+    path = {**where, "strokeDash": drawing.dashes(), "detail": alt.Detail("entry:N")}
+    dots = {**vega.POINT, "filled": True}
+    tips = base.tips(("turn", "Turn"), ("shown", "TTFT"))
+    params = [vega.toggle(drawing.series), vega.zoom()]
+    yield drawing.chart([unit(vega.LINE, path, params=params), unit(dots, {**where, "tooltip": tips})])
+
+
 def _loads(entries: Sequence[Entry]) -> tuple[dict[int, str], dict[str, int]]:
     """Loads in words, and the number of each entry's. Series can be compared under the same one."""
     loads = {e.id: (e.kind, e.load.without(COUNTED)) for e in entries}

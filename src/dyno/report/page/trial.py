@@ -4,7 +4,7 @@ import msgspec
 
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding, merged, worst_first
-from dyno.facts.metric import STEMS
+from dyno.facts.metric import STEMS, latency
 from dyno.numbers import count, currency, human_bytes, money, number, percent, setting
 from dyno.report.table import figure_interval, figure_text
 from dyno.report.tables import figure_unit, figure_words, verdict_words
@@ -54,17 +54,17 @@ def trial(entry: Entry, varying: list[str]) -> Trial:
 def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[ShownFigure]]]]:
     held: dict[str, dict[str, ShownFigure]] = {}
     for name, figure in entry.figures.items():
-        stat, _, stem = name.removesuffix("_ms").rpartition("_")
-        if name.endswith("_ms") and stem in STEMS:
+        if parts := latency(name):
+            stat, stem = parts
             held.setdefault(stem, {})["p50" if stat == "median" else stat] = ShownFigure(
                 figure_text(figure), figure_interval(figure), f"{figure.value:.15g}"
             )
-    known = {stat for row in held.values() for stat in row}
-    stats = [*(s for s in _STATS if s in known), *sorted(known.difference(_STATS))]
+    seen = {stat for row in held.values() for stat in row}
+    stats = [*(s for s in _STATS if s in seen), *sorted(seen.difference(_STATS))]
     lines = [
-        (latency.words, [held[stem].get(s, ShownFigure("")) for s in stats])
-        for stem, latency in STEMS.items()
-        if stem in held
+        (known.words, [held[name].get(s, ShownFigure("")) for s in stats])
+        for name, known in STEMS.items()
+        if name in held
     ]
     return stats, lines
 
