@@ -149,6 +149,7 @@ class Key(msgspec.Struct, frozen=True):
 KEYS = {
     "concurrency": Key("concurrency {}", axis="Concurrency (requests in flight)", against="concurrency"),
     "rate": Key("{} requests/s", "offered", "req/s", "Offered rate (requests/s)", "offered rate"),
+    "session_rate": Key("{} sessions/s", "offered", "sessions/s", "Offered rate (sessions/s)", "offered session rate"),
     "--concurrency-schedule": Key("concurrency {}", title="concurrency over time"),
     "--rate-schedule": Key("requests/s {}", title="rate over time"),
     "batch_size": Key("batch size {}", title="batch size", axis="Batch size (requests)", against="batch size"),
@@ -170,7 +171,7 @@ KEYS = {
 }  # fmt: skip
 _ORDER = {name: i for i, name in enumerate(KEYS)}
 LIMITS = {"max_concurrency": "concurrency", "request_rate_rps": "rate"}  # fields of LoadSpec
-LEVELS = ("concurrency", "rate", "batch_size")  # what a sweep raises, in this order of preference
+LEVELS = ("concurrency", "rate", "session_rate", "batch_size")  # what a sweep raises, in this order of preference
 SCHEDULES = ("--concurrency-schedule", "--rate-schedule")  # a load that changes has no level
 # How much was asked at once. requests: how many were sent, where nothing else is known of the load.
 LOADS = (*LEVELS, "requests")
@@ -181,8 +182,9 @@ LENGTHS = ("input_len", "output_len")
 # As a result's settings name them. A limit of items is not another load: the items of both sides are compared.
 LOAD = tuple(name for name in KEYS if name not in ("requests", "context", "limit"))
 # A run of dyno's own has these or they were not set. Other tools' files seldom have them: they can conflict, no more.
-SELDOM = ("--random-prefix-len", "--dataset-path", "--duration", "burstiness", "--ramp-up-strategy",
-          "--ramp-up-start-rps", "--ramp-up-end-rps")  # fmt: skip
+SELDOM = ("--random-prefix-len", "--turns", "--think-time", "--turn-input-len", "--turn-output-len", "--answers",
+          "--dataset-path", "--duration", "burstiness", "--ramp-up-strategy", "--ramp-up-start-rps",
+          "--ramp-up-end-rps")  # fmt: skip
 _SHOWN_BY = {"context": ("context", "input_len", "depth"), "requests": (COUNTED,)}  # by an axis
 # How far mean lengths of prompts may lie apart, as shares:
 ONE_WORKLOAD = 0.05  # of rows without a workload, to be taken for one

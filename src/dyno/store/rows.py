@@ -27,6 +27,7 @@ from dyno.facts.study import Place, PlannedTrial
 from dyno.facts.summary import Result, Summary
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.facts.trial import TrialSpec, micro_name
+from dyno.facts.workload import WorkloadSpec
 from dyno.http import Url
 from dyno.measure import timing
 from dyno.measure.cost import hour
@@ -183,8 +184,8 @@ def _load(trial: TrialSpec) -> Settings:
     work, load, how = trial.workload, trial.load, trial.offline
     settings: Settings = {
         "concurrency": load.max_concurrency,
-        "rate": load.request_rate_rps,
-        "num_prompts": work.num_prompts,
+        "session_rate" if work.traits.sessions else "rate": load.request_rate_rps,
+        "num_prompts": None if work.num_sessions else work.num_prompts,
         "dataset": work.dataset,
         "input_len": work.input_len if work.dataset.startswith("random") else None,
         "output_len": work.output_len,
@@ -197,6 +198,7 @@ def _load(trial: TrialSpec) -> Settings:
         "--random-range-ratio": f"{work.range_ratio_input:g}, {work.range_ratio_output:g}"
         if work.range_ratio_input or work.range_ratio_output
         else None,
+        **(_conversation(work) if work.traits.sessions else {}),
         "--dataset-path": work.path,
         "--duration": load.duration_s,
         "burstiness": None if load.closed_loop or load.burstiness == 1 else load.burstiness or "inf",
@@ -214,6 +216,14 @@ def _load(trial: TrialSpec) -> Settings:
             settings["depth"] = how.depth or 0
     for name, value in (trial.sampling | trial.extra_body).items():
         settings[f"--{name.replace('_', '-')}"] = value if isinstance(value, str | int | float | bool) else str(value)
+    return settings
+
+
+def _conversation(work: WorkloadSpec) -> Settings:
+    """Return what is drawn for each conversation."""
+    settings: Settings = {"--turns": work.turns, "--turn-output-len": work.turn_output_len, "--answers": work.answers}
+    settings["--think-time"] = work.think_time_s if work.think_time_s != "0" else None
+    settings["--turn-input-len"] = None if work.traits.file else work.turn_input_len
     return settings
 
 
