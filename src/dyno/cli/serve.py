@@ -89,14 +89,14 @@ def add(p: Parser) -> None:
         load,
         LoadSpec,
         "max_concurrency",
-        help="most requests in flight; 1,4,16 measures each in turn (default: no limit)",
+        help="most requests in flight, or users with a session each; 1,4,16 measures each in turn (default: no limit)",
     )
     flags.add_list(
         load,
         LoadSpec,
         "request_rate_rps",
         default=[math.inf],
-        help="requests per second; 1,2,inf measures each in turn (default: inf, no rate)",
+        help="requests per second, or sessions begun per second; 1,2,inf measures each in turn (default: inf, no rate)",
     )
     flags.add(load, LoadSpec, "burstiness", "ramp", "ramp_start_rps", "ramp_end_rps", "duration_s")
     flags.add(load, LoadSpec, "rate_schedule", "concurrency_schedule")
