@@ -22,10 +22,10 @@ from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import TRAITS, WorkloadSpec
+from dyno.facts.workload import OWN_FIELDS, TRAITS, WorkloadSpec
 from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS
-from dyno.option import Option, opposite
+from dyno.option import Option, fields, opposite
 from dyno.report.block import block
 from dyno.transport import Transport
 
@@ -525,7 +525,7 @@ def _check_flags(o: argparse.Namespace) -> None:
         f"--dataset-name {o.dataset_name} generates its prompts and reads no file. For {o.dataset_path}, use "
         f"--dataset-name {', '.join(name for name, traits in TRAITS.items() if traits.file)}.",
     )
-    _check_sessions(o)
+    _check_dataset(o)
     refuse(
         o.endpoint is not None and not o.endpoint.startswith("/"), f"--endpoint {o.endpoint} must begin with a slash."
     )
@@ -535,21 +535,14 @@ def _check_flags(o: argparse.Namespace) -> None:
     )
 
 
-def _check_sessions(o: argparse.Namespace) -> None:
+def _check_dataset(o: argparse.Namespace) -> None:
     """Refuse flags that the dataset doesn't have."""
-    sessions = [name for name, traits in TRAITS.items() if traits.sessions]
-    own = {
-        "--num-sessions": sessions,
-        "--answers": sessions,
-        "--turns": ["chat", "conversations"],
-        "--think-time": ["chat", "conversations"],
-        "--turn-input-len": ["chat"],
-        "--turn-output-len": ["chat", "conversations"],
-    }
-    for flag in flags.given(o, WorkloadSpec):
+    given = flags.given(o, WorkloadSpec)
+    for name, datasets in OWN_FIELDS.items():
+        flag = fields(WorkloadSpec)[name].option.flags
         refuse(
-            o.dataset_name not in own.get(flag, TRAITS),
-            f"{flag} is for --dataset-name {' or '.join(own.get(flag, []))}, but that is {o.dataset_name}.",
+            flag in given and o.dataset_name not in datasets,
+            f"{flag} is for --dataset-name {' or '.join(datasets)}, but that is {o.dataset_name}.",
         )
 
 

@@ -20,8 +20,8 @@ class LoadSpec(msgspec.Struct, frozen=True):
     # None: no rate; each is sent as soon as a slot is free.
     request_rate_rps: Annotated[
         float | None,
-        Option("--request-rate", "RPS", "requests (or sessions) per second; inf: no rate (default: inf)", above=0, most=1e7,
-               unlimited=True, note=" (or inf, for no rate)"),
+        Option("--request-rate", "RPS", "requests (or sessions) per second; inf: no rate (default: inf)", above=0,
+               most=1e7, unlimited=True, note=" (or inf, for no rate)"),
     ] = None  # fmt: skip
     burstiness: Annotated[  # None: constant gaps
         float | None,
@@ -30,8 +30,8 @@ class LoadSpec(msgspec.Struct, frozen=True):
     ] = 1.0  # fmt: skip
     max_concurrency: Annotated[
         int | None,
-        Option("--max-concurrency", "N", "most requests in flight at once, or users with a session each (default: no limit)",
-               least=1, most=10_000_000),
+        Option("--max-concurrency", "N", "most requests in flight at once, or users with a session each (default: no "
+               "limit)", least=1, most=10_000_000),
     ] = None  # fmt: skip
     ramp: Annotated[
         Literal["linear", "exponential"] | None,

@@ -62,6 +62,14 @@ TRAITS = {
     "agents": DatasetTraits(file=True, sessions=True),
 }
 
+_CONVERSATIONS = ["chat", "conversations"]
+_SESSIONS = [name for name, traits in TRAITS.items() if traits.sessions]
+# Settings that only some datasets have: field → these datasets.
+OWN_FIELDS = {
+    "num_sessions": _SESSIONS, "answers": _SESSIONS, "turns": _CONVERSATIONS, "think_time_s": _CONVERSATIONS,
+    "turn_input_len": ["chat"], "turn_output_len": _CONVERSATIONS,
+}  # fmt: skip
+
 # Where the answers in the history of a conversation come from.
 Answers = Literal["server", "recorded"]
 

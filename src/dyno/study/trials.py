@@ -17,7 +17,7 @@ from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import MOST_PROMPTS, TRAITS, WorkloadSpec
+from dyno.facts.workload import MOST_PROMPTS, OWN_FIELDS, TRAITS, WorkloadSpec
 from dyno.http import Url, check_plain
 from dyno.study.cells import CELLS, CLIENT, OFFLINE, SERVING, TRANSPORT, converted
 from dyno.study.document import Path, TomlDocument, near
@@ -277,6 +277,10 @@ class Trials:
         if TRAITS[dataset].file and dataset != "sharegpt" and "path" not in section.cells:  # that file is named later
             text = f"path is missing: {dataset} is read from a file."
             self.doc.missing(section.table, text, ["path"], _tables(section))
+        for key in section.cells.keys() & OWN_FIELDS.keys():
+            if dataset not in OWN_FIELDS[key]:
+                datasets = " or ".join(OWN_FIELDS[key])
+                self.doc.mistake(section.paths[key], f"is for dataset {datasets}, but this is {dataset}.")
         for key in ("input_len", "output_len") if dataset == "random" else ():
             if key not in section.cells:
                 self.doc.missing(section.table, f"{key} is missing: random prompts need it.", [key], _tables(section))
