@@ -4,14 +4,17 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from test_real_engines import CPU
 
 from dyno.cli.main import main
 from dyno.store.run import Run
 
 pytestmark = pytest.mark.engines
 
-VLLM = ["vllm", "--model", "dyno-5m", "--enforce-eager", "--engine-env", "VLLM_CPU_KVCACHE_SPACE=1", "--engine-env",
-        "VLLM_CPU_OMP_THREADS_BIND=nobind", "--engine-env", "VLLM_NO_USAGE_STATS=1"]  # fmt: skip
+VLLM = [
+    "vllm", "--model", "dyno-5m", "--enforce-eager", "--dtype", "fp32", "--gpu-memory-utilization", "0.2",
+    *(word for name, value in CPU.items() for word in ("--engine-env", f"{name}={value}")),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("answers", ["server", "recorded"])
