@@ -17,7 +17,7 @@ from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import MOST_PROMPTS, OWN_FIELDS, TRAITS, WorkloadSpec
+from dyno.facts.workload import MOST_PROMPTS, OWN_FIELDS, TRACES, TRAITS, WorkloadSpec
 from dyno.http import Url, check_plain
 from dyno.study.cells import CELLS, CLIENT, OFFLINE, SERVING, TRANSPORT, converted
 from dyno.study.document import Path, TomlDocument, near
@@ -65,7 +65,8 @@ class Trials:
         if weights := self._weights(values, sections):
             values["engine"]["weights"] = weights
         engine, target = self._engine(values["engine"], sections["engine"])
-        load, offline = self._load(values["load"], sections["load"])
+        trace = values["workload"].get("dataset") in TRACES
+        load, offline = self._load(values["load"], sections["load"], trace)
         workload = self._workload(values, sections, load, offline)
         t = values["trial"]
         self._check_figures(t, sections["trial"])
@@ -177,7 +178,7 @@ class Trials:
                 self.doc.unknown(sections[part].paths[key], named, list(self.models), "model")
         return out
 
-    def _load(self, cells: dict[str, Any], section: Section) -> tuple[LoadSpec, OfflineSpec | None]:
+    def _load(self, cells: dict[str, Any], section: Section, trace: bool) -> tuple[LoadSpec, OfflineSpec | None]:
         kind = cells.get("kind", "serve")
         wrong = [k for k in cells if k in (OFFLINE if kind == "serve" else SERVING)]
         for key in wrong:
@@ -186,7 +187,11 @@ class Trials:
         if kind != "serve":
             return LoadSpec(), OfflineSpec(kind, **{k: v for k, v in cells.items() if k in OFFLINE})
         serving = {k: v for k, v in cells.items() if k in SERVING}
-        if not serving.keys() & set(_LEVELS):
+        if trace and not serving.keys() & set(_LEVELS):
+            serving.setdefault("arrivals", "recorded")
+        if "arrivals" in serving:
+            self._check_recorded(serving, section)
+        elif not serving.keys() & set(_LEVELS):
             text = "the load is missing. Give max_concurrency, request_rate_rps (inf: all at once), ramp or a schedule."
             self.doc.missing(section.table, text, _LEVELS, _tables(section))
         if "burstiness" in serving and not serving.keys() & {"request_rate_rps", "ramp", "rate_schedule"}:
@@ -210,6 +215,11 @@ class Trials:
             text = "needs max_concurrency, request_rate_rps, ramp or a schedule."
             self.doc.missing(where, text, _LEVELS, _tables(section))
         return load, None
+
+    def _check_recorded(self, serving: dict[str, Any], section: Section) -> None:
+        for key in ("request_rate_rps", "ramp", "rate_schedule", "burstiness"):
+            if key in serving and key in section.paths:
+                self.doc.mistake(section.paths[key], 'can\'t be combined with arrivals = "recorded". Remove one.')
 
     def _schedules(self, serving: dict[str, Any], section: Section) -> None:
         """Put the values of a file in place of its name."""
@@ -259,6 +269,8 @@ class Trials:
         if count is not None and count > MOST_PROMPTS:
             self.doc.mistake(section.table, f"would have {count:,} requests. The most is {MOST_PROMPTS:,}.")
             return None
+        if count is None and dataset in TRACES:
+            count = 0  # all of it
         if count is None and load.duration_s:
             count = max(_DURATION_PROMPTS, 20 * (streams or 1))
         if count is None and offline:
@@ -269,7 +281,9 @@ class Trials:
                 "requests_per_stream or duration_s.", _COUNTS, _tables(section) | _tables(sections["load"]),
             )  # fmt: skip
             return None
-        warmups = how.get("num_warmups", cells.get("num_warmups", 0 if offline else min(streams or _WARMUPS, count)))
+        warmups = how.get(
+            "num_warmups", cells.get("num_warmups", 0 if offline else min(streams or _WARMUPS, count or _WARMUPS))
+        )
         return WorkloadSpec(**{**cells, "num_prompts": count, "num_sessions": sessions, "num_warmups": warmups})
 
     def _check_prompts(self, cells: dict[str, Any], section: Section, micro: bool) -> None:
