@@ -282,7 +282,8 @@ NEEDED = {  # to mean something, a flag needs another
     **{f"--prefix-repetition-{end}": "--dataset-name prefix_repetition"
        for end in ("prefix-len", "suffix-len", "output-len")},
     **{f"--sonnet-{end}": "--dataset-name sonnet" for end in ("prefix-len", "input-len", "output-len")},
-    "--hf-output-len": "--dataset-name hf",
+    **dict.fromkeys(("--hf-output-len", "--hf-name", "--hf-subset", "--hf-split"), "--dataset-name hf"),
+    **dict.fromkeys(("--num-clients", "--client-skew", "--client-rate"), "--dataset-name clients"),
     **dict.fromkeys(
         ("--num-sessions", "--turns", "--think-time", "--turn-input-len", "--turn-output-len", "--answers"),
         "--dataset-name chat",

@@ -1,5 +1,6 @@
 """A workload: which prompts, how long, how many tokens wanted; and one request of it."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -249,6 +250,21 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
         if self.dataset == "clients":
             return self.client_rate_rps
         return sum(part.request_rate_rps or 0.0 for part in self.classes.values()) or None
+
+
+_CONVERSATIONS = ["chat", "conversations"]
+_SESSIONS = [name for name, traits in TRAITS.items() if traits.sessions]
+# Settings that only some datasets have: field → these datasets.
+OWN_FIELDS: dict[str, Sequence[str]] = {
+    "num_sessions": _SESSIONS, "answers": _SESSIONS, "turns": _CONVERSATIONS, "think_time_s": _CONVERSATIONS,
+    "turn_input_len": ["chat"], "turn_output_len": _CONVERSATIONS,
+    **{name: TRACES for name in WorkloadSpec.__struct_fields__ if name.startswith("trace_")},
+    **dict.fromkeys(("trace_start_s", "trace_end_s", "trace_max_tokens"), (*TRACES, "clients")),
+    "num_prefixes": ["random", "prefix_repetition"], "prefix_zipf": ["random"], "prefix_hit_rate": ["random"],
+    **dict.fromkeys(("num_clients", "client_skew", "client_rate_rps"), ["clients"]), "classes": ["mix"],
+    **dict.fromkeys(("hf_name", "hf_subset", "hf_split"), ["hf"]),
+    **{name: TRACES[-1:] for name in WorkloadSpec.__struct_fields__ if name.startswith("timed_trace_")},
+}  # fmt: skip
 
 
 class TrafficClass(WorkloadSpec, frozen=True, kw_only=True):
