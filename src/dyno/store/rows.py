@@ -88,6 +88,8 @@ def row_of(
     rig = _rig(manifest)
     measured = [i for i in iterations if not i.warmup]
     settings = {**_load(trial), **_circumstances(manifest, result, engine)}
+    if result.summary is not None and result.summary.sessions is not None:
+        settings["num_prompts"] = result.summary.planned  # sessions were asked for
     if result.offline is not None:
         figures, samples = _of_offline(result.offline, trial, measured), _of_iterations(trial, measured)
     else:
