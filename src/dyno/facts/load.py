@@ -181,7 +181,8 @@ LENGTHS = ("input_len", "output_len")
 # As a result's settings name them. A limit of items is not another load: the items of both sides are compared.
 LOAD = tuple(name for name in KEYS if name not in ("requests", "context", "limit"))
 # A run of dyno's own has these or they were not set. Other tools' files seldom have them: they can conflict, no more.
-SELDOM = ("--random-prefix-len", "--dataset-path", "--duration", "burstiness", "--ramp-up-strategy",
+SELDOM = ("--cancel-rate", "--cancel-after",
+          "--random-prefix-len", "--dataset-path", "--duration", "burstiness", "--ramp-up-strategy",
           "--ramp-up-start-rps", "--ramp-up-end-rps")  # fmt: skip
 _SHOWN_BY = {"context": ("context", "input_len", "depth"), "requests": (COUNTED,)}  # by an axis
 # How far mean lengths of prompts may lie apart, as shares:
