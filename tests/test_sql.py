@@ -123,18 +123,21 @@ def test_requests_are_the_records_with_the_latencies_of_the_method(ask: Ask, hom
         Record(105, 5, 10, 99, 3, 4, chunk_ns=[20, 30], unseen=[1], unseen_since_ns=[22], output_tokens=3),
         Record(102, 5, 10, 99, 3, 4, chunk_ns=[20], output_tokens=1),
         Record(103, 5, 10, 99, 3, 4, error="http_500", error_detail="said 'no'\nand more"),
+        Record(108, 5, 10, 99, 3, 4, chunk_ns=[20, 30, 40], reasoning=True, answer_from=1, reasoning_chunks=1),
+        Record(106, 5, 10, 99, 3, 4, chunk_ns=[20, 30], reasoning=True, answer_from=1, unseen=[1]),
+        Record(107, 5, 10, 99, 3, 4, chunk_ns=[20], reasoning=True),
         Record(104, 5, 10, 99, 3, 4, chunk_ns=[20, 30], chunk_tokens=[1, 1]),
     ]
     with (run / "records.jsonl").open("ab") as file:
         file.write(b"".join(msgspec.json.encode(r) + b"\n" for r in odd))
     rows = {row["index"]: row for row in ask("select * from requests where run like '%it''s'")}
     records = list(Run(run).records())
-    assert len(rows) == len(records) == 12 + 6
-    functions = (timing.ttft_ns, timing.tpot_ns, timing.e2el_ns, timing.queue_ns)
+    assert len(rows) == len(records) == 12 + 9
+    functions = (timing.ttft_ns, timing.ttfo_ns, timing.tpot_ns, timing.e2el_ns, timing.queue_ns)
     for record in records:
         row = rows[record.index]
         assert {name: row[name] for name in Record.__struct_fields__} == msgspec.to_builtins(record)
-        for name, of in zip(("ttft_ms", "tpot_ms", "e2el_ms", "queue_ms"), functions, strict=True):
+        for name, of in zip(("ttft_ms", "ttfo_ms", "tpot_ms", "e2el_ms", "queue_ms"), functions, strict=True):
             true = of(record)
             if isinstance(true, timing.Span):
                 true = true.low if true.known else None

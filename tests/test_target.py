@@ -46,7 +46,7 @@ def test_a_target_is_written_as_a_goodput_is(word: str, expected: Limit) -> None
     [
         (["ttft"], "write NAME:MILLISECONDS"),
         (["ttft:fast"], "write NAME:MILLISECONDS"),
-        (["tfft:5"], "unknown latency 'tfft'. Known: ttft, tpot"),
+        (["tfft:5"], "unknown latency 'tfft'. Known: ttft, ttfo"),
         (["ttft:-1"], "above 0 milliseconds"),
         (["ttft:nan"], "above 0 milliseconds"),
         (["ttft:inf"], "above 0 milliseconds"),

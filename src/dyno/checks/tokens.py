@@ -75,7 +75,10 @@ def input_length(e: Evidence | Row) -> Iterator[Finding]:
     advice = "Tokens were added, or the tokenizer belongs to another model. State the actual length." if longer else ""
     if longer and chat:
         advice = "The chat template adds its own tokens to each prompt."
-    yield Finding("tokens.input_length", "note" if longer and chat else "doubt", text, advice, lines)
+    varies = isinstance(e, Evidence) and e.trial.workload.traits.sessions
+    if varies:
+        advice = "Answers shorter than requested shorten the history. The chat template decides how tools are written."
+    yield Finding("tokens.input_length", "note" if varies or (longer and chat) else "doubt", text, advice, lines)
 
 
 def _lengths_drawn(row: Row) -> bool:

@@ -100,7 +100,7 @@ def _answer(client: Client, model: str, trial: TrialSpec, prompt: str) -> Greedy
         finish_reason=secrets.clean(reading.finish_reason),
         output_tokens=tokens,
         token_ends=ends if ends and ends[-1] == len(text) else [],
-        reasoning=reading.reasoning,
+        reasoning=reading.answer_chunks() is not None,
         latency_ms=round(took_s * 1000, 3),
         error=reading.error,
         error_detail=one_line(secrets.clean(reading.error_detail))[:300],

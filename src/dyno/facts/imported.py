@@ -47,6 +47,7 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     input_lens: list[int] = []
     output_lens: list[int] = []
     ttfts_ms: list[float] = []
+    ttfos_ms: list[float] = []
     tpots_ms: list[float] = []
     e2els_ms: list[float] = []
     itls_ms: list[float] = []  # pooled

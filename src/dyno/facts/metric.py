@@ -48,6 +48,8 @@ _TABLE = (
            labels=("benchmark duration (s)",), keys=("duration", "elapsed_time", "benchmark_duration")),
     Metric("total_input_tokens", "count", sums=True, labels=("total input tokens",), titles=("total prompt tokens",)),
     Metric("total_output_tokens", "count", sums=True, labels=("total generated tokens", "total output tokens")),
+    Metric("reasoning_tokens", "count", explained="output tokens that are reasoning", sums=True),
+    Metric("answer_tokens", "count", explained="output tokens without reasoning", sums=True),
     Metric("total_tokens", "count", sums=True, keys=("total_num_tokens",), titles=("total tokens",)),
     Metric("peak_concurrency", "other", explained="peak requests in flight", labels=("peak concurrent requests",),
            keys=("max_concurrent_requests",), titles=("peak concurrency",)),
@@ -117,6 +119,8 @@ class Stem(msgspec.Struct, frozen=True):
 STEMS = {
     "ttft": Stem("TTFT", "Time to the first token.", "ttfts_ms",
                  titles=("ttft", "time to first token", "first token latency", "first token time")),
+    "ttfo": Stem("TTFO", "Time to the first token of the answer, after any reasoning.", "ttfos_ms",
+                 titles=("ttfo", "time to first output token", "time to first answer token")),
     "tpot": Stem("TPOT", "Time per output token after the first.", "tpots_ms",
                  titles=("tpot", "time per output token")),
     "itl": Stem("ITL", "Gaps between chunks of a stream.", "itls_ms",
@@ -140,7 +144,7 @@ STEMS = {
 }  # fmt: skip
 _BY_TITLE = {title: name for name, stem in STEMS.items() for title in stem.titles}
 SAMPLED = tuple(name for name, stem in STEMS.items() if stem.samples)
-GOODPUT = ("ttft", "tpot", "e2el")  # latencies that a request can be held to
+GOODPUT = ("ttft", "ttfo", "tpot", "e2el")  # latencies that a request can be held to
 
 _LATENCY = re.compile(rf"(mean|median|std|min|max|p\d+(?:\.\d+)?)_({'|'.join(STEMS)})_ms")
 _LOSS = re.compile(r"perplexity|ppl|loss|bits_per_byte|wer\b|error")
@@ -205,6 +209,7 @@ DEFINITIONS: Final[dict[str, str]] = {
     "sglang.itl": "gaps between tokens, pooled; a chunk's gap is divided among its tokens",
     "sglang.e2el": "from sending to the last token",
     "dyno.ttft": "from sending to the first chunk with text or reasoning",
+    "dyno.ttfo": "from sending to the first chunk with text of the answer",
     "dyno.tpot": "(last token − first token) / (tokens − 1)",
     "dyno.itl": "gaps between chunks, pooled over requests",
     "dyno.e2el": "from sending to the last token",
@@ -219,6 +224,7 @@ DEFINITIONS: Final[dict[str, str]] = {
     "guidellm.itl": "a request's mean time between tokens; percentiles are over requests",
     "guidellm.e2el": "from sending to the end",
     "aiperf.ttft": "from sending to the first non-empty response",
+    "aiperf.ttfo": "from sending to the first response that is not reasoning",
     "aiperf.itl": "a request's mean time between tokens; percentiles are over requests",
     "aiperf.e2el": "from sending to the last response",
     "inference-perf.ttft": "from sending to the first text",
@@ -245,6 +251,7 @@ def definition(tool: str, stem: str) -> str:
 _MEANINGS: Final = (
     {"vllm.ttft", "sglang.ttft", "dyno.ttft", "aiperf.ttft", "inference-perf.ttft", "inference-benchmarker.ttft",
      "guidellm.ttft"},
+    {"dyno.ttfo", "aiperf.ttfo"},
     {"vllm.tpot", "sglang.tpot", "dyno.tpot", "inference-perf.tpot"},
     {"vllm.e2el", "sglang.e2el", "dyno.e2el", "inference-perf.e2el", "guidellm.e2el", "aiperf.e2el",
      "inference-benchmarker.e2el"},

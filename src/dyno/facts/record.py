@@ -46,6 +46,9 @@ class Record(msgspec.Struct):
     tokens_by: TokensBy | None = None
     tokens_other: int | None = None  # the count that isn't used: the server's, where that can't be; else dyno's own
     reasoning: bool = False  # some of the text came as reasoning
+    answer_from: Annotated[int | None, "first chunk (from 0) with text of the answer, where there is reasoning"] = None
+    reasoning_chunks: Annotated[int, "chunks that carried reasoning alone"] = 0
+    reasoning_tokens: Annotated[int | None, "output tokens that are reasoning; null: none known"] = None
     text: str = ""
     finish_reason: Annotated[str | None, "stop, length, …"] = None
     done: Annotated[bool, "the stream's end mark arrived"] = False

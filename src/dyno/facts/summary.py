@@ -34,6 +34,16 @@ class Wait(msgspec.Struct, frozen=True):
     last_median_ms: float
 
 
+class ReplaySummary(msgspec.Struct, frozen=True):
+    """How well recorded times were kept: sent minus due, whatever the reason."""
+
+    recorded_rps: Annotated[float, "requests/s by the recorded times, at the speed of the replay"]
+    sent_rps: Annotated[float, "requests/s as sent"]
+    late_mean_ms: Annotated[float, "mean delay from the recorded time to sending"]
+    late_p99_ms: Annotated[float, "99th percentile of it"]
+    late_max_ms: Annotated[float, "longest of it"]
+
+
 class Freeze(msgspec.Struct, frozen=True):
     """Requests were under way, and every stream was silent, far longer than its gaps."""
 
@@ -227,11 +237,17 @@ class Summary(msgspec.Struct, frozen=True):
         dict[str, tuple[float, float]], "bounds of goodput, peak and steady throughput where these are null"
     ] = {}
 
+    # None: no request had reasoning
+    reasoning_tokens: Annotated[int | None, "output tokens that are reasoning"] = None
+    unanswered: Annotated[int, "completed requests with reasoning and no answer"] = 0
+    ttfo: Latency | None = None  # to the first token of the answer, of all requests that have one
+
     impossible: Counts | None = None  # what the server says can't be: dyno's count is used
     miscounted: Counts | None = None  # the two differ by half or more: the server's count is used
     odd_prompts: int = 0  # completed requests whose prompt can't have as many tokens as the server says
     freezes: Annotated[list[Freeze], "times when requests were open and no stream made progress"] = []
     unfrozen: Unfrozen | None = None  # where there are some
+    replay: ReplaySummary | None = None  # of a load with recorded times
     cancelled: Annotated[int, "requests that the client cancelled, as planned by --cancel-rate"] = 0
     skipped: Annotated[int, "requests not sent because an earlier one of their session failed or was cancelled"] = 0
     cancelling: CancelSummary | None = None  # where the load cancels requests
@@ -240,8 +256,18 @@ class Summary(msgspec.Struct, frozen=True):
     reuse: ReuseSummary | None = None  # None: prompts share nothing, or it isn't known
 
     @property
+    def answer_tokens(self) -> int | None:
+        return None if self.reasoning_tokens is None else self.total_output_tokens - self.reasoning_tokens
+
+    @property
     def latencies(self) -> dict[str, Latency]:
-        named = {"ttft": self.ttft, "tpot": self.tpot, "itl": self.itl, "itl_per_token": self.itl_per_token}
+        named = {
+            "ttft": self.ttft,
+            "ttfo": self.ttfo,
+            "tpot": self.tpot,
+            "itl": self.itl,
+            "itl_per_token": self.itl_per_token,
+        }
         named |= {"e2el": self.e2el, "response_ttft": self.response_ttft, "response_e2el": self.response_e2el}
         return {name: latency for name, latency in named.items() if latency is not None}
 

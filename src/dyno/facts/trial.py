@@ -29,7 +29,8 @@ class TrialSpec(msgspec.Struct, frozen=True):
         default_factory=lambda: [99.0]
     )
     goodput_ms: Annotated[  # counted from sent
-        dict[str, float], Option(help="latency limits in ms by ttft, tpot, e2el: goodput counts requests within all")
+        dict[str, float],
+        Option(help="latency limits in ms by ttft, ttfo, tpot, e2el: goodput counts requests within all"),
     ] = {}
     ready_check_timeout_s: Annotated[  # None: one test request, without waiting; in runs of older versions 0, none
         float | None,

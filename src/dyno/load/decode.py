@@ -223,7 +223,11 @@ def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, 
     record.chunk_tokens = reading.chunk_tokens or None
     record.empty_chunks = reading.empty_chunks
     record.text = "".join(reading.texts)
-    record.reasoning = reading.reasoning
+    if (answers := reading.answer_chunks()) is not None:
+        record.reasoning = True
+        record.answer_from = answers.index(True) if True in answers else None
+        record.reasoning_chunks = sum(bool(text) and not own for text, own in zip(reading.texts, answers, strict=True))
+    record.reasoning_tokens = reading.reasoning_tokens
     record.prompt_tokens = reading.prompt_tokens
     record.cached_tokens = reading.cached_tokens
     record.output_tokens = reading.output_tokens

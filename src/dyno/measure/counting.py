@@ -33,6 +33,10 @@ class Counting:
         r.output_tokens = claim
         r.prompt_tokens = None if r.prompt_tokens is None else _bounded(r.prompt_tokens)
         r.cached_tokens = None if r.cached_tokens is None else _bounded(r.cached_tokens)
+        self._settle_output(r, claim)
+        r.reasoning_tokens = _reasoning_tokens(r)
+
+    def _settle_output(self, r: Record, claim: int | None) -> None:
         if r.error is not None:
             r.chunk_tokens = None
             return
@@ -58,6 +62,19 @@ class Counting:
     def _counted(self, r: Record) -> tuple[int, TokensBy]:
         tokens = self._count(r.text) if self._count is not None else None
         return (len(r.chunk_ns), "chunks") if tokens is None else (tokens, "tokenizer")
+
+
+def _reasoning_tokens(r: Record) -> int | None:
+    """Return the server's count, where it is possible; else the share that chunks give."""
+    claim, tokens = r.reasoning_tokens, r.output_tokens or 0
+    if claim is not None and (0 < claim <= tokens or (claim == 0 and not r.reasoning)):
+        return claim
+    if not r.reasoning or r.error is not None:
+        return None
+    begin = r.answer_from
+    if r.chunk_tokens and (begin is None or begin == r.reasoning_chunks):  # it came first, and whole
+        return sum(r.chunk_tokens[:begin])
+    return round(tokens * r.reasoning_chunks / len(r.chunk_ns)) if r.chunk_ns else 0
 
 
 def prompt_is_odd(r: Record) -> bool:

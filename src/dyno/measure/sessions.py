@@ -11,7 +11,7 @@ from dyno.facts.spread import Latency
 from dyno.facts.summary import ClassSummary, SessionSummary, TurnSummary
 from dyno.measure import counting, timing
 from dyno.measure.statistics import SpanColumn, bounded_ms, settled
-from dyno.measure.timing import Span
+from dyno.measure.timing import NEVER, Span
 
 TURNS_MAX = 50  # places in a session with figures of their own
 _UNKNOWN = Span(np.nan, np.nan)
@@ -127,7 +127,9 @@ class ClassTally:
         for stem, span in known.items():
             self._columns[stem].add(span)
         if "ttft" in known:
-            good, perhaps = timing.within({"tpot": Span(0, 0)} | known, self._limits_ms)
+            good, perhaps = timing.within(
+                {"tpot": Span(0, 0), "ttfo": timing.ttfo_ns(r) or NEVER} | known, self._limits_ms
+            )
             n["good"] += good
             n["perhaps_good"] += perhaps
 

@@ -9,13 +9,22 @@ import numpy as np
 
 from dyno.facts.record import CANCELLED, ClientFacts, Record
 from dyno.facts.spread import Distribution, Latency
-from dyno.facts.summary import CancelSummary, ClientSummary, Counts, ReplicaSummary, Steady, Summary, Wait
+from dyno.facts.summary import (
+    CancelSummary,
+    ClientSummary,
+    Counts,
+    ReplaySummary,
+    ReplicaSummary,
+    Steady,
+    Summary,
+    Wait,
+)  # fmt: skip
 from dyno.facts.trial import TrialSpec
 from dyno.measure import counting, timing
 from dyno.measure.freeze import BUCKET_NS, Silences
 from dyno.measure.sessions import ClassTally, SessionTally
 from dyno.measure.statistics import SpanColumn, bounded_ms, distribution_ms, settled
-from dyno.measure.timing import Span
+from dyno.measure.timing import NEVER, Span
 from dyno.units import NS_PER_MS, NS_PER_S, ns, seconds
 
 NAMES_MAX = 50
@@ -42,7 +51,9 @@ class Tally:
         self._tokens_by: Counter[str] = Counter()
         self._n: Counter[str] = Counter()  # plain counts, by name
         self._cached: int | None = None
-        self._columns = {name: SpanColumn() for name in ("ttft", "tpot", "e2el", "response_ttft", "response_e2el")}
+        self._columns = {
+            name: SpanColumn() for name in ("ttft", "ttfo", "tpot", "e2el", "response_ttft", "response_e2el")
+        }
         self._queue = array("d")
         self._gaps, self._gaps_per_token = _Gaps(), _Gaps()
         self._sent = array("q")
@@ -87,6 +98,8 @@ class Tally:
             return
         n["empty_chunks"] += r.empty_chunks
         n["reasoning"] += r.reasoning
+        n["reasoning_tokens"] += r.reasoning_tokens or 0
+        n["unanswered"] += r.reasoning and r.answer_from is None
         odd = counting.prompt_is_odd(r)
         n["odd_prompts"] += odd
         n["input"] += counting.input_tokens(r)
@@ -172,7 +185,9 @@ class Tally:
         self._n["at_once"] += len(r.chunk_ns) > 1 and r.chunk_ns[0] == r.chunk_ns[-1] and not r.unseen
         if tpot is not None:
             columns["tpot"].add(tpot)
-        self._add_goodput({"ttft": ttft, "tpot": tpot or Span(0, 0), "e2el": e2el})
+        if (ttfo := timing.ttfo_ns(r)) is not None:
+            columns["ttfo"].add(ttfo)
+        self._add_goodput({"ttft": ttft, "ttfo": ttfo or NEVER, "tpot": tpot or Span(0, 0), "e2el": e2el})
         times = np.array(r.chunk_ns, dtype=np.int64)
         tokens = np.array(r.chunk_tokens) if r.chunk_tokens else (r.output_tokens or len(times)) / len(times)
         early = np.array(timing.earliest_ns(r), dtype=np.int64) if r.unseen else times
@@ -281,10 +296,14 @@ class Tally:
             client=self._client(client),
             replicas=[self._replica(i, n) for i, n in enumerate(self._replicas)],
             bounds=bounds,
+            reasoning_tokens=n["reasoning_tokens"] if n["reasoning"] or n["reasoning_tokens"] else None,
+            unanswered=n["unanswered"],
+            ttfo=latencies["ttfo"] if n["reasoning"] else None,
             impossible=self._counts("impossible"),
             miscounted=self._counts("miscounted"),
             odd_prompts=n["odd_prompts"],
             freezes=self._silences.freezes(itl, self._tokens),
+            replay=self._replay() if self._trial.load.arrivals else None,
             cancelled=n["cancelled"],
             skipped=client.skipped,
             cancelling=self._cancelling(),
@@ -367,6 +386,19 @@ class Tally:
             first_p75_ms=float(np.percentile(early, 75)),
             last_p25_ms=float(np.percentile(last, 25)),
             last_median_ms=float(np.median(last)),
+        )
+
+    def _replay(self) -> ReplaySummary | None:
+        due, sent = np.array(self._due, dtype=np.float64), np.array(self._sent, dtype=np.float64)
+        if not len(due):
+            return None
+        late_ms, last = np.maximum(sent - due, 0) / NS_PER_MS, len(due) - 1
+        return ReplaySummary(
+            recorded_rps=last / (seconds(int(np.ptp(due))) or 1.0),
+            sent_rps=last / (seconds(int(np.ptp(sent))) or 1.0),
+            late_mean_ms=float(late_ms.mean()),
+            late_p99_ms=float(np.percentile(late_ms, 99)),
+            late_max_ms=float(late_ms.max()),
         )
 
     def _streams_mean(self, start: int, end: int, chosen: Chosen = ALL) -> float:

@@ -4,6 +4,7 @@ A chunk that a late client found together with others arrived between two known 
 depends on it: a `Span`, whose ends are equal where the arrival is known.
 """
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -36,6 +37,9 @@ class Span(NamedTuple):
         return Span(max(self.low - start.high, 0) / parts, max(self.high - start.low, 0) / parts)
 
 
+NEVER = Span(math.inf, math.inf)
+
+
 def first(r: Record) -> Span | None:
     """Return when the first chunk arrived, since the load began."""
     if not r.chunk_ns:
@@ -58,6 +62,18 @@ def last(r: Record) -> Span | None:
 def ttft_ns(r: Record) -> Span | None:
     arrival = first(r)
     return arrival and arrival - r.sent_ns
+
+
+def ttfo_ns(r: Record) -> Span | None:
+    """Return the time to the first text of the answer. None: there is only reasoning."""
+    if not r.reasoning:
+        return ttft_ns(r)
+    if r.answer_from is None:
+        return None
+    high = r.chunk_ns[r.answer_from]
+    if r.answer_from not in r.unseen:
+        return Span(high, high) - r.sent_ns
+    return Span(earliest_ns(r)[r.answer_from], high) - r.sent_ns
 
 
 def e2el_ns(r: Record) -> Span | None:

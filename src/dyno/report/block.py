@@ -7,7 +7,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.metric import STEMS
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.spread import Distribution, Latency, Spread
-from dyno.facts.summary import ClassSummary, Result, SessionSummary
+from dyno.facts.summary import ClassSummary, Result, SessionSummary, Summary
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Answers
 from dyno.measure.reuse import reported_share
@@ -62,6 +62,8 @@ def block(result: Result, trial: TrialSpec, metrics: list[str], answers: Answers
     for metric in metrics:
         name, short, title = METRICS[metric]
         _distribution(lines, short, title, getattr(s, name))
+    if s.reasoning_tokens is not None:
+        lines += _reasoning(s)
     if s.sessions is not None:
         lines += _sessions(s.sessions, metrics)
     lines += _classes(s.classes)
@@ -121,6 +123,10 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
     if not load.closed_loop:
         line("Mean TTFT from due (ms):", s.response_ttft.mean, s.response_ttft.bounds.get("mean"))
         line("Mean E2EL from due (ms):", s.response_e2el.mean, s.response_e2el.bounds.get("mean"))
+    if (r := s.replay) is not None:
+        line("Request rate, recorded / sent (req/s):", f"{number(r.recorded_rps)} / {number(r.sent_rps)}")
+        late_ms = (number(r.late_mean_ms), number(r.late_p99_ms), number(r.late_max_ms))
+        line("Replay delay, mean / p99 / max (ms):", " / ".join(late_ms))
     if s.client.processes:
         line("Client processes:", len(s.client.processes))
     late = s.client.send_late
@@ -131,6 +137,19 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
     if s.client.cpu_share is not None:
         busiest = ", busiest process" if s.client.processes else ""
         line(f"Client CPU (of one core{busiest}):", percent(s.client.cpu_share))
+    return lines
+
+
+def _reasoning(s: Summary) -> list[str]:
+    lines = [f"{'Reasoning':-^50}"]
+    if s.reasoning:
+        lines.append(labelled("Requests with reasoning:", s.reasoning))
+    if s.unanswered:
+        lines.append(labelled("  without an answer:", s.unanswered))
+    lines.append(labelled("Reasoning tokens:", s.reasoning_tokens or 0))
+    lines.append(labelled("Answer tokens:", s.answer_tokens or 0))
+    if s.ttfo is not None:
+        _distribution(lines, "TTFO", "Time to First Output Token (Answer)", s.ttfo)
     return lines
 
 

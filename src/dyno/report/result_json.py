@@ -141,6 +141,10 @@ def _serving(
         out |= _detailed(records)
     for name in ("ttft", "tpot", "itl", "e2el"):
         out |= _flat(name, getattr(s, name))
+    if s.ttfo is not None:
+        out |= _flat("ttfo", s.ttfo)
+    if s.reasoning_tokens is not None:
+        out |= {"reasoning_tokens": s.reasoning_tokens, "answer_tokens": s.answer_tokens}
     if load.max_concurrency is not None:
         out |= _flat("client_queue_time", s.queue)
         if not load.closed_loop:
@@ -160,6 +164,7 @@ def _serving(
         "failure_examples": s.failure_examples,
         "end_at_once": s.end_at_once,
         "resent": s.resent,
+        "unanswered": s.unanswered,
         "tokens_by": s.tokens_by,
         "wanted_output_tokens": s.wanted_output_tokens,
         "cached_input_tokens": s.cached_input_tokens,
@@ -175,6 +180,8 @@ def _serving(
         "replicas": [{"url": trial.target.urls[r.index], **msgspec.to_builtins(r)} for r in s.replicas],
         "client": msgspec.to_builtins(s.client),
     }
+    if s.replay is not None:
+        own["replay"] = {"speedup": load.speedup, **msgspec.to_builtins(s.replay)}
     return out, own
 
 
@@ -245,6 +252,8 @@ def filename(trial: TrialSpec, model: str, date: str) -> str:
     concurrency = f"-concurrency{load.max_concurrency}" if load.max_concurrency is not None else ""
     if load.ramp is not None:
         what = f"ramp-up-{load.ramp}-{load.ramp_start_rps:g}qps-{load.ramp_end_rps:g}qps"
+    elif load.arrivals is not None:
+        what = f"recorded-x{load.speedup:g}"
     else:
         what = f"{load.request_rate_rps if load.request_rate_rps is not None else 'inf'}qps"
     return f"{trial.label or trial.target.backend}-{what}{concurrency}-{model.split('/')[-1]}-{date}.json"

@@ -47,7 +47,7 @@ _REPORTED = {
     "max_model_len": "max_model_len", "prefix_caching": "prefix_caching", "tensor_parallel": "tensor_parallel",
 }  # fmt: skip
 # What other kinds of trials than serving don't have, or call otherwise.
-_SERVING = ("concurrency", "rate", "backend", "endpoint")
+_SERVING = ("concurrency", "rate", "speedup", "backend", "endpoint")
 _ABSENT = {
     "throughput": _SERVING, "latency": (*_SERVING, "num_prompts"),
     "micro": (*_SERVING, "num_prompts", "dataset", "input_len", "output_len", "ignore_eos"),
@@ -186,6 +186,7 @@ def _load(trial: TrialSpec) -> Settings:
     settings: Settings = {
         "concurrency": load.max_concurrency,
         "rate": load.request_rate_rps,
+        "speedup": load.speedup if load.arrivals else None,
         "num_prompts": work.num_prompts,
         "dataset": work.dataset,
         "input_len": work.input_len if work.dataset.startswith("random") else None,
@@ -200,8 +201,12 @@ def _load(trial: TrialSpec) -> Settings:
         if work.range_ratio_input or work.range_ratio_output
         else None,
         "--dataset-path": work.path,
+        "--trace-start": work.trace_start_s or None,
+        "--trace-end": work.trace_end_s,
+        "--trace-max-tokens": work.trace_max_tokens,
+        "--trace-length-scale": None if work.trace_length_scale == 1 else work.trace_length_scale,
         "--duration": load.duration_s,
-        "burstiness": None if load.closed_loop or load.burstiness == 1 else load.burstiness or "inf",
+        "burstiness": None if load.closed_loop or load.arrivals or load.burstiness == 1 else load.burstiness or "inf",
         "--ramp-up-strategy": load.ramp,
         "--ramp-up-start-rps": load.ramp_start_rps,
         "--ramp-up-end-rps": load.ramp_end_rps,
@@ -319,6 +324,8 @@ def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Fig
         peak_concurrency=s.client.streams_peak,
         concurrency_mean=s.client.streams_mean,
         cached_input_tokens=s.cached_input_tokens,
+        reasoning_tokens=s.reasoning_tokens,
+        answer_tokens=s.answer_tokens,
         request_throughput=s.request_throughput,
         request_goodput=s.goodput,
         input_throughput=s.total_input_tokens / s.duration_s if s.duration_s else None,
@@ -336,6 +343,7 @@ def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Fig
         reported_reuse=reported_share(s, telemetry) if s.reuse else None,
     )
     latencies = {stem: getattr(s, stem) for stem in ("ttft", "tpot", "itl", "e2el", "queue")}
+    latencies |= {"ttfo": s.ttfo} if s.ttfo else {}
     for stem, latency in (latencies | (s.sessions.latencies if s.sessions else {})).items():
         figures |= _distribution(stem, latency, definition(_TOOL, stem))
     return figures
@@ -394,6 +402,7 @@ def _of_records(records: Iterable[Record], s: Summary) -> Samples | None:
         input_lens=[r.prompt_tokens if r.prompt_tokens is not None else r.prompt_tokens_planned for r in rows],
         output_lens=[(r.output_tokens or 0) if r.error is None else 0 for r in rows],
         ttfts_ms=each(s.ttft, timing.ttft_ns),
+        ttfos_ms=each(s.ttfo, timing.ttfo_ns) if s.ttfo else [],
         tpots_ms=each(s.tpot, timing.tpot_ns),
         e2els_ms=each(s.e2el, timing.e2el_ns),
         itls_ms=[ms for r in completed for ms in (np.diff(timing.likely_ns(r)) / NS_PER_MS).tolist()],

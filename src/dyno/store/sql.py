@@ -103,6 +103,10 @@ _PARTS: tuple[tuple[str, str, type], ...] = (
 # By measure/timing.py; a test holds the two against each other.
 _REQUESTS = """
     CASE WHEN coalesce(unseen[1], -1) <> 0 THEN (chunk_ns[1] - sent_ns) / 1e6 END AS ttft_ms,
+    CASE WHEN NOT reasoning AND coalesce(unseen[1], -1) <> 0 THEN (chunk_ns[1] - sent_ns) / 1e6
+         WHEN reasoning AND NOT coalesce(list_contains(unseen, answer_from), false)
+         THEN (chunk_ns[answer_from + 1] - sent_ns) / 1e6
+         END AS ttfo_ms,
     CASE WHEN output_tokens > 1 AND coalesce(unseen[1], -1) <> 0 AND coalesce(unseen[-1], -1) <> len(chunk_ns) - 1
          THEN (chunk_ns[-1] - chunk_ns[1]) / (output_tokens - 1) / 1e6 END AS tpot_ms,
     CASE WHEN coalesce(unseen[-1], -1) <> len(chunk_ns) - 1 THEN (chunk_ns[-1] - sent_ns) / 1e6 END AS e2el_ms,

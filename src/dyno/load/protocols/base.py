@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -10,6 +11,9 @@ from dyno.facts.workload import Request
 
 # What decoding an event may raise: it is not JSON, not of the expected form, not text, or nested without end.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+_BEGIN, _END = "<think>", "</think>"
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -28,7 +32,8 @@ class StreamReading(msgspec.Struct):
     texts: list[str]
     chunk_tokens: list[int] | None = None
     empty_chunks: int = 0
-    reasoning: bool = False
+    thoughts: dict[int, int] = {}  # end of a chunk with reasoning → characters of that, before other text
+    reasoning_tokens: int | None = None
     prompt_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
@@ -41,7 +46,26 @@ class StreamReading(msgspec.Struct):
     @property
     def answer(self) -> str:
         """The text that a client shows and sends back as history."""
-        return "".join(self.texts)
+        if not self.thoughts:
+            return "".join(self.texts)
+        ends = zip(self.chunk_ends, self.texts, strict=True)
+        return "".join(text[self.thoughts.get(end, 0) :] for end, text in ends)
+
+    def answer_chunks(self) -> list[bool] | None:
+        """Return for each chunk whether it has text of the answer; None: no reasoning came.
+
+        Without a reasoning parser a server sends the model's own marks: what begins with <think> is reasoning up to
+        </think>. Blank text after it is not an answer yet."""
+        if self.thoughts:
+            chunks = zip(self.chunk_ends, self.texts, strict=True)
+            return [len(text) > self.thoughts.get(end, 0) for end, text in chunks]
+        text = "".join(self.texts)
+        if not text.lstrip().startswith(_BEGIN):
+            return None
+        _, mark, answer = text.partition(_END)
+        begin = len(text) - len(answer.lstrip()) if mark else len(text)
+        ends = accumulate(map(len, self.texts))
+        return [bool(said) and end > begin for end, said in zip(ends, self.texts, strict=True)]
 
 
 class StreamEvent(Protocol):

@@ -22,10 +22,15 @@ class _CachedTokens(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
 
 
+class _ReasoningTokens(msgspec.Struct, gc=False):
+    reasoning_tokens: int | None = None
+
+
 class _Usage(msgspec.Struct, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: _CachedTokens | None = None
+    completion_tokens_details: _ReasoningTokens | None = None
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -76,7 +81,7 @@ def _read(events: list[tuple[int, bytes]]) -> StreamReading:
             if delta is not None:
                 text = delta.content
                 if thought := delta.reasoning_content or delta.reasoning:
-                    reading.reasoning = True
+                    reading.thoughts[end] = len(thought)
                     text = thought if not text else thought + text
                 if delta.tool_calls and not text:
                     text = _called(delta.tool_calls)
@@ -103,6 +108,8 @@ def _read(events: list[tuple[int, bytes]]) -> StreamReading:
             reading.output_tokens = usage.completion_tokens
             if usage.prompt_tokens_details is not None:
                 reading.cached_tokens = usage.prompt_tokens_details.cached_tokens
+            if usage.completion_tokens_details is not None:
+                reading.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
         if reading.model is None:
             reading.model = chunk.model
     settle_silent(reading, silent, last_silent_end)
