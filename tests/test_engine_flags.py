@@ -282,6 +282,11 @@ NEEDED = {  # to mean something, a flag needs another
         ("--num-sessions", "--turns", "--think-time", "--turn-input-len", "--turn-output-len", "--answers"),
         "--dataset-name chat",
     ),
+    **dict.fromkeys(("--trace-start", "--trace-end", "--trace-max-tokens", "--trace-length-scale", "--speedup"),
+                    "--dataset-name azure --dataset-path x"), "--self-timed": "--dataset-name agents --dataset-path x",
+    **dict.fromkeys((f"--timed-trace-{name}" for name in ("chunk-hash-size", "sec-multiplier", "label-timestamp",
+                     "label-input-length", "label-output-length", "label-hash-ids")),
+                    "--dataset-name timed_trace --dataset-path x"),
     "--cert": "--cert-key k", "--cert-key": "--cert c",
 }  # fmt: skip
 VALUES = {

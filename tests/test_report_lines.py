@@ -29,6 +29,7 @@ def client(line: str) -> str:
     try:
         options = parse(shlex.split(typed(line).command))
         options.max_concurrency, options.request_rate = (options.max_concurrency or [None])[0], options.request_rate[0]
+        options.speedup = options.speedup[0]
         serve.flags.check_refused(options)
         serve.spec(options)
     except UsageError as e:

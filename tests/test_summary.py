@@ -36,6 +36,7 @@ from dyno.facts.summary import (
     CancelSummary,
     Counts,
     Freeze,
+    ReplaySummary,
     ReplicaSummary,
     Result,
     ReuseSummary,
@@ -673,6 +674,8 @@ PAIR = {"target": TargetSpec("http://a", "openai", "/v1/completions", "m", more_
 GROWN = wait(last_p25_ms=30_000.0, last_median_ms=34_000.0)
 SOME_LATE = distribution_ms([0.0] * 98 + [3e7] * 2, [99])
 RATE = {"load": LoadSpec(request_rate_rps=10)}
+REPLAY = {"load": LoadSpec(arrivals="recorded")}
+CAPPED_REPLAY = {"load": LoadSpec(arrivals="recorded", max_concurrency=4)}
 
 
 def rig_of(accelerators: list[dict[str, Any]] | None = None, state: dict[str, str] | None = None, **fields: Any) -> Rig:
@@ -1014,6 +1017,20 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (load.streams, evidence({"steady": steady(streams_mean=1.5)}, trial=RATE), None, None),
     (load.left_out, evidence(), None, None),
     (load.left_out, evidence(dropped={"messages that are empty": 3}), "load.left_out", "note"),
+    (load.replay, evidence(), None, None),
+    (
+        load.replay,
+        evidence({"replay": ReplaySummary(9, 9, 300, 900, 990)}, trial=REPLAY),
+        None,
+        None,
+    ),  # dyno's own fault
+    (load.replay, evidence({"replay": ReplaySummary(9, 9, 1, 9, 99)}, trial=CAPPED_REPLAY), None, None),
+    (
+        load.replay,
+        evidence({"replay": ReplaySummary(9, 5, 300, 900, 990)}, trial=CAPPED_REPLAY),
+        "load.replay_late",
+        "doubt",
+    ),
     (load.repeated_prompts, evidence(), None, None),
     (load.repeated_prompts, evidence(repeated_prompts=3), "load.repeated_prompts", "doubt"),
     (load.repeated_prompts, evidence({"sent": 2500}), "load.repeated_prompts", "doubt"),

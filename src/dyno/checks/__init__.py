@@ -453,8 +453,13 @@ CHECKS = (
             "A prefix cache makes repeats faster. Prepare more with --num-prompts, or use a larger dataset."),
     }, server=load.repeated_prompts),
     Check({
+        "load.replay_late": ("doubt", "A limit on the requests in flight delayed the requests of a trace: by over "
+            "10 ms and 2 % of the mean E2EL (p99).",
+            "TTFT and E2EL from due include the wait. Raise --max-concurrency, or lower --speedup."),
+    }, server=load.replay),
+    Check({
         "load.left_out": ("note", "A part of the workload was not sent: requests of a session beyond the server's "
-            "context, with those after them, or parts of a file that dyno can't use.",
+            "context, with those after them, or parts of a file that dyno can't use. Or rows of a trace were sorted.",
             "Figures cover the rest. For longer sessions, start the server with a longer context."),
     }, server=load.left_out),
     Check({

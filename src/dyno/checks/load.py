@@ -9,6 +9,7 @@ from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.imported import Row
 from dyno.facts.metric import THROUGHPUTS, words
+from dyno.facts.workload import Dropped
 from dyno.measure.points import (
     finite_rate,
     load_of,
@@ -114,9 +115,21 @@ def streams(e: Evidence) -> Iterator[Finding]:
         yield doubt("load.streams_missing", f"Concurrency {asked} was requested, but {opened} was reached.")
 
 
+def replay(e: Evidence) -> Iterator[Finding]:
+    """A limit kept requests of a trace back. Where dyno itself was late, client.late_sends reports it."""
+    r, cap = e.summary.replay, e.trial.load.max_concurrency
+    if r is None or cap is None or r.late_p99_ms <= max(10.0, 0.02 * (e.summary.e2el.mean or 0.0)):
+        return
+    text = (
+        f"Recorded requests were sent up to {number(r.late_max_ms / 1000)} s late (p99 {number(r.late_p99_ms)} ms), "
+        f"with at most {cap:,} in flight: {number(r.recorded_rps)} requests/s recorded, {number(r.sent_rps)} sent."
+    )
+    yield doubt("load.replay_late", text)
+
+
 def left_out(e: Evidence) -> Iterator[Finding]:
     for reason, lost in e.dropped.items():
-        yield note("load.left_out", f"{lost:,} {reason} were left out.")
+        yield note("load.left_out", f"{Dropped(reason, lost)}.")
 
 
 def repeated_prompts(e: Evidence) -> Iterator[Finding]:

@@ -507,7 +507,7 @@ def _asked(planned: PlannedTrial) -> str:
         return describe(t.quality)
     if t.offline:
         return f"{t.offline.kind}, {_offline(t, lengths)}, {many(counts(t)[0], 'iteration')}"
-    return f"{w.num_prompts} × {lengths}, {load.words}, {w.num_warmups} to warm up"
+    return f"{w.num_prompts or 'all'} × {lengths}, {load.words}, {w.num_warmups} to warm up"
 
 
 def _stale(folder: Path) -> bool:

@@ -22,10 +22,10 @@ from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import TRAITS, WorkloadSpec
+from dyno.facts.workload import TRACES, TRAITS, WorkloadSpec
 from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS
-from dyno.option import Option, opposite
+from dyno.option import Option, fields, opposite
 from dyno.report.block import block
 from dyno.transport import Transport
 
@@ -46,11 +46,10 @@ _REFUSED = {  # reason → flags
     "`dyno report` makes the pictures.": "--plot-timeline --plot-dataset-stats --timeline-itl-thresholds",
     "dyno measures generation only.": "--random-batch-size --no-reranker",
     "give a field of the request with --extra-body.": "--chat-template-kwargs",
-    "dyno does not replay traces.": "--self-timed --no-self-timed --timed-trace-chunk-hash-size "
-    "--timed-trace-label-hash-ids --timed-trace-label-input-length --timed-trace-label-output-length "
-    "--timed-trace-label-timestamp --timed-trace-sec-multiplier",
     "dyno sends one kind of load at a time.": "--probe-request-rate",
 }
+
+_TRACE_FIELDS = tuple(name for name in fields(WorkloadSpec) if name.startswith(("trace_", "timed_trace_")))
 
 _EXAMPLES = """examples:
   dyno bench serve --base-url http://127.0.0.1:8000 --max-concurrency 16 --num-prompts 200
@@ -100,7 +99,16 @@ def add(p: Parser) -> None:
     )
     flags.add(load, LoadSpec, "burstiness", "ramp", "ramp_start_rps", "ramp_end_rps", "duration_s")
     flags.add(load, LoadSpec, "rate_schedule", "concurrency_schedule")
-    flags.add(load, LoadSpec, "speedup", "cancel_rate", "cancel_after_s", "request_timeout_s", "response_bytes_max")
+    load.add_argument(
+        "--self-timed",
+        action=argparse.BooleanOptionalAction,
+        help="send the requests of a trace at their recorded times (default: unless a rate is given)",
+    )
+    flags.add_list(
+        load, LoadSpec, "speedup", default=[1.0],
+        help="replay recorded times, and waits between requests, X times as fast; 1,2,4 measures each in turn",
+    )  # fmt: skip
+    flags.add(load, LoadSpec, "cancel_rate", "cancel_after_s", "request_timeout_s", "response_bytes_max")
     flags.add(load, ClientSpec)
     repeats = Option(
         "--repeats", "N", "measure each load N times, with new prompts each time (default: 1)", least=1, most=1000
@@ -145,7 +153,7 @@ def _workload_flags(g: argparse._ArgumentGroup) -> None:
         WorkloadSpec,
         "num_prompts",
         default=None,
-        help="number of requests (default: 1000, or what --duration needs)",
+        help="number of requests (default: 1000, or what --duration needs; of a trace: all)",
     )
     flags.add(g, WorkloadSpec, "num_sessions", "num_warmups", "seed")
     flags.add(g, WorkloadSpec, "turns", "think_time_s", "turn_input_len", "turn_output_len", "answers")
@@ -154,6 +162,7 @@ def _workload_flags(g: argparse._ArgumentGroup) -> None:
     flags.number(g, int, Option("--sharegpt-output-len", "N", "tokens to generate (default: as in the file)", least=1))
     flags.number(g, int, Option("--custom-output-len", "N", "tokens to generate; -1: as in the file"), 256)
     flags.add(g, WorkloadSpec, "shuffle", "oversample")
+    flags.add(g, WorkloadSpec, *_TRACE_FIELDS)
 
 
 def _sampling_flags(g: argparse._ArgumentGroup) -> None:
@@ -269,10 +278,12 @@ def _save(file: dict[str, Any], outcome: "Outcome", options: argparse.Namespace,
 def _loads(o: argparse.Namespace) -> Iterator[tuple[dict[str, Any], argparse.Namespace]]:
     """Yield the flags of each load, and the values that distinguish it from the others."""
     levels, rates = o.max_concurrency or [None], o.request_rate
-    for level, rate in itertools.product(levels, rates):
+    for level, rate, speedup in itertools.product(levels, rates, o.speedup):
         varying = {"load.max_concurrency": level} if len(levels) > 1 else {}
         varying |= {"load.request_rate_rps": "inf" if math.isinf(rate) else rate} if len(rates) > 1 else {}
-        yield varying, argparse.Namespace(**{**vars(o), "max_concurrency": level, "request_rate": rate})
+        varying |= {"load.speedup": speedup} if len(o.speedup) > 1 else {}
+        own = {"max_concurrency": level, "request_rate": rate, "speedup": speedup}
+        yield varying, argparse.Namespace(**{**vars(o), **own})
 
 
 def _several(each: list[tuple[dict[str, Any], argparse.Namespace]], options: argparse.Namespace) -> int:
@@ -390,6 +401,7 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
         **flags.values(o, LoadSpec),
         "request_rate_rps": None if math.isinf(o.request_rate) else o.request_rate,
         "burstiness": None if math.isinf(o.burstiness) else o.burstiness,
+        "arrivals": "recorded" if _recorded(o) else None,
         "seed": o.seed,
         **{name: schedule.located(text, Path()) for name in ("rate_schedule", "concurrency_schedule")
            if (text := getattr(o, name))},
@@ -490,14 +502,33 @@ def starting(o: argparse.Namespace) -> bool:
     return starts
 
 
+def _recorded(o: argparse.Namespace) -> bool:
+    """Whether requests are sent at the times of the trace."""
+    if o.self_timed is not None:
+        return bool(o.self_timed)
+    return o.dataset_name in TRACES and not _rate_flag(o) and not o.concurrency_schedule
+
+
+def _rate_flag(o: argparse.Namespace) -> str:
+    """Return the flag that sets a rate; '' where none does."""
+    given = {
+        "--request-rate": not math.isinf(o.request_rate),
+        "--ramp-up-strategy": o.ramp_up_strategy,
+        "--rate-schedule": o.rate_schedule,
+    }
+    return next((flag for flag, value in given.items() if value), "")
+
+
 def _default_prompts(o: argparse.Namespace) -> int:
+    if o.dataset_name in TRACES:
+        return 0  # all of it
     return max(1000, 20 * (o.max_concurrency or 1)) if o.duration else 1000
 
 
 def _check_flags(o: argparse.Namespace) -> None:
     limits = (o.max_concurrency, o.ramp_up_strategy, o.rate_schedule, o.concurrency_schedule)
     refuse(
-        o.duration is not None and math.isinf(o.request_rate) and not any(limits),
+        o.duration is not None and math.isinf(o.request_rate) and not any(limits) and not _recorded(o),
         "--duration needs a load: give --max-concurrency, --request-rate, a ramp or a schedule.",
     )
     refuse(
@@ -520,6 +551,7 @@ def _check_flags(o: argparse.Namespace) -> None:
         )
         refuse(min(ramp) < 0 or ramp[0] > ramp[1] or ramp[1] <= 0, "A ramp must rise: 0 ≤ start ≤ end, end > 0.")
         refuse(o.ramp_up_strategy == "exponential" and ramp[0] == 0, "An exponential ramp can't start at 0.")
+    _check_times(o)
     refuse(
         o.dataset_path is not None and not TRAITS[o.dataset_name].file,
         f"--dataset-name {o.dataset_name} generates its prompts and reads no file. For {o.dataset_path}, use "
@@ -547,10 +579,24 @@ def _check_sessions(o: argparse.Namespace) -> None:
         "--turn-output-len": ["chat", "conversations"],
     }
     for flag in flags.given(o, WorkloadSpec):
+        traces = TRACES if flag.startswith("--trace-") else TRACES[-1:] if flag.startswith("--timed-") else TRAITS
+        datasets = own.get(flag, list(traces))
         refuse(
-            o.dataset_name not in own.get(flag, TRAITS),
-            f"{flag} is for --dataset-name {' or '.join(own.get(flag, []))}, but that is {o.dataset_name}.",
+            o.dataset_name not in datasets,
+            f"{flag} is for --dataset-name {' or '.join(datasets)}, but that is {o.dataset_name}.",
         )
+
+
+def _check_times(o: argparse.Namespace) -> None:
+    timed = [name for name, traits in TRAITS.items() if traits.times]
+    text = f"--self-timed is for datasets with times: {', '.join(timed)}."
+    refuse(o.self_timed is not None and o.dataset_name not in timed, text)
+    rate = _rate_flag(o)
+    refuse(o.self_timed and rate, f"--self-timed and {rate} contradict each other. Remove one.")
+    refuse(
+        o.speedup != 1 and not _recorded(o) and not TRAITS[o.dataset_name].sessions,
+        "--speedup needs recorded times (a trace, and no rate or schedule), or sessions with waits.",
+    )
 
 
 def _check_writable(folder: Path) -> None:

@@ -1,9 +1,11 @@
 """Prepares a trial: prompts by the right tokenizer, a check that the server can take them, the traffic they make."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from dyno import secrets, workload
 from dyno.conduct import dataset, weights
@@ -14,13 +16,15 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.study import Place
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Answers, DataFile, Request, Turn, Workload
+from dyno.facts.workload import TRACES, Answers, DataFile, Dropped, Request, Turn, Workload
 from dyno.http import Client, Route, Url
 from dyno.load import http1, plan, script
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.load.sessions import Graph
 from dyno.load.wire import Traffic
 from dyno.workload.tokenizer import Tokenizer, choose
+
+_MOST_RPS = 100_000  # a replay that is faster is a mistake
 
 
 class Prompts(NamedTuple):
@@ -72,7 +76,9 @@ def prepare(
         finally:
             client.close()
     prompts = prompts.within(session.target.max_model_len, session.watcher)
-    check_context(prompts.lengths, session.target)
+    check_context(prompts.lengths, session.target, trace=trial.workload.dataset in TRACES)
+    count = trial.workload.num_prompts or len(prompts.workload.requests)
+    trial = replace(trial, workload=replace(trial.workload, num_prompts=count))
     return Prepared(trial, prompts, sent_before, place, tests)
 
 
@@ -84,11 +90,12 @@ def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = Non
     if spec.traits.sessions and spec.num_sessions is None:
         # A rate is of sessions: as many are needed as begin in its time.
         spec = msgspec.structs.replace(spec, num_sessions=plan.prompts_needed(trial.load))
-    what = f"{spec.num_sessions} sessions" if spec.num_sessions else f"{spec.num_prompts} prompts"
+    what = f"{spec.num_sessions} sessions" if spec.num_sessions else f"{spec.num_prompts or 'all'} prompts"
     watcher.phase(f"Generating {what} ({spec.dataset}{source})")
     work = workload.make(spec, tokenizer)
     for reason, number in work.dropped.items():
-        watcher.phase(f"Left out {number:,} {reason}")
+        watcher.phase(str(Dropped(reason, number)))
+    _check_times(trial.load, work)
     if not PROTOCOLS[trial.target.backend].takes_token_ids and any(isinstance(r.prompt, list) for r in work.requests):
         raise UsageError(
             f"The dataset has token ids as prompts, which --backend {trial.target.backend} can't send. Use openai, "
@@ -100,6 +107,22 @@ def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = Non
             "send: it takes text alone. Use --backend openai-chat."
         )
     return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None, file)
+
+
+def _check_times(load: LoadSpec, work: Workload) -> None:
+    if load.arrivals is None:
+        return
+    if work.starts_s is None:
+        raise UsageError(
+            f"The dataset {work.spec.dataset} has no times to replay. Give a rate or a concurrency, or one of "
+            f"{', '.join(TRACES)}."
+        )
+    rate = len(work.starts_s) * load.speedup / (max(work.starts_s) or math.inf)
+    if load.speedup > 1 and rate > _MOST_RPS:
+        raise UsageError(
+            f"A speedup of {load.speedup:g} makes {rate:,.0f} requests/s of this trace, more than any client can send. "
+            "Lower it: `dyno doctor` shows how many requests this machine can send."
+        )
 
 
 def _needs_chat(request: Request) -> bool:
@@ -119,16 +142,27 @@ def longest(trial: TrialSpec) -> int:
     return w.prefix_len + int(w.input_len * (1 + w.range_ratio_input)) + output
 
 
-def check_context(lengths: list[int], target: TargetFacts) -> None:
+def check_context(lengths: list[int], target: TargetFacts, trace: bool = False) -> None:
     limit = target.max_model_len
     if limit is None:
         return
     over = sum(n > limit for n in lengths)
     if over:
+        advice = "Use shorter prompts or outputs, or start the server with a longer context."
+        if trace:
+            advice = (
+                f"--trace-max-tokens {limit} skips them; --trace-length-scale {_rounded_down(limit / max(lengths))} "
+                "shortens all requests. Or start the server with a longer context."
+            )
         raise UsageError(
             f"{over} of {len(lengths)} requests need up to {max(lengths)} tokens (prompt + output), but the server's "
-            f"context is {limit}. Use shorter prompts or outputs, or start the server with a longer context."
+            f"context is {limit}. {advice}"
         )
+
+
+def _rounded_down(scale: float) -> str:
+    step = 10.0 ** (math.floor(math.log10(scale)) - 1)
+    return f"{math.floor(scale / step) * step:.2g}"
 
 
 def closed_loop(trial: TrialSpec, session: Session, requests: Sequence[Request]) -> Traffic:

@@ -101,20 +101,28 @@ class LoadSpec(msgspec.Struct, frozen=True):
 
     @property
     def level(self) -> tuple[float, float]:
-        """How much load: by rate, then by concurrency. No limit is the most."""
+        """How much load: by rate (or speedup), then by concurrency. No limit is the most."""
         rate = self.request_rate_rps or self.ramp_end_rps or (self.rates and self.rates.peak)
+        rate = self.speedup if self.arrivals else rate
         return rate or math.inf, self.max_concurrency or (self.slots and self.slots.peak) or math.inf
 
     def without_level(self) -> "LoadSpec":
         """The same for all loads that differ by how much they ask for alone."""
         return msgspec.structs.replace(
-            self, request_rate_rps=None, ramp_start_rps=None, ramp_end_rps=None, max_concurrency=None, seed=0
+            self,
+            request_rate_rps=None,
+            ramp_start_rps=None,
+            ramp_end_rps=None,
+            max_concurrency=None,
+            speedup=1.0,
+            seed=0,
         )
 
     @property
     def words(self) -> str:
         limits = {name: getattr(self, field) for field, name in LIMITS.items()}
         limits["rate"] = limits["rate"] or self.ramp_end_rps
+        limits["speedup"] = self.speedup if self.arrivals else None
         parts = [
             Load({name: value for name, value in limits.items() if value}).words + (" (ramp)" if self.ramp else "")
         ]
@@ -124,8 +132,9 @@ class LoadSpec(msgspec.Struct, frozen=True):
 
     @property
     def slug(self) -> str:
-        """For the name of a folder: r60c3."""
+        """For the name of a folder: r60c3; x2c3 for recorded times at 2× speed."""
         rate = f"r{self.request_rate_rps:g}" if self.request_rate_rps else "ramp" if self.ramp else ""
+        rate = f"x{self.speedup:g}" if self.arrivals else rate
         rate += f"c{self.max_concurrency}" if self.max_concurrency else ""
         for letter, changing in (("r", self.rates), ("c", self.slots)):
             rate += f"{letter}{changing.low:g}-{changing.peak:g}{changing.shape}" if changing else ""
@@ -149,6 +158,7 @@ class Key(msgspec.Struct, frozen=True):
 KEYS = {
     "concurrency": Key("concurrency {}", axis="Concurrency (requests in flight)", against="concurrency"),
     "rate": Key("{} requests/s", "offered", "req/s", "Offered rate (requests/s)", "offered rate"),
+    "speedup": Key("recorded times at {}× speed", axis="Speed of the recorded times (×)", against="replay speed"),
     "--concurrency-schedule": Key("concurrency {}", title="concurrency over time"),
     "--rate-schedule": Key("requests/s {}", title="rate over time"),
     "batch_size": Key("batch size {}", title="batch size", axis="Batch size (requests)", against="batch size"),
@@ -170,7 +180,7 @@ KEYS = {
 }  # fmt: skip
 _ORDER = {name: i for i, name in enumerate(KEYS)}
 LIMITS = {"max_concurrency": "concurrency", "request_rate_rps": "rate"}  # fields of LoadSpec
-LEVELS = ("concurrency", "rate", "batch_size")  # what a sweep raises, in this order of preference
+LEVELS = ("concurrency", "rate", "speedup", "batch_size")  # what a sweep raises, in this order of preference
 SCHEDULES = ("--concurrency-schedule", "--rate-schedule")  # a load that changes has no level
 # How much was asked at once. requests: how many were sent, where nothing else is known of the load.
 LOADS = (*LEVELS, "requests")
@@ -182,7 +192,8 @@ LENGTHS = ("input_len", "output_len")
 LOAD = tuple(name for name in KEYS if name not in ("requests", "context", "limit"))
 # A run of dyno's own has these or they were not set. Other tools' files seldom have them: they can conflict, no more.
 SELDOM = ("--random-prefix-len", "--dataset-path", "--duration", "burstiness", "--ramp-up-strategy",
-          "--ramp-up-start-rps", "--ramp-up-end-rps")  # fmt: skip
+          "--ramp-up-start-rps", "--ramp-up-end-rps", "--trace-start", "--trace-end", "--trace-max-tokens",
+          "--trace-length-scale")  # fmt: skip
 _SHOWN_BY = {"context": ("context", "input_len", "depth"), "requests": (COUNTED,)}  # by an axis
 # How far mean lengths of prompts may lie apart, as shares:
 ONE_WORKLOAD = 0.05  # of rows without a workload, to be taken for one

@@ -34,6 +34,16 @@ class Wait(msgspec.Struct, frozen=True):
     last_median_ms: float
 
 
+class ReplaySummary(msgspec.Struct, frozen=True):
+    """How well recorded times were kept: sent minus due, whatever the reason."""
+
+    recorded_rps: Annotated[float, "requests/s by the recorded times, at the speed of the replay"]
+    sent_rps: Annotated[float, "requests/s as sent"]
+    late_mean_ms: Annotated[float, "mean delay from the recorded time to sending"]
+    late_p99_ms: Annotated[float, "99th percentile of it"]
+    late_max_ms: Annotated[float, "longest of it"]
+
+
 class Freeze(msgspec.Struct, frozen=True):
     """Requests were under way, and every stream was silent, far longer than its gaps."""
 
@@ -237,6 +247,7 @@ class Summary(msgspec.Struct, frozen=True):
     odd_prompts: int = 0  # completed requests whose prompt can't have as many tokens as the server says
     freezes: Annotated[list[Freeze], "times when requests were open and no stream made progress"] = []
     unfrozen: Unfrozen | None = None  # where there are some
+    replay: ReplaySummary | None = None  # of a load with recorded times
     cancelled: Annotated[int, "requests that the client cancelled, as planned by --cancel-rate"] = 0
     skipped: Annotated[int, "requests not sent because an earlier one of their session failed or was cancelled"] = 0
     cancelling: CancelSummary | None = None  # where the load cancels requests

@@ -46,8 +46,13 @@ class DatasetTraits(msgspec.Struct, frozen=True):
 
     file: bool = False  # it is read from --dataset-path
     sessions: bool = False  # its requests belong to sessions: a load counts users and sessions/s
+    times: bool = False  # it may have times at which its requests or sessions were recorded
     endless: bool = False  # its prompts have no natural end, so the requested length is meant: ignore_eos
 
+
+# The last one's columns are named by the user.
+TRACES = ("mooncake", "azure", "burstgpt", "bailian", "timed_trace")
+OUT_OF_ORDER = "rows out of order"  # of a trace
 
 # All datasets. What generates them is in workload.DATASETS.
 TRAITS = {
@@ -59,7 +64,8 @@ TRAITS = {
     "tasks": DatasetTraits(),
     "chat": DatasetTraits(sessions=True, endless=True),
     "conversations": DatasetTraits(file=True, sessions=True),
-    "agents": DatasetTraits(file=True, sessions=True),
+    "agents": DatasetTraits(file=True, sessions=True, times=True),
+    **dict.fromkeys(TRACES, DatasetTraits(file=True, times=True, endless=True)),
 }
 
 # Where the answers in the history of a conversation come from.
@@ -80,7 +86,9 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
         str | None,
         Option("--dataset-path", "FILE", "file of prompts or conversations; or hub:OWNER/NAME/FILE@REV"),
     ] = None
-    num_prompts: Annotated[int, Option("--num-prompts", "N", "number of requests", least=1, most=MOST_PROMPTS)] = 1000
+    num_prompts: Annotated[  # 0: all requests of a trace
+        int, Option("--num-prompts", "N", "number of requests", least=1, most=MOST_PROMPTS)
+    ] = 1000
     num_sessions: Annotated[
         int | None,
         Option("--num-sessions", "N", "number of conversations or agent sessions (default: as many as --num-prompts "
@@ -131,6 +139,44 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
         Option("--answers", help="answers in the history of a conversation: the server's own or those of the file "
                "(default: server; recorded where the file has tool calls)"),
     ] = None  # fmt: skip
+    # Traces. Times count from the first request of the file.
+    trace_start_s: Annotated[
+        float, Option("--trace-start", "S", "skip the first S seconds of a trace", least=0, most=1e9)
+    ] = 0.0
+    trace_end_s: Annotated[
+        float | None, Option("--trace-end", "S", "end the trace after S seconds (default: all of it)", above=0)
+    ] = None
+    trace_max_tokens: Annotated[
+        int | None,
+        Option("--trace-max-tokens", "N", "skip requests of a trace with more tokens, prompt and output together "
+               "(default: none)", least=2),
+    ] = None  # fmt: skip
+    trace_length_scale: Annotated[
+        float,
+        Option("--trace-length-scale", "F", "multiply all lengths of a trace by F, also those of shared blocks",
+               above=0, most=100),
+    ] = 1.0  # fmt: skip
+    # As vLLM's flags.
+    timed_trace_chunk_hash_size: Annotated[
+        int, Option("--timed-trace-chunk-hash-size", "N", "timed_trace: tokens per hash id", least=1, most=_TOKENS)
+    ] = 16
+    timed_trace_sec_multiplier: Annotated[
+        float,
+        Option("--timed-trace-sec-multiplier", "X", "timed_trace: seconds per unit of time; 0.001 for milliseconds",
+               above=0, most=1e9),
+    ] = 1.0  # fmt: skip
+    timed_trace_label_timestamp: Annotated[
+        str, Option("--timed-trace-label-timestamp", "NAME", "timed_trace: column of the time")
+    ] = "timestamp"
+    timed_trace_label_input_length: Annotated[
+        str, Option("--timed-trace-label-input-length", "NAME", "timed_trace: column of the prompt's tokens")
+    ] = "input_length"
+    timed_trace_label_output_length: Annotated[
+        str, Option("--timed-trace-label-output-length", "NAME", "timed_trace: column of the output's tokens")
+    ] = "output_length"
+    timed_trace_label_hash_ids: Annotated[
+        str, Option("--timed-trace-label-hash-ids", "NAME", "timed_trace: column of the hash ids")
+    ] = "hash_ids"
     turns: Annotated[
         str | None,
         Option("--turns", "D", "turns of a conversation, a number or a distribution: 5, 3..8, normal:MEAN,SD, "
@@ -190,6 +236,10 @@ class Dropped(msgspec.Struct, frozen=True):
 
     reason: str  # begins with a noun in the plural: 'messages that are empty'
     count: int = 1
+
+    def __str__(self) -> str:
+        verb = "sorted by time" if self.reason == OUT_OF_ORDER else "left out"
+        return f"{self.count:,} {self.reason} were {verb}"
 
 
 class Workload(msgspec.Struct, frozen=True):

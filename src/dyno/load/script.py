@@ -148,6 +148,9 @@ def make(requests: Iterable[Request], backend: str, asked: Asked, head: bytes, a
     if not turns:
         return PromptScript(wholes)
     followed = {turn.history for turn in turns}
+    if followed == {None}:  # those of a trace: whole before the load, so that sending them is all that is left
+        bodies = (_body(turn, backend, asked, answers, False) for turn in turns)
+        return PromptScript([http1.payload(head, b"".join((b.begin, b.own, b.end))) for b in bodies])
     return TurnScript(
         backend, head, [_body(turn, backend, asked, answers, i in followed) for i, turn in enumerate(turns)]
     )

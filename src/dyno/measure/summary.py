@@ -9,7 +9,16 @@ import numpy as np
 
 from dyno.facts.record import CANCELLED, ClientFacts, Record
 from dyno.facts.spread import Distribution, Latency
-from dyno.facts.summary import CancelSummary, ClientSummary, Counts, ReplicaSummary, Steady, Summary, Wait
+from dyno.facts.summary import (
+    CancelSummary,
+    ClientSummary,
+    Counts,
+    ReplaySummary,
+    ReplicaSummary,
+    Steady,
+    Summary,
+    Wait,
+)  # fmt: skip
 from dyno.facts.trial import TrialSpec
 from dyno.measure import counting, timing
 from dyno.measure.freeze import BUCKET_NS, Silences
@@ -294,6 +303,7 @@ class Tally:
             miscounted=self._counts("miscounted"),
             odd_prompts=n["odd_prompts"],
             freezes=self._silences.freezes(itl, self._tokens),
+            replay=self._replay() if self._trial.load.arrivals else None,
             cancelled=n["cancelled"],
             skipped=client.skipped,
             cancelling=self._cancelling(),
@@ -376,6 +386,19 @@ class Tally:
             first_p75_ms=float(np.percentile(early, 75)),
             last_p25_ms=float(np.percentile(last, 25)),
             last_median_ms=float(np.median(last)),
+        )
+
+    def _replay(self) -> ReplaySummary | None:
+        due, sent = np.array(self._due, dtype=np.float64), np.array(self._sent, dtype=np.float64)
+        if not len(due):
+            return None
+        late_ms, last = np.maximum(sent - due, 0) / NS_PER_MS, len(due) - 1
+        return ReplaySummary(
+            recorded_rps=last / (seconds(int(np.ptp(due))) or 1.0),
+            sent_rps=last / (seconds(int(np.ptp(sent))) or 1.0),
+            late_mean_ms=float(late_ms.mean()),
+            late_p99_ms=float(np.percentile(late_ms, 99)),
+            late_max_ms=float(late_ms.max()),
         )
 
     def _streams_mean(self, start: int, end: int, chosen: Chosen = ALL) -> float:

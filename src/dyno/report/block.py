@@ -123,6 +123,10 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
     if not load.closed_loop:
         line("Mean TTFT from due (ms):", s.response_ttft.mean, s.response_ttft.bounds.get("mean"))
         line("Mean E2EL from due (ms):", s.response_e2el.mean, s.response_e2el.bounds.get("mean"))
+    if (r := s.replay) is not None:
+        line("Request rate, recorded / sent (req/s):", f"{number(r.recorded_rps)} / {number(r.sent_rps)}")
+        late_ms = (number(r.late_mean_ms), number(r.late_p99_ms), number(r.late_max_ms))
+        line("Replay delay, mean / p99 / max (ms):", " / ".join(late_ms))
     if s.client.processes:
         line("Client processes:", len(s.client.processes))
     late = s.client.send_late

@@ -180,6 +180,8 @@ def _serving(
         "replicas": [{"url": trial.target.urls[r.index], **msgspec.to_builtins(r)} for r in s.replicas],
         "client": msgspec.to_builtins(s.client),
     }
+    if s.replay is not None:
+        own["replay"] = {"speedup": load.speedup, **msgspec.to_builtins(s.replay)}
     return out, own
 
 
@@ -250,6 +252,8 @@ def filename(trial: TrialSpec, model: str, date: str) -> str:
     concurrency = f"-concurrency{load.max_concurrency}" if load.max_concurrency is not None else ""
     if load.ramp is not None:
         what = f"ramp-up-{load.ramp}-{load.ramp_start_rps:g}qps-{load.ramp_end_rps:g}qps"
+    elif load.arrivals is not None:
+        what = f"recorded-x{load.speedup:g}"
     else:
         what = f"{load.request_rate_rps if load.request_rate_rps is not None else 'inf'}qps"
     return f"{trial.label or trial.target.backend}-{what}{concurrency}-{model.split('/')[-1]}-{date}.json"

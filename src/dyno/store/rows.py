@@ -47,7 +47,7 @@ _REPORTED = {
     "max_model_len": "max_model_len", "prefix_caching": "prefix_caching", "tensor_parallel": "tensor_parallel",
 }  # fmt: skip
 # What other kinds of trials than serving don't have, or call otherwise.
-_SERVING = ("concurrency", "rate", "backend", "endpoint")
+_SERVING = ("concurrency", "rate", "speedup", "backend", "endpoint")
 _ABSENT = {
     "throughput": _SERVING, "latency": (*_SERVING, "num_prompts"),
     "micro": (*_SERVING, "num_prompts", "dataset", "input_len", "output_len", "ignore_eos"),
@@ -184,6 +184,7 @@ def _load(trial: TrialSpec) -> Settings:
     settings: Settings = {
         "concurrency": load.max_concurrency,
         "rate": load.request_rate_rps,
+        "speedup": load.speedup if load.arrivals else None,
         "num_prompts": work.num_prompts,
         "dataset": work.dataset,
         "input_len": work.input_len if work.dataset.startswith("random") else None,
@@ -198,8 +199,12 @@ def _load(trial: TrialSpec) -> Settings:
         if work.range_ratio_input or work.range_ratio_output
         else None,
         "--dataset-path": work.path,
+        "--trace-start": work.trace_start_s or None,
+        "--trace-end": work.trace_end_s,
+        "--trace-max-tokens": work.trace_max_tokens,
+        "--trace-length-scale": None if work.trace_length_scale == 1 else work.trace_length_scale,
         "--duration": load.duration_s,
-        "burstiness": None if load.closed_loop or load.burstiness == 1 else load.burstiness or "inf",
+        "burstiness": None if load.closed_loop or load.arrivals or load.burstiness == 1 else load.burstiness or "inf",
         "--ramp-up-strategy": load.ramp,
         "--ramp-up-start-rps": load.ramp_start_rps,
         "--ramp-up-end-rps": load.ramp_end_rps,

@@ -16,7 +16,7 @@ from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import MOST_PROMPTS, TRAITS, WorkloadSpec
+from dyno.facts.workload import MOST_PROMPTS, TRACES, TRAITS, WorkloadSpec
 from dyno.http import Url, check_plain
 from dyno.study.cells import CELLS, CLIENT, OFFLINE, SERVING, TRANSPORT, converted
 from dyno.study.document import Path, TomlDocument, near
@@ -63,7 +63,8 @@ class Trials:
         if weights := self._weights(values, sections):
             values["engine"]["weights"] = weights
         engine, target = self._engine(values["engine"], sections["engine"])
-        load, offline = self._load(values["load"], sections["load"])
+        trace = values["workload"].get("dataset") in TRACES
+        load, offline = self._load(values["load"], sections["load"], trace)
         workload = self._workload(values, sections, load, offline)
         t = values["trial"]
         self._check_figures(t, sections["trial"])
@@ -175,7 +176,7 @@ class Trials:
                 self.doc.unknown(sections[part].paths[key], named, list(self.models), "model")
         return out
 
-    def _load(self, cells: dict[str, Any], section: Section) -> tuple[LoadSpec, OfflineSpec | None]:
+    def _load(self, cells: dict[str, Any], section: Section, trace: bool) -> tuple[LoadSpec, OfflineSpec | None]:
         kind = cells.get("kind", "serve")
         wrong = [k for k in cells if k in (OFFLINE if kind == "serve" else SERVING)]
         for key in wrong:
@@ -184,7 +185,11 @@ class Trials:
         if kind != "serve":
             return LoadSpec(), OfflineSpec(kind, **{k: v for k, v in cells.items() if k in OFFLINE})
         serving = {k: v for k, v in cells.items() if k in SERVING}
-        if not serving.keys() & set(_LEVELS):
+        if trace and not serving.keys() & set(_LEVELS):
+            serving.setdefault("arrivals", "recorded")
+        if "arrivals" in serving:
+            self._check_recorded(serving, section)
+        elif not serving.keys() & set(_LEVELS):
             text = "the load is missing. Give max_concurrency, request_rate_rps (inf: all at once), ramp or a schedule."
             self.doc.missing(section.table, text, _LEVELS, _tables(section))
         if "burstiness" in serving and not serving.keys() & {"request_rate_rps", "ramp", "rate_schedule"}:
@@ -208,6 +213,11 @@ class Trials:
             text = "needs max_concurrency, request_rate_rps, ramp or a schedule."
             self.doc.missing(where, text, _LEVELS, _tables(section))
         return load, None
+
+    def _check_recorded(self, serving: dict[str, Any], section: Section) -> None:
+        for key in ("request_rate_rps", "ramp", "rate_schedule", "burstiness"):
+            if key in serving and key in section.paths:
+                self.doc.mistake(section.paths[key], 'can\'t be combined with arrivals = "recorded". Remove one.')
 
     def _schedules(self, serving: dict[str, Any], section: Section) -> None:
         """Put the values of a file in place of its name."""
@@ -254,6 +264,8 @@ class Trials:
         if count is not None and count > MOST_PROMPTS:
             self.doc.mistake(section.table, f"would have {count:,} requests. The most is {MOST_PROMPTS:,}.")
             return None
+        if count is None and dataset in TRACES:
+            count = 0  # all of it
         if count is None and load.duration_s:
             count = max(_DURATION_PROMPTS, 20 * (streams or 1))
         if count is None and offline:
@@ -264,7 +276,9 @@ class Trials:
                 "requests_per_stream or duration_s.", _COUNTS, _tables(section) | _tables(sections["load"]),
             )  # fmt: skip
             return None
-        warmups = how.get("num_warmups", cells.get("num_warmups", 0 if offline else min(streams or _WARMUPS, count)))
+        warmups = how.get(
+            "num_warmups", cells.get("num_warmups", 0 if offline else min(streams or _WARMUPS, count or _WARMUPS))
+        )
         return WorkloadSpec(**{**cells, "num_prompts": count, "num_warmups": warmups})
 
     def _check_prompts(self, cells: dict[str, Any], section: Section, micro: bool) -> None:

@@ -11,13 +11,14 @@ import msgspec
 from msgspec import structs
 
 from dyno.errors import WorkloadError
-from dyno.facts.workload import Dropped, Request, Turn, Workload, WorkloadSpec
+from dyno.facts.workload import TRACES, Dropped, Request, Turn, Workload, WorkloadSpec
 from dyno.workload.agents import agents
 from dyno.workload.conversations import chat, conversations
 from dyno.workload.prefixes import BLOCK
 from dyno.workload.recorded import custom, sharegpt
 from dyno.workload.synthetic import questions, random, sharegpt_shaped, synthesize
 from dyno.workload.tokenizer import Tokenizer
+from dyno.workload.traces import trace
 
 # A dataset yields requests for as long as it has different ones; whoever asks stops when there are enough. It yields
 # turns session by session, numbered from 0; those of a trace have the times at which their sessions begin.
@@ -31,6 +32,7 @@ DATASETS: dict[str, Callable[[WorkloadSpec, Tokenizer], Iterator[Request | Dropp
     "chat": chat,
     "conversations": conversations,
     "agents": agents,
+    **dict.fromkeys(TRACES, trace),
 }
 
 
@@ -52,7 +54,7 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
         rng = Random(spec.seed)  # again as vLLM does it
         requests += [rng.choice(requests) for _ in range(spec.num_prompts - len(requests))]
     return Workload(
-        spec=spec,
+        spec=spec if spec.num_prompts else msgspec.structs.replace(spec, num_prompts=len(requests)),
         requests=requests,
         warmups=warmups,
         tokenizer=tokenizer.name,
@@ -68,7 +70,7 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
 def within(work: Workload, context: int | None) -> Workload:
     """Return the workload without the requests of sessions that a server with this context can't take, and without
     those that had to follow them. Numbers are those of what is left."""
-    if context is None or not any(isinstance(r, Turn) for r in work.requests):
+    if context is None or not work.spec.traits.sessions:
         return work
     number: dict[int, int] = {}  # of those that are left: old → new
     sessions: list[int] = []  # likewise
@@ -97,7 +99,13 @@ def within(work: Workload, context: int | None) -> Workload:
 
 
 def _checksum(requests: list[Request]) -> str:
-    return sha256(msgspec.json.encode(requests)).hexdigest()
+    """Hash them as one JSON list, which isn't made: a trace may have a GB of prompts."""
+    digest, before = sha256(), b"["
+    for request in requests:
+        digest.update(before + msgspec.json.encode(request))
+        before = b","
+    digest.update(b"]" if requests else b"[]")
+    return digest.hexdigest()
 
 
 def _noting(entries: Iterator[Request | Dropped], dropped: Counter[str]) -> Iterator[Request]:
@@ -115,7 +123,7 @@ def _wanted(spec: WorkloadSpec, entries: Iterator[Request]) -> Iterator[Request]
     for number, request in enumerate(entries):
         session = request.session if isinstance(request, Turn) else number
         if session != last:
-            enough = number >= spec.num_prompts if spec.num_sessions is None else session >= spec.num_sessions
+            enough = 0 < spec.num_prompts <= number if spec.num_sessions is None else session >= spec.num_sessions
             if enough:
                 return
             last = session
@@ -144,7 +152,7 @@ def _checked(spec: WorkloadSpec) -> WorkloadSpec:
             + (f"Did you mean {near[0]}? " if near else "")
             + f"dyno knows {', '.join(DATASETS)}."
         )
-    if spec.num_prompts < 1:
+    if spec.num_prompts < (0 if spec.dataset in TRACES else 1):
         raise WorkloadError(f"{spec.num_prompts} prompts were asked for. Set --num-prompts to at least 1.")
     if spec.num_warmups < 0 or spec.seed < 0:
         raise WorkloadError("--num-warmups and --seed can't be negative.")

@@ -1,0 +1,261 @@
+"""Traces: requests with the times at which they came, and prompts that share the prefixes which theirs shared."""
+
+import csv
+import gzip
+import io
+import math
+import tempfile
+import zlib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any, NamedTuple, cast
+
+import msgspec
+
+from dyno import files
+from dyno.errors import WorkloadError
+from dyno.facts.workload import OUT_OF_ORDER, Dropped, Request, Turn, WorkloadSpec
+from dyno.workload.blocks import Blocks
+from dyno.workload.tokenizer import Tokenizer
+
+_MOST_TOKENS = 250_000_000  # of all prompts: their texts, and the requests made of them, have about 3 GB then
+_LATEST_S = 1e11  # a time after this is one in milliseconds or less
+_SHOWN = 12  # columns in a message
+
+
+class TraceFormat(NamedTuple):
+    """The columns of a trace."""
+
+    time: str
+    input: str
+    output: str
+    hash_ids: str = ""  # '': it has none
+    unit_s: float = 1.0  # of a time that is a number
+    block: int = 0  # tokens that a hash id stands for
+    only: tuple[str, str] | None = None  # column and value of the rows that are used
+
+
+FORMATS = {
+    "mooncake": TraceFormat("timestamp", "input_length", "output_length", "hash_ids", unit_s=0.001, block=512),
+    "azure": TraceFormat("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+    # As vLLM: GPT-4's rows alone.
+    "burstgpt": TraceFormat("Timestamp", "Request tokens", "Response tokens", only=("Model", "GPT-4")),
+    "bailian": TraceFormat("timestamp", "input_length", "output_length", "hash_ids", block=16),
+}
+
+
+class TraceEntry(NamedTuple):
+    time_s: float
+    input: int
+    output: int
+    hash_ids: list[int]
+    number: int  # of its row
+
+
+def trace(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request | Dropped]:
+    """Yield the requests of a trace, each as a session of its own that begins at its time."""
+    if spec.path is None:
+        raise WorkloadError(f"The dataset {spec.dataset} needs its file: give it with --dataset-path.")
+    form = trace_format(spec)
+    entries, dropped = _chosen(list(_entries(spec, spec.path, form)), spec, form)
+    tokens = sum(entry.input for entry in entries)
+    if tokens > _MOST_TOKENS:
+        raise WorkloadError(
+            f"The prompts of {len(entries):,} requests have {tokens:,} tokens. dyno holds at most {_MOST_TOKENS:,}. "
+            "Use a part of the trace: --num-prompts, or --trace-start and --trace-end."
+        )
+    yield from dropped
+    blocks, size = Blocks(tokenizer, spec.seed), form.block * spec.trace_length_scale
+    for session, entry in enumerate(entries):
+        hashes = entry.hash_ids[: math.ceil(entry.input / size)] if size else []
+        ends = [min(round(size * i), entry.input) for i in range(1, len(hashes) + 1)]
+        # What no hash id stands for is this request's own.
+        keys = [*map(str, hashes), f"row {entry.number}"]
+        text, count = blocks.prompt(keys, [*ends, entry.input])
+        yield Turn(text, count, spec.output_len or entry.output, session=session, start_s=entry.time_s)
+
+
+def _chosen(entries: list[TraceEntry], spec: WorkloadSpec, form: TraceFormat) -> tuple[list[TraceEntry], list[Dropped]]:
+    """Return the requests of the window in the order of their times, and what was left out or sorted."""
+    if not entries:
+        only = f" with {form.only[0]} {form.only[1]}" if form.only else ""
+        raise WorkloadError(f"{spec.path} has no requests{only}. Check --dataset-path and --dataset-name.")
+    # A row before is later: exports of several servers have this.
+    late = sum(b.time_s < a.time_s for a, b in pairwise(entries))
+    entries.sort(key=lambda entry: entry.time_s)
+    window = _window(entries, spec)
+    sendable = [entry for entry in window if entry.input and entry.output]
+    limit = spec.trace_max_tokens
+    short = [e for e in sendable if limit is None or e.input + (spec.output_len or e.output) <= limit]
+    dropped = [
+        Dropped(OUT_OF_ORDER, late),
+        Dropped("requests without input or output tokens", len(window) - len(sendable)),
+        Dropped(f"requests with more than {limit} tokens (--trace-max-tokens)", len(sendable) - len(short)),
+    ]
+    if not short:
+        why = "; ".join(str(d) for d in dropped if d.count)
+        raise WorkloadError(f"No request of {spec.path} is left: {why}.")
+    return short[: spec.num_prompts or None], [d for d in dropped if d.count]
+
+
+def _window(entries: list[TraceEntry], spec: WorkloadSpec) -> list[TraceEntry]:
+    first, last = entries[0].time_s, entries[-1].time_s
+    start, end = spec.trace_start_s, math.inf if spec.trace_end_s is None else spec.trace_end_s
+    if end <= start:
+        raise WorkloadError(f"The window of the trace is empty: it ends at {end:g} s and starts at {start:g} s.")
+    window = [entry for entry in entries if start <= entry.time_s - first < end]
+    if not window:
+        raise WorkloadError(
+            f"{spec.path} has no request from {start:g} to {end:g} s: it has {len(entries):,} requests within "
+            f"{last - first:,.0f} s. Change --trace-start or --trace-end."
+        )
+    return window
+
+
+def _entries(spec: WorkloadSpec, path: str, form: TraceFormat) -> Iterator[TraceEntry]:
+    wanted = [form.time, form.input, form.output, *(form.only[:1] if form.only else ())]
+    for number, place, row in _rows(path):
+        where = f"{path}, {place}"
+        if missing := [name for name in wanted if row.get(name) is None]:
+            advice = "Check --dataset-name: timed_trace reads columns of any name."
+            if spec.dataset == "timed_trace":
+                advice = "Name its columns with --timed-trace-label-timestamp, -input-length, -output-length."
+            seen = ", ".join(list(row)[:_SHOWN])
+            raise WorkloadError(f"{where}: no {' or '.join(missing)}. It has {seen}. {advice}")
+        if form.only and row[form.only[0]] != form.only[1]:
+            continue
+        lengths = [_length(row[name], f"{where}: {name}") for name in (form.input, form.output)]
+        prompt, answer = (max(1, round(n * spec.trace_length_scale)) if n else 0 for n in lengths)
+        time_s = _time_s(row[form.time], form.unit_s, f"{where}: {form.time}")
+        yield TraceEntry(time_s, prompt, answer, _hash_ids(row.get(form.hash_ids), where), number)
+
+
+def trace_format(spec: WorkloadSpec) -> TraceFormat:
+    return FORMATS.get(spec.dataset) or TraceFormat(
+        spec.timed_trace_label_timestamp,
+        spec.timed_trace_label_input_length,
+        spec.timed_trace_label_output_length,
+        spec.timed_trace_label_hash_ids,
+        spec.timed_trace_sec_multiplier,
+        spec.timed_trace_chunk_hash_size,
+    )
+
+
+# ---- rows of a file, whatever its kind ----
+
+
+def _rows(path: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yield number, place and columns of each row. The kind of the file is known by its first bytes."""
+    data = _data(path)
+    if data[:4] == b"PAR1":
+        for number, row in enumerate(_parquet(data, path), 1):
+            yield number, f"row {number}", row
+        return
+    text = data.removeprefix(b"\xef\xbb\xbf")
+    if text.lstrip()[:1] == b"[":
+        for number, row in enumerate(_json(text, list[dict[str, Any]], path), 1):
+            yield number, f"entry {number}", row
+    elif text.lstrip()[:1] == b"{":
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.strip():
+                yield number, f"line {number}", _json(line, dict[str, Any], f"{path}, line {number}")
+    else:
+        lines = csv.DictReader(io.StringIO(text.decode("utf-8", "replace")))
+        try:
+            for row in lines:
+                yield lines.line_num, f"line {lines.line_num}", {k: v for k, v in row.items() if isinstance(k, str)}
+        except csv.Error as e:
+            raise WorkloadError(f"{path}, line {lines.line_num}: {e}. Is it a CSV file?") from None
+
+
+def _data(path: str) -> bytes:
+    try:
+        data = files.read(Path(path).expanduser(), files.DATA, pipes=True)
+        if data[:2] == b"\x1f\x8b":
+            with gzip.open(io.BytesIO(data)) as packed:
+                data = files.taken(cast("IO[bytes]", packed), files.DATA, path)
+    except FileNotFoundError:
+        raise WorkloadError(f"There is no file {path}. Check --dataset-path.") from None
+    except (EOFError, zlib.error) as e:
+        raise WorkloadError(f"{path} can't be decompressed: {e}. Was its download cut off?") from None
+    except OSError as e:
+        raise WorkloadError(f"{path} can't be read: {e.strerror or e}. Check --dataset-path.") from None
+    if not data or data.isspace():
+        raise WorkloadError(f"{path} is empty. Was its download cut off?")
+    return data
+
+
+def _json(data: bytes, kind: Any, where: str) -> Any:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except files.BROKEN as e:
+        raise WorkloadError(f"{where}: {e}. A trace in JSON has one object a line.") from None
+
+
+def _parquet(data: bytes, path: str) -> Iterator[dict[str, Any]]:
+    import duckdb  # here and not above: it costs `dyno --help` a tenth of a second
+
+    with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
+        file.write(data)
+        file.flush()
+        try:
+            table = duckdb.connect()
+            kinds = table.execute("DESCRIBE SELECT * FROM read_parquet(?)", [file.name]).fetchall()
+            quoted = [('"' + name.replace('"', '""') + '"', kind) for name, kind, *_ in kinds]
+            columns = [f"epoch_us({c}) / 1e6" if kind.startswith("TIMESTAMP") else c for c, kind in quoted]
+            table.execute(f"SELECT {', '.join(columns)} FROM read_parquet(?)", [file.name])
+            while row := table.fetchone():
+                yield dict(zip((name for name, *_ in kinds), row, strict=True))
+        except duckdb.Error as e:
+            raise WorkloadError(f"{path} is not readable Parquet: {str(e).splitlines()[0]}.") from None
+
+
+# ---- values of a row ----
+
+
+def _number(value: Any, where: str) -> float:
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise WorkloadError(f"{where} is {value!r}, not a number. Correct or delete it.")
+    if number < 0:
+        raise WorkloadError(f"{where} is {value}; it can't be negative. Correct or delete it.")
+    return number
+
+
+def _length(value: Any, where: str) -> int:
+    number = _number(value, where)
+    if not number.is_integer() or number > _MOST_TOKENS:
+        why = "not a whole number of tokens" if number <= _MOST_TOKENS else "more than a request can have"
+        raise WorkloadError(f"{where} is {value}, {why}. Correct or delete it.")
+    return int(number)
+
+
+def _time_s(value: Any, unit_s: float, where: str) -> float:
+    """Read seconds, or a date and time."""
+    if isinstance(value, str) and "-" in value[1:] and ":" in value:
+        try:
+            moment = datetime.fromisoformat(value.strip())
+        except ValueError:
+            raise WorkloadError(f"{where} is {value!r}, not a date and time. Correct or delete it.") from None
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    seconds = _number(value, where) * unit_s
+    if seconds > _LATEST_S:
+        raise WorkloadError(
+            f"{where} is {value}, which isn't in seconds. Use --dataset-name timed_trace with "
+            "--timed-trace-sec-multiplier 0.001 for milliseconds, 1e-6 for microseconds."
+        )
+    return seconds
+
+
+def _hash_ids(value: Any, where: str) -> list[int]:
+    if value is None:
+        return []
+    try:
+        return msgspec.json.decode(value or "[]", type=list[int]) if isinstance(value, str) else list(map(int, value))
+    except (TypeError, ValueError):
+        raise WorkloadError(f"{where}: the hash ids are {str(value)[:40]!r}, not a list of whole numbers.") from None
