@@ -260,7 +260,7 @@ def test_a_bad_file_is_named(tmp_path: Path) -> None:
         (b"\xff\xfe\x00", "no requests"),
         (b"PAR1 and more", "is not readable Parquet"),
         (gzip.compress(b'{"timestamp": 1}')[:-9], "can't be decompressed"),
-        (b"\x1f\x8bxxxxxxxxxxxxxxxx", "can't be read"),
+        (b"\x1f\x8bxxxxxxxxxxxxxxxx", "can't be decompressed"),
         (b"timestamp,input_length,output_length\n", "has no requests"),
         (b"[1, 2]", "Expected `object`"),
     ):
