@@ -22,7 +22,7 @@ from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import TRACES, TRAITS, WorkloadSpec
+from dyno.facts.workload import OWN_FIELDS, TRACES, TRAITS, WorkloadSpec
 from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS
 from dyno.option import Option, fields, opposite
@@ -88,14 +88,14 @@ def add(p: Parser) -> None:
         load,
         LoadSpec,
         "max_concurrency",
-        help="most requests in flight; 1,4,16 measures each in turn (default: no limit)",
+        help="most requests in flight, or users with a session each; 1,4,16 measures each in turn (default: no limit)",
     )
     flags.add_list(
         load,
         LoadSpec,
         "request_rate_rps",
         default=[math.inf],
-        help="requests per second; 1,2,inf measures each in turn (default: inf, no rate)",
+        help="requests per second, or sessions begun per second; 1,2,inf measures each in turn (default: inf, no rate)",
     )
     flags.add(load, LoadSpec, "burstiness", "ramp", "ramp_start_rps", "ramp_end_rps", "duration_s")
     flags.add(load, LoadSpec, "rate_schedule", "concurrency_schedule")
@@ -557,7 +557,7 @@ def _check_flags(o: argparse.Namespace) -> None:
         f"--dataset-name {o.dataset_name} generates its prompts and reads no file. For {o.dataset_path}, use "
         f"--dataset-name {', '.join(name for name, traits in TRAITS.items() if traits.file)}.",
     )
-    _check_sessions(o)
+    _check_dataset(o)
     refuse(
         o.endpoint is not None and not o.endpoint.startswith("/"), f"--endpoint {o.endpoint} must begin with a slash."
     )
@@ -567,22 +567,13 @@ def _check_flags(o: argparse.Namespace) -> None:
     )
 
 
-def _check_sessions(o: argparse.Namespace) -> None:
+def _check_dataset(o: argparse.Namespace) -> None:
     """Refuse flags that the dataset doesn't have."""
-    sessions = [name for name, traits in TRAITS.items() if traits.sessions]
-    own = {
-        "--num-sessions": sessions,
-        "--answers": sessions,
-        "--turns": ["chat", "conversations"],
-        "--think-time": ["chat", "conversations"],
-        "--turn-input-len": ["chat"],
-        "--turn-output-len": ["chat", "conversations"],
-    }
-    for flag in flags.given(o, WorkloadSpec):
-        traces = TRACES if flag.startswith("--trace-") else TRACES[-1:] if flag.startswith("--timed-") else TRAITS
-        datasets = own.get(flag, list(traces))
+    given = flags.given(o, WorkloadSpec)
+    for name, datasets in OWN_FIELDS.items():
+        flag = fields(WorkloadSpec)[name].option.flags
         refuse(
-            o.dataset_name not in datasets,
+            flag in given and o.dataset_name not in datasets,
             f"{flag} is for --dataset-name {' or '.join(datasets)}, but that is {o.dataset_name}.",
         )
 

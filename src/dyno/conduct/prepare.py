@@ -128,7 +128,9 @@ def _check_times(load: LoadSpec, work: Workload) -> None:
 def _needs_chat(request: Request) -> bool:
     if not isinstance(request, Turn):
         return False
-    return "tools" in request.body or any(message.get("role") != "user" for message in request.messages)
+    others = [m for m in request.messages if m.get("role") != "user"]
+    # A system prompt may be a part of the text.
+    return "tools" in request.body or any(m["role"] == "tool" or m.get("content") not in request.prompt for m in others)
 
 
 def longest(trial: TrialSpec) -> int:

@@ -1,5 +1,6 @@
 """A workload: which prompts, how long, how many tokens wanted; and one request of it."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -205,6 +206,17 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     @property
     def traits(self) -> DatasetTraits:
         return TRAITS.get(self.dataset, DatasetTraits())  # a stored run may have another version's
+
+
+_CONVERSATIONS = ["chat", "conversations"]
+_SESSIONS = [name for name, traits in TRAITS.items() if traits.sessions]
+# Settings that only some datasets have: field → these datasets.
+OWN_FIELDS: dict[str, Sequence[str]] = {
+    "num_sessions": _SESSIONS, "answers": _SESSIONS, "turns": _CONVERSATIONS, "think_time_s": _CONVERSATIONS,
+    "turn_input_len": ["chat"], "turn_output_len": _CONVERSATIONS,
+    **{name: TRACES for name in WorkloadSpec.__struct_fields__ if name.startswith("trace_")},
+    **{name: TRACES[-1:] for name in WorkloadSpec.__struct_fields__ if name.startswith("timed_trace_")},
+}  # fmt: skip
 
 
 class TrafficClass(WorkloadSpec, frozen=True, kw_only=True):

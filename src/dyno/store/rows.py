@@ -27,6 +27,7 @@ from dyno.facts.study import Place, PlannedTrial
 from dyno.facts.summary import Result, Summary
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.facts.trial import TrialSpec, micro_name
+from dyno.facts.workload import WorkloadSpec
 from dyno.http import Url
 from dyno.measure import timing
 from dyno.measure.cost import hour
@@ -183,9 +184,9 @@ def _load(trial: TrialSpec) -> Settings:
     work, load, how = trial.workload, trial.load, trial.offline
     settings: Settings = {
         "concurrency": load.max_concurrency,
-        "rate": load.request_rate_rps,
+        "session_rate" if work.traits.sessions else "rate": load.request_rate_rps,
+        "num_prompts": None if work.num_sessions else work.num_prompts,
         "speedup": load.speedup if load.arrivals else None,
-        "num_prompts": work.num_prompts,
         "dataset": work.dataset,
         "input_len": work.input_len if work.dataset.startswith("random") else None,
         "output_len": work.output_len,
@@ -198,6 +199,7 @@ def _load(trial: TrialSpec) -> Settings:
         "--random-range-ratio": f"{work.range_ratio_input:g}, {work.range_ratio_output:g}"
         if work.range_ratio_input or work.range_ratio_output
         else None,
+        **(_conversation(work) if work.traits.sessions else {}),
         "--dataset-path": work.path,
         "--trace-start": work.trace_start_s or None,
         "--trace-end": work.trace_end_s,
@@ -219,6 +221,14 @@ def _load(trial: TrialSpec) -> Settings:
             settings["depth"] = how.depth or 0
     for name, value in (trial.sampling | trial.extra_body).items():
         settings[f"--{name.replace('_', '-')}"] = value if isinstance(value, str | int | float | bool) else str(value)
+    return settings
+
+
+def _conversation(work: WorkloadSpec) -> Settings:
+    """Return what is drawn for each conversation."""
+    settings: Settings = {"--turns": work.turns, "--turn-output-len": work.turn_output_len, "--answers": work.answers}
+    settings["--think-time"] = work.think_time_s if work.think_time_s != "0" else None
+    settings["--turn-input-len"] = None if work.traits.file else work.turn_input_len
     return settings
 
 

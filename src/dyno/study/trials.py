@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from dyno.errors import UsageError
 from dyno.facts import schedule
 from dyno.facts.client import ClientSpec
+from dyno.facts.draw import Draw
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.metric import GOODPUT
@@ -16,7 +17,7 @@ from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import MOST_PROMPTS, TRACES, TRAITS, WorkloadSpec
+from dyno.facts.workload import MOST_PROMPTS, OWN_FIELDS, TRACES, TRAITS, WorkloadSpec
 from dyno.http import Url, check_plain
 from dyno.study.cells import CELLS, CLIENT, OFFLINE, SERVING, TRANSPORT, converted
 from dyno.study.document import Path, TomlDocument, near
@@ -29,7 +30,8 @@ _PERCENTILES = [50.0, 90.0, 95.0, 99.0]
 _WARMUPS = 8  # where no concurrency says better
 _SCHEDULES = {"rate_schedule": ("request_rate_rps", "ramp"), "concurrency_schedule": ("max_concurrency",)}
 _LEVELS, _RAMP = ("max_concurrency", "request_rate_rps", "ramp", *_SCHEDULES), ("ramp_start_rps", "ramp_end_rps")
-_COUNTS = ("num_prompts", "requests_per_stream", "duration_s")
+_COUNTS = ("num_prompts", "num_sessions", "requests_per_stream", "duration_s")
+_TURNS = "5"  # of a conversation, where nothing says how many
 
 
 class Known(NamedTuple):
@@ -259,8 +261,11 @@ class Trials:
                 where = load_section.paths["requests_per_stream"]
                 self.doc.missing(where, "needs max_concurrency.", ["max_concurrency"], _tables(load_section))
             count = max(1, round(each * (streams or 1)))
+        sessions = how.get("num_sessions", cells.get("num_sessions"))
         if count is None:
             count = cells.get("num_prompts") or self.known.prompts_needed(load)
+        if count is None and sessions:  # about as many requests, for estimates
+            count = round(sessions * Draw.parse(cells.get("turns") or _TURNS).mean)
         if count is not None and count > MOST_PROMPTS:
             self.doc.mistake(section.table, f"would have {count:,} requests. The most is {MOST_PROMPTS:,}.")
             return None
@@ -279,13 +284,17 @@ class Trials:
         warmups = how.get(
             "num_warmups", cells.get("num_warmups", 0 if offline else min(streams or _WARMUPS, count or _WARMUPS))
         )
-        return WorkloadSpec(**{**cells, "num_prompts": count, "num_warmups": warmups})
+        return WorkloadSpec(**{**cells, "num_prompts": count, "num_sessions": sessions, "num_warmups": warmups})
 
     def _check_prompts(self, cells: dict[str, Any], section: Section, micro: bool) -> None:
         dataset = cells["dataset"]
         if TRAITS[dataset].file and dataset != "sharegpt" and "path" not in section.cells:  # that file is named later
             text = f"path is missing: {dataset} is read from a file."
             self.doc.missing(section.table, text, ["path"], _tables(section))
+        for key in section.cells.keys() & OWN_FIELDS.keys():
+            if dataset not in OWN_FIELDS[key]:
+                datasets = " or ".join(OWN_FIELDS[key])
+                self.doc.mistake(section.paths[key], f"is for dataset {datasets}, but this is {dataset}.")
         for key in ("input_len", "output_len") if dataset == "random" else ():
             if key not in section.cells:
                 self.doc.missing(section.table, f"{key} is missing: random prompts need it.", [key], _tables(section))

@@ -18,7 +18,7 @@ from dyno.workload.blocks import Blocks
 from dyno.workload.recorded import read
 from dyno.workload.tokenizer import Tokenizer
 
-_MOST_TOKENS = 250_000_000  # of all prompts: their texts, and the requests made of them, have about 3 GB then
+_MOST_TOKENS = 250_000_000  # of all prompts: their texts, and the requests made of them, take about 5 GB then
 _LATEST_S = 1e11  # a time after this is one in milliseconds or less
 _SHOWN = 12  # columns in a message
 
