@@ -201,7 +201,8 @@ LOAD = tuple(name for name in KEYS if name not in ("requests", "context", "limit
 SELDOM = ("--random-prefix-len", "--turns", "--think-time", "--turn-input-len", "--turn-output-len", "--answers",
           "--dataset-path", "--duration", "burstiness", "--ramp-up-strategy", "--ramp-up-start-rps",
           "--ramp-up-end-rps", "--trace-start", "--trace-end", "--trace-max-tokens",
-          "--trace-length-scale")  # fmt: skip
+          "--trace-length-scale", "--num-prefixes", "--prefix-zipf", "--prefix-hit-rate", "--lora-modules",
+          "--class", "--num-clients", "--client-rate")  # fmt: skip
 _SHOWN_BY = {"context": ("context", "input_len", "depth"), "requests": (COUNTED,)}  # by an axis
 # How far mean lengths of prompts may lie apart, as shares:
 ONE_WORKLOAD = 0.05  # of rows without a workload, to be taken for one
