@@ -110,7 +110,7 @@ def _serving(
         "label": trial.label,
         "model_id": trial.target.model or manifest.target.model,
         "tokenizer_id": manifest.tokenizer,
-        "num_prompts": trial.workload.num_prompts,
+        "num_prompts": manifest.prompts if trial.workload.traits.sessions else trial.workload.num_prompts,
         **trial.metadata,
         "request_rate": load.request_rate_rps if load.request_rate_rps is not None else "inf",
         "burstiness": load.burstiness if load.burstiness is not None else "inf",
