@@ -198,7 +198,8 @@ LENGTHS = ("input_len", "output_len")
 # As a result's settings name them. A limit of items is not another load: the items of both sides are compared.
 LOAD = tuple(name for name in KEYS if name not in ("requests", "context", "limit"))
 # A run of dyno's own has these or they were not set. Other tools' files seldom have them: they can conflict, no more.
-SELDOM = ("--random-prefix-len", "--turns", "--think-time", "--turn-input-len", "--turn-output-len", "--answers",
+SELDOM = ("--cancel-rate", "--cancel-after",
+          "--random-prefix-len", "--turns", "--think-time", "--turn-input-len", "--turn-output-len", "--answers",
           "--dataset-path", "--duration", "burstiness", "--ramp-up-strategy", "--ramp-up-start-rps",
           "--ramp-up-end-rps", "--trace-start", "--trace-end", "--trace-max-tokens",
           "--trace-length-scale", "--num-prefixes", "--prefix-zipf", "--prefix-hit-rate", "--lora-modules",

@@ -229,6 +229,8 @@ def _load(trial: TrialSpec) -> Settings:
         "--concurrency-schedule": load.concurrency_schedule,
     }
     settings |= dict.fromkeys(_ABSENT.get(trial.kind, ()))
+    if load.cancel_rate:
+        settings |= {"--cancel-rate": load.cancel_rate, "--cancel-after": load.cancel_after_s}
     if how is not None:
         settings["batch_size"] = (how.batch_size or 8) if how.kind == "latency" else None
         if how.kind == "micro":
