@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dyno.cli import exit_codes, flags, preparing, settings
+from dyno.cli.classes import EXAMPLE, classes
 from dyno.cli.flags import refuse
 from dyno.cli.parser import Parser
 from dyno.errors import StoreError, UsageError
@@ -163,6 +164,14 @@ def _workload_flags(g: argparse._ArgumentGroup) -> None:
     flags.number(g, int, Option("--custom-output-len", "N", "tokens to generate; -1: as in the file"), 256)
     flags.add(g, WorkloadSpec, "shuffle", "oversample")
     flags.add(g, WorkloadSpec, *_TRACE_FIELDS)
+    flags.add(g, WorkloadSpec, "num_prefixes", default=None)
+    flags.add(g, WorkloadSpec, "prefix_zipf", "prefix_hit_rate", "lora_modules", "lora_assignment")
+    flags.add(g, WorkloadSpec, "num_clients", "client_skew", "client_rate_rps", "hf_name", "hf_subset", "hf_split")
+    settings.add_own_lengths(g)
+    g.add_argument(
+        "--class", action="append", default=[], dest="classes", metavar="'NAME: KEY=VALUE …'",
+        help=f"a class of traffic with its own keys, once for each: {EXAMPLE} (default: none)",
+    )  # fmt: skip
 
 
 def _sampling_flags(g: argparse._ArgumentGroup) -> None:
@@ -393,6 +402,9 @@ def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:
 
 def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
     """Read the flags into one frozen value; keys and headers stay outside it."""
+    parts = classes(o.classes)
+    refuse(parts and o.dataset_name not in ("random", "mix"), "--class: each has its dataset. Remove --dataset-name.")
+    o.dataset_name = "mix" if parts else o.dataset_name
     _check_flags(o)
     from dyno.load.plan import prompts_needed
 
@@ -408,15 +420,20 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
            if (text := getattr(o, name))},
     })  # fmt: skip
     own_length = {"random": o.random_output_len, "sharegpt": o.sharegpt_output_len, "custom": o.custom_output_len}
-    count = o.num_prompts or prompts_needed(load) or _default_prompts(o)
     output_len = o.output_len or own_length.get(o.dataset_name)
+    work = settings.workload(o, o.dataset_name, 1, o.input_len or o.random_input_len, output_len)
+    own = settings.own_lengths(o, o.dataset_name) | ({"output_len": o.output_len} if o.output_len else {})
+    prefixes = o.num_prefixes or (10 if o.dataset_name == "prefix_repetition" else 1)  # vLLM's default
+    work = msgspec.structs.replace(work, **own, num_prefixes=prefixes, classes=parts)
+    count = o.num_prompts or prompts_needed(load, work) or _default_prompts(o)
+    sessions = count if parts and not o.num_prompts else None  # of a mix the classes' rates are those of sessions
     trial = TrialSpec(**{
         **flags.values(o, TrialSpec),
         "target": aim,
-        "workload": settings.workload(o, o.dataset_name, count, o.input_len or o.random_input_len, output_len),
+        "workload": msgspec.structs.replace(work, num_prompts=count, num_sessions=o.num_sessions or sessions),
         "load": load,
         "client": ClientSpec(**flags.values(o, ClientSpec)),
-        "ignore_eos": o.ignore_eos or TRAITS[o.dataset_name].endless,  # as vLLM for random prompts
+        "ignore_eos": o.ignore_eos or work.traits.endless,  # as vLLM for random prompts
         **_body(o, aim.backend),
         "percentiles": flags.percentiles(o.metric_percentiles),
         "goodput_ms": flags.goodput(o.goodput or []),
@@ -507,7 +524,8 @@ def _recorded(o: argparse.Namespace) -> bool:
     """Whether requests are sent at the times of the trace."""
     if o.self_timed is not None:
         return bool(o.self_timed)
-    return o.dataset_name in TRACES and not _rate_flag(o) and not o.concurrency_schedule
+    timed = o.dataset_name in (*TRACES, "clients") or any(c.request_rate_rps for c in classes(o.classes).values())
+    return timed and not _rate_flag(o) and not o.concurrency_schedule
 
 
 def _rate_flag(o: argparse.Namespace) -> str:

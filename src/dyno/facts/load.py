@@ -198,10 +198,12 @@ LENGTHS = ("input_len", "output_len")
 # As a result's settings name them. A limit of items is not another load: the items of both sides are compared.
 LOAD = tuple(name for name in KEYS if name not in ("requests", "context", "limit"))
 # A run of dyno's own has these or they were not set. Other tools' files seldom have them: they can conflict, no more.
-SELDOM = ("--random-prefix-len", "--turns", "--think-time", "--turn-input-len", "--turn-output-len", "--answers",
+SELDOM = ("--cancel-rate", "--cancel-after",
+          "--random-prefix-len", "--turns", "--think-time", "--turn-input-len", "--turn-output-len", "--answers",
           "--dataset-path", "--duration", "burstiness", "--ramp-up-strategy", "--ramp-up-start-rps",
           "--ramp-up-end-rps", "--trace-start", "--trace-end", "--trace-max-tokens",
-          "--trace-length-scale")  # fmt: skip
+          "--trace-length-scale", "--num-prefixes", "--prefix-zipf", "--prefix-hit-rate", "--lora-modules",
+          "--class", "--num-clients", "--client-rate")  # fmt: skip
 _SHOWN_BY = {"context": ("context", "input_len", "depth"), "requests": (COUNTED,)}  # by an axis
 # How far mean lengths of prompts may lie apart, as shares:
 ONE_WORKLOAD = 0.05  # of rows without a workload, to be taken for one

@@ -94,7 +94,7 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
         line("Cancelled requests:", s.cancelled)
         line("  Output tokens received:", c.received_tokens)
         if c.undelivered_tokens is not None:
-            line("  Output tokens generated in vain:", c.undelivered_tokens)
+            line("  Output tokens not delivered:", c.undelivered_tokens)
     if s.skipped:
         line("Skipped requests (session failed):", s.skipped)
     if s.end_at_once:

@@ -27,7 +27,7 @@ from dyno.facts.study import Place, PlannedTrial
 from dyno.facts.summary import Result, Summary
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.facts.trial import TrialSpec, micro_name
-from dyno.facts.workload import WorkloadSpec
+from dyno.facts.workload import TrafficClass, WorkloadSpec
 from dyno.http import Url
 from dyno.measure import timing
 from dyno.measure.cost import hour
@@ -180,6 +180,14 @@ def _row(trial: TrialSpec, place: Place | None, file: str, settings: Settings, *
     )
 
 
+def _class_words(pair: tuple[str, TrafficClass]) -> str:
+    """'chat: request_rate_rps=2 input_len=512': what isn't a default."""
+    name, part = pair
+    default = TrafficClass()
+    own = {key: getattr(part, key) for key in part.__struct_fields__ if getattr(part, key) != getattr(default, key)}
+    return f"{name}: " + " ".join(f"{key}={value}" for key, value in own.items())
+
+
 def _load(trial: TrialSpec) -> Settings:
     work, load, how = trial.workload, trial.load, trial.offline
     settings: Settings = {
@@ -210,10 +218,19 @@ def _load(trial: TrialSpec) -> Settings:
         "--ramp-up-strategy": load.ramp,
         "--ramp-up-start-rps": load.ramp_start_rps,
         "--ramp-up-end-rps": load.ramp_end_rps,
+        "--num-prefixes": work.num_prefixes if work.num_prefixes > 1 else None,
+        "--prefix-zipf": work.prefix_zipf or None,
+        "--prefix-hit-rate": work.prefix_hit_rate,
+        "--lora-modules": ",".join(work.lora_modules) or None,
+        "--class": "; ".join(map(_class_words, work.classes.items())) or None,
+        "--num-clients": work.num_clients if work.dataset == "clients" else None,
+        "--client-rate": work.client_rate_rps if work.dataset == "clients" else None,
         "--rate-schedule": load.rate_schedule,
         "--concurrency-schedule": load.concurrency_schedule,
     }
     settings |= dict.fromkeys(_ABSENT.get(trial.kind, ()))
+    if load.cancel_rate:
+        settings |= {"--cancel-rate": load.cancel_rate, "--cancel-after": load.cancel_after_s}
     if how is not None:
         settings["batch_size"] = (how.batch_size or 8) if how.kind == "latency" else None
         if how.kind == "micro":

@@ -116,7 +116,7 @@ def _window(entries: list[TraceEntry], spec: WorkloadSpec) -> list[TraceEntry]:
 
 def _entries(spec: WorkloadSpec, path: str, form: TraceFormat) -> Iterator[TraceEntry]:
     wanted = [form.time, form.input, form.output, *(form.only[:1] if form.only else ())]
-    for number, place, row in _rows(path):
+    for number, place, row in table_rows(path):
         where = f"{path}, {place}"
         if missing := [name for name in wanted if row.get(name) is None]:
             advice = "Check --dataset-name: timed_trace reads columns of any name."
@@ -146,7 +146,7 @@ def trace_format(spec: WorkloadSpec) -> TraceFormat:
 # ---- rows of a file, whatever its kind ----
 
 
-def _rows(path: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
+def table_rows(path: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Yield number, place and columns of each row. The kind of the file is known by its first bytes."""
     data = _data(path)
     if data[:4] == b"PAR1":
