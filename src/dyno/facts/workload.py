@@ -261,8 +261,8 @@ OWN_FIELDS: dict[str, Sequence[str]] = {
     **{name: TRACES for name in WorkloadSpec.__struct_fields__ if name.startswith("trace_")},
     **dict.fromkeys(("trace_start_s", "trace_end_s", "trace_max_tokens"), (*TRACES, "clients")),
     "num_prefixes": ["random", "prefix_repetition"], "prefix_zipf": ["random"], "prefix_hit_rate": ["random"],
-    **dict.fromkeys(("num_clients", "client_skew", "client_rate_rps"), ["clients"]), "classes": ["mix"],
-    **dict.fromkeys(("hf_name", "hf_subset", "hf_split"), ["hf"]),
+    **dict.fromkeys(("num_clients", "client_skew", "client_rate_rps"), ("clients",)), "classes": ["mix"],
+    **dict.fromkeys(("hf_name", "hf_subset", "hf_split"), ("hf",)),
     **{name: TRACES[-1:] for name in WorkloadSpec.__struct_fields__ if name.startswith("timed_trace_")},
 }  # fmt: skip
 
