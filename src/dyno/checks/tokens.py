@@ -16,6 +16,7 @@ FLAT = 1.15  # P99 over median
 STEP = 1.3  # first token over one step
 FASTER = 1.5  # than the prompt's processing was measured to be
 HITS = 0.01
+LEAST_HISTORY = 0.75  # of the planned prompt tokens: with fewer, the server cuts histories
 REUSE_FROM, REUSE_MISSED = 0.05, 0.5  # possible share of prompt tokens; of this, the reported part
 FULL = 0.9  # of the KV cache
 RANDOM = ("random", "random-ids", "synthetic")
@@ -75,10 +76,19 @@ def input_length(e: Evidence | Row) -> Iterator[Finding]:
     advice = "Tokens were added, or the tokenizer belongs to another model. State the actual length." if longer else ""
     if longer and chat:
         advice = "The chat template adds its own tokens to each prompt."
-    varies = isinstance(e, Evidence) and e.trial.workload.traits.sessions
+    varies = isinstance(e, Evidence) and _history_varies(e) and each > LEAST_HISTORY * wanted
     if varies:
-        advice = "Answers shorter than requested shorten the history. The chat template decides how tools are written."
+        advice = (
+            "Text may have fewer tokens than the server generated, and its chat template decides how tools are written."
+        )
     yield Finding("tokens.input_length", "note" if varies or (longer and chat) else "doubt", text, advice, lines)
+
+
+def _history_varies(e: Evidence) -> bool:
+    """Whether the length of a history is not known to the token: no tokenizer here counts the answers, or the server
+    writes out calls of tools."""
+    work = e.trial.workload
+    return work.traits.sessions and (e.counted_by != "tokenizer" or work.dataset == "agents")
 
 
 def _lengths_drawn(row: Row) -> bool:

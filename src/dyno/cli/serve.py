@@ -311,7 +311,8 @@ def _several(each: list[tuple[dict[str, Any], argparse.Namespace]], options: arg
     for varying, trial, _ in specs:
         # The study's seed makes one for each load and repeat.
         work, load = msgspec.structs.replace(trial.workload, seed=0), msgspec.structs.replace(trial.load, seed=0)
-        place = Place("", "", server, trial.workload.dataset, "closed" if load.closed_loop else "open", varying)
+        name = "closed" if load.closed_loop else "open"
+        place = Place("", "", server, work.dataset, name, varying, sessions=work.traits.sessions)
         trials.append((place, msgspec.structs.replace(trial, workload=work, load=load)))
     slugs = "-".join(trial.load.slug for _, trial in trials)
     study = study_plan.repeated(slug(f"serve-{server}-{slugs}"), trials, options.seed, options.repeats)

@@ -104,7 +104,7 @@ def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = Non
         )
     if not PROTOCOLS[trial.target.backend].chat and any(map(_needs_chat, work.requests)):
         raise UsageError(
-            f"The dataset has tools, or messages of others than the user, which --backend {trial.target.backend} can't "
+            f"The dataset has tools, or messages with roles, which --backend {trial.target.backend} can't "
             "send: it takes text alone. Use --backend openai-chat."
         )
     return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None, file)

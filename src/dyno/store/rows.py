@@ -362,7 +362,7 @@ def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Fig
         sessions_completed=s.sessions.completed if s.sessions else None,
         sessions_failed=s.sessions.failed if s.sessions else None,
         session_throughput=s.sessions.throughput if s.sessions else None,
-        possible_reuse=s.reuse.possible_share if s.reuse else None,
+        possible_reuse=s.reuse.most_share if s.reuse else None,
         reported_reuse=reported_share(s, telemetry) if s.reuse else None,
     )
     latencies = {stem: getattr(s, stem) for stem in ("ttft", "tpot", "itl", "e2el", "queue")}

@@ -92,13 +92,13 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
 def within(work: Workload, context: int | None) -> Workload:
     """Return the workload without the requests of sessions that a server with this context can't take, and without
     those that had to follow them. Numbers are those of what is left."""
-    if context is None or not work.spec.traits.sessions:
+    turns = [r for r in work.requests if isinstance(r, Turn)]
+    if context is None or not work.spec.traits.sessions or len(turns) < len(work.requests):
         return work
     number: dict[int, int] = {}  # of those that are left: old → new
     sessions: list[int] = []  # likewise
     left: list[Request] = []
-    for i, turn in enumerate(work.requests):
-        assert isinstance(turn, Turn), "a workload with turns has no other requests"
+    for i, turn in enumerate(turns):
         needs = {*turn.after, *([] if turn.history is None else [turn.history])}
         if turn.prompt_tokens + turn.output_tokens > context or not needs <= number.keys():
             continue

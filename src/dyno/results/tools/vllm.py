@@ -46,7 +46,7 @@ _SESSIONS: Final = {
     "dyno.sessions.throughput": "session_throughput", "dyno.sessions.completed": "sessions_completed",
     "dyno.sessions.failed": "sessions_failed",
 }  # fmt: skip
-_REUSE: Final = {"dyno.reuse.possible_share": "possible_reuse", "dyno.reuse.reported_share": "reported_reuse"}
+_REUSE: Final = {"dyno.reuse.most_share": "possible_reuse", "dyno.reuse.reported_share": "reported_reuse"}
 _DYNO: Final = {
     "version": "tool_version", "trial.workload.dataset": "dataset", "engine.kind": "engine", "target.kind": "engine",
     "target.version": "engine_version", "target.quantization": "quantization", "target.dtype": "dtype",
