@@ -28,7 +28,7 @@ def client(line: str) -> str:
     """The result of a client's command: it has no --dry-run, since it starts nothing."""
     try:
         options = parse(shlex.split(typed(line).command))
-        _, options = next(serve._loads(options))
+        _, options = next(serve.loads(options))
         serve.flags.check_refused(options)
         serve.spec(options)
     except UsageError as e:
