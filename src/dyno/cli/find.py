@@ -40,11 +40,11 @@ def add(p: Parser) -> None:
     )  # fmt: skip
     flags.add(g, FindSpec, "over", "least", "most", "resolution")
     for name in ("budget_s", "confirm_s"):
-        flags.add(g, FindSpec, name, type=_span)
+        flags.add(g, FindSpec, name, type=span)
     p.set_defaults(command=run)
 
 
-def _span(text: str) -> float:
+def span(text: str) -> float:
     match = _SPAN.fullmatch(text)
     if not match or not float(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is not a time: write seconds, or 5m, or 2h")
