@@ -112,7 +112,7 @@ def test_what_fails_lies_or_misses_the_target_is_no_answer_and_the_reason_is_giv
     tune = """confirm_repeats = 0
 target = ["ttft_p50:150"]
 settings."first_ms=" = [5, 300]
-settings."fault=" = ["bundle", "die@1", "empty", "none"]
+settings."fault=" = ["comments", "bundle", "die@1", "none"]
 """
     path, runs = written(tmp_path, tune), tmp_path / "runs"
     assert main(["tune", path, "--runs", str(runs)]) == 0
@@ -122,9 +122,9 @@ settings."fault=" = ["bundle", "die@1", "empty", "none"]
     assert len(trials) == 8
     assert trials["none", 5].state == "discarded" and "no fault 'none'" in trials["none", 5].why
     assert trials["die@1", 5].state == "failed" and "exited with code" in trials["die@1", 5].why
-    assert trials["empty", 5].state == "failed" or trials["empty", 5].objection
-    assert "the target is median TTFT ≤ 150 ms" in trials["bundle", 300].objection
-    assert answer.best is not None and answer.best.setting in ({"first_ms=": 5, "fault=": "bundle"}, {})
+    assert trials["bundle", 5].objection.startswith("correctness.garbage:")  # its answers repeat one word
+    assert "the target is median TTFT ≤ 150 ms" in trials["comments", 300].objection
+    assert answer.best is not None and answer.best.setting in ({"first_ms=": 5, "fault=": "comments"}, {})
     assert "Not the best, and why" in text and "discarded: The fake engine has no fault 'none'" in text
 
 
@@ -140,15 +140,16 @@ def test_the_highest_load_within_a_target_is_an_objective(tmp_path: Path) -> Non
     tune = """objective = "load"
 target = "ttft_p50:90"
 confirm_repeats = 0
-settings."slots=" = [1, 16]
+settings."slots=" = [16]
 """
-    path, runs = written(tmp_path, tune.replace("seconds", "#"), more=', "slots=2"'), tmp_path / "runs"
+    head = FAKE.replace("seconds = 0.7", "seconds = 4")
+    path, runs = written(tmp_path, tune, more=', "slots=2"', head=head), tmp_path / "runs"
     assert main(["tune", path, "--runs", str(runs)]) == 0
     answer = stored(runs / "study-tune")
     assert answer.best is not None and answer.best.setting == {"slots=": 16}
-    # TTFT grows from 40 ms in proportion to the requests beyond the slots: 90 ms at about twice their number.
+    # TTFT grows from 40 ms in proportion to the requests beyond the slots: 90 ms at twice their number.
     assert answer.default.judged is not None and answer.best.judged is not None
-    assert answer.best.judged > 2 * answer.default.judged
+    assert answer.default.judged <= 5 and answer.best.judged >= 8
 
 
 def test_a_setting_that_answers_worse_is_refused(tmp_path: Path) -> None:
