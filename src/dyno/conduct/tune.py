@@ -199,7 +199,7 @@ class Tuner:
     # ---- the steps ----
 
     def _search(self) -> TuneEnd:
-        self.default = self._try({})
+        self.default = self.attempt({})
         lower, seed = self.spec.lower, self.plan.study.seed
         proposer = Proposer(
             self.folder.path / "optuna.log", self.spec.settings, lower=lower, seed=seed, trials=self.spec.trials
@@ -212,7 +212,7 @@ class Tuner:
             setting = waiting.pop(0) if waiting else proposer.propose()
             if setting is None:
                 return "settings"
-            trial = self._try(setting)
+            trial = self.attempt(setting)
             self.trials[key_of(setting)] = trial
             proposer.tell(setting, None if trial.objection else trial.value)
             started += trial.state != "discarded"
@@ -242,11 +242,11 @@ class Tuner:
             return
         ranked = [t for t in self._ranked() if t.setting]
         for trial in ranked[: math.ceil(len(ranked) / 3)]:
-            again = self._try(trial.setting, LONGER)
+            again = self.attempt(trial.setting, LONGER)
             objection = again.objection or again.why
             self._put(replace(trial, long_value=again.value, objection=objection))
         if self.default.value is not None and ranked:
-            again = self._try({}, LONGER)
+            again = self.attempt({}, LONGER)
             self.default = replace(self.default, long_value=again.value, objection=again.objection or again.why)
 
     def _best(self) -> TuneTrial | None:
@@ -291,8 +291,9 @@ class Tuner:
 
     # ---- one setting ----
 
-    def _try(self, setting: Setting, times: int = 1) -> TuneTrial:
-        planned = self.plan.trial(setting, times)
+    def attempt(self, setting: Setting, times: int = 1, repeat: int = 1) -> TuneTrial:
+        """Measure a setting, unless that is done or it can't work."""
+        planned = self.plan.trial(setting, times, repeat, repeat)
         if why := self._problem(planned):
             return TuneTrial(setting, "discarded", why)
         began, fresh = time.monotonic(), False
@@ -302,7 +303,7 @@ class Tuner:
             run = self.folder.run(planned.place)
             fresh = not run.whole and failure_of(run) is None
             if fresh:
-                self._conduct([planned])
+                self._conduct([planned], repeat)
             trial = self._result(planned, setting)
         if fresh and times == 1:
             self._took_s.append(time.monotonic() - began)
