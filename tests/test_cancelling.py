@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from conftest import StartFake
+from dyno.audit.document import read_bytes as imported
+from dyno.checks import requests
 from dyno.conduct import trial as conducting
 from dyno.conduct.trial import Outcome
 from dyno.facts.load import LoadSpec
@@ -41,6 +43,8 @@ def test_cancelled_requests_are_counted_apart_in_every_output(fake: StartFake, t
     written = json.loads(json.dumps(result_json.build(outcome.result, outcome.manifest, row)))
     assert (written["failed"], written["dyno"]["cancelled"]) == (0, s.cancelled)
     assert row.get("cancelled") == s.cancelled
+    (read,) = imported("result.json", json.dumps(written).encode()).rows
+    assert not list(requests.failed(read)), "cancelled ones are not missing"
 
 
 def test_a_server_that_stops_with_its_client_generates_next_to_nothing_in_vain(fake: StartFake, tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_flags_of_the_engines_own_are_handed_on_untouched(asked: Asked) -> None:
         (["latency", "--use-beam-search"], "--use-beam-search: dyno measures plain sampling"),
         (["throughput", "--async-engine"], "--async-engine: dyno uses vLLM's synchronous engine"),
         (["latency", "--profile"], "--profile: a profiler slows"),
-        (["throughput", "--lora-path", "x"], "--lora-path: dyno does not measure LoRA adapters"),
+        (["throughput", "--lora-path", "x"], "--lora-path: dyno loads no LoRA adapter"),
         (["throughput", "--dataset-name", "custom"], "give --dataset-path FILE"),
         (["throughput", "--dataset-name", "random", "--dataset-path", "f"], "needs no file"),
         (["latency", "--engine", "vllm", "--backend", "hf"], "name two engines"),

@@ -15,6 +15,7 @@ from dyno.facts.workload import Turn, Workload, WorkloadSpec
 from dyno.store.run import Run
 from dyno.workload import make, within
 from dyno.workload.tokenizer import Tokenizer, choose
+from test_study_file import mistakes, study
 
 FIXTURES = Path(__file__).parent / "fixtures" / "conversations"
 MODEL = Path(__file__).parents[1] / "src" / "dyno" / "engines" / "dyno-5m"
@@ -313,3 +314,44 @@ def test_answers_shorter_than_requested_shorten_the_planned_prompts(fake: StartF
 def test_flags_that_make_no_sense_are_refused(words: list[str], message: str, capsys: Any) -> None:
     assert main(["bench", "serve", *words]) != 0
     assert message in capsys.readouterr().err
+
+
+# ---- in a study ----
+
+STUDY = """
+[engines.a]
+kind = "fake"
+[workloads.w]
+dataset = "chat"
+num_sessions = 8
+turns = "2..4"
+think_time_s = 0.5
+[loads.c]
+max_concurrency = 2
+"""
+
+
+def test_a_study_has_conversations_with_numbers_or_texts() -> None:
+    [planned] = study(STUDY).trials
+    work = planned.trial.workload
+    assert (work.num_sessions, work.turns, work.think_time_s, work.num_prompts) == (8, "2..4", "0.5", 24)
+    assert planned.trial.ignore_eos
+    [planned] = study(STUDY.replace("max_concurrency = 2", "max_concurrency = 2\nnum_sessions = 5")).trials
+    assert planned.trial.workload.num_sessions == 5
+    assert len(study(STUDY.replace('"2..4"', '["2", "3..9"]')).trials) == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"2..4"', '"4..2"', "workloads.w.turns: must go from low to high, but is 4..2."),
+        ('"2..4"', "0", "workloads.w.turns: must be at least 1, but is 0."),
+        ("0.5", '"norml:3,1"', "Did you mean normal?"),
+        ("0.5", "true", "must be text in quotes, but is True."),
+        ('"chat"', '"random"', "is for dataset chat or conversations, but this is random."),
+        ('"chat"', '"conversations"', "path is missing: conversations is read from a file."),
+        ("max_concurrency = 2", 'kind = "throughput"', "chat needs a server"),
+    ],
+)
+def test_a_study_says_what_is_wrong_with_its_conversations(old: str, new: str, words: str) -> None:
+    assert any(words in line for line in mistakes(STUDY.replace(old, new)))

@@ -278,6 +278,12 @@ NEEDED = {  # to mean something, a flag needs another
     "--custom-output-len": "--dataset-name custom --dataset-path x", "--duration": "--max-concurrency 4",
     "--ignore-eos": "--dataset-name sharegpt-shaped", "--draft-tokens": "--draft-model d",
     **dict.fromkeys(("--engine-mount", "--engine-privileges", "--engine-container-args"), "--engine-image i"),
+    "--cert": "--cert-key k", "--cert-key": "--cert c", "--concurrency-schedule": "--duration 9",
+    **{f"--prefix-repetition-{end}": "--dataset-name prefix_repetition"
+       for end in ("prefix-len", "suffix-len", "output-len")},
+    **{f"--sonnet-{end}": "--dataset-name sonnet" for end in ("prefix-len", "input-len", "output-len")},
+    **dict.fromkeys(("--hf-output-len", "--hf-name", "--hf-subset", "--hf-split"), "--dataset-name hf"),
+    **dict.fromkeys(("--num-clients", "--client-skew", "--client-rate"), "--dataset-name clients"),
     **dict.fromkeys(
         ("--num-sessions", "--turns", "--think-time", "--turn-input-len", "--turn-output-len", "--answers"),
         "--dataset-name chat",
@@ -287,14 +293,14 @@ NEEDED = {  # to mean something, a flag needs another
     **dict.fromkeys((f"--timed-trace-{name}" for name in ("chunk-hash-size", "sec-multiplier", "label-timestamp",
                      "label-input-length", "label-output-length", "label-hash-ids")),
                     "--dataset-name timed_trace --dataset-path x"),
-    "--cert": "--cert-key k", "--cert-key": "--cert c",
 }  # fmt: skip
 VALUES = {
     "--engine": "sglang", "--devices": "0", "--header": "a=b", "--metadata": "a=b", "--engine-env": "A=b",
     "--goodput": "ttft:5", "--metric-percentiles": "50", "--extra-body": '{"a":1}', "--endpoint": "/x",
     "--engine-args": "--swap-space=3", "--host": "0.0.0.0", "--random-range-ratio": "0.5", "--engine-mount": "/a:/b",
     "--engine-container-args": "--init", "--base-url": "http://127.0.0.1:3", "--dataset-path": "x",
-    "--dataset-name": "sharegpt-shaped", "--backend": "openai-chat",
+    "--dataset-name": "sharegpt-shaped", "--backend": "openai-chat", "--class": "a: share=1",
+    **dict.fromkeys(("--rate-schedule", "--concurrency-schedule"), "step: 0=2"),
 }  # fmt: skip
 STARTED = {"--base-url": "--engine openai", "--reset-prefix-cache": "", "--engine": "", "--model": "--engine vllm"}
 EVERY = [

@@ -76,6 +76,7 @@ def test_vllm_tells_its_version_cache_and_context(serve: Serve) -> None:
     assert serve(VLLM) == TargetFacts(
         model="llama8b", models_listed=["llama8b"], max_model_len=8192, version="0.24.0", kind="vllm",
         model_path="models/llama8b", kv_cache_dtype="auto", kv_cache_tokens=919_824, prefix_caching=False,
+        cache_block_tokens=16,
     )  # fmt: skip
 
 

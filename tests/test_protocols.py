@@ -273,6 +273,13 @@ def test_an_answer_shorter_than_asked_is_completed_with_its_own_length(shared_fa
     assert record.output_tokens_wanted == 8 and record.finish_reason == "stop"
 
 
+@pytest.mark.parametrize("backend", OPENAI)
+def test_a_server_that_does_not_notice_leaving_clients_answers_those_that_stay(
+    shared_fake: StartFake, backend: str
+) -> None:
+    completed(ask(shared_fake, "deaf", backend))
+
+
 def test_a_fault_strikes_every_so_many_requests_and_no_other(shared_fake: StartFake) -> None:
     server = shared_fake(faults={"500": 3})
     records = drive(server.base_url, requests(9)).records

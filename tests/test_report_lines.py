@@ -28,8 +28,7 @@ def client(line: str) -> str:
     """The result of a client's command: it has no --dry-run, since it starts nothing."""
     try:
         options = parse(shlex.split(typed(line).command))
-        options.max_concurrency, options.request_rate = (options.max_concurrency or [None])[0], options.request_rate[0]
-        options.speedup = options.speedup[0]
+        _, options = next(serve._loads(options))
         serve.flags.check_refused(options)
         serve.spec(options)
     except UsageError as e:

@@ -10,8 +10,10 @@ import pytest
 
 from conftest import StartFake
 from dyno import workload
+from dyno.audit.document import read_bytes as imported
 from dyno.conduct import trial as conducting
 from dyno.conduct.trial import Outcome
+from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.summary import ReuseSummary, SessionSummary, Summary
@@ -225,14 +227,15 @@ def test_the_reuse_that_a_conversation_allows_is_what_a_prefix_cache_reports(fak
 
 
 def test_a_server_without_a_cache_misses_the_reuse(fake: StartFake, measure: Measure) -> None:
-    engine = fake(prefix_cache=True)
-    outcome = measure(engine.base_url, long_chat(8, 4))
-    s = outcome.result.served
-    none = msgspec.structs.replace(s, cached_input_tokens=0)
-    assert "cache.reuse_missed" not in codes(outcome) and none.reuse is not None
-    # The fake engine without one says nothing of it: then there is nothing to compare with.
+    # A running server that says nothing of it: there is nothing to compare with.
     silent = measure(fake().base_url, long_chat(8, 4))
     assert silent.result.served.cached_input_tokens is None and "cache.reuse_missed" not in codes(silent)
+    for on in (True, False):
+        spec = EngineSpec("fake", prefix_caching=on, args=["first_ms=5", "gap_ms=1"])
+        outcome = measure("", long_chat(8, 4), engine=spec)
+        found = [f.text for f in outcome.result.findings if f.code.startswith("cache.")]
+        assert (found == []) == on
+    assert found[0].endswith("of the prompt tokens, but prefix caching is off.")
 
 
 def test_a_session_that_fails_in_the_middle_is_counted_and_found(fake: StartFake, measure: Measure) -> None:
@@ -261,6 +264,12 @@ def test_figures_of_sessions_and_classes_are_in_every_output(fake: StartFake, me
     assert written["sessions"]["p99_session_ms"] == s.sessions.session.percentiles["99"]
     assert [c["name"] for c in written["classes"]] == ["a", "b"]
     assert sum(c["completed"] for c in written["classes"]) == s.completed == 18
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(result_json.build(outcome.result, outcome.manifest, row)))
+    (read,) = imported("result.json", path.read_bytes()).rows
+    own = {n: f.value for n, f in row.figures.items() if "session" in n or "turn" in n or "reuse" in n}
+    assert {n: f.value for n, f in read.figures.items() if n in own} == pytest.approx(own) and len(own) > 20
+    assert read.setting("num_prompts") == 18
     assert row.get("session_throughput") == s.sessions.throughput
     assert row.get("median_later_turn_ttft_ms") == s.sessions.later_turn_ttft.median
     query = "select sessions_completed, p99_session_ms, mean_first_turn_ttft_ms, reuse_possible_tokens from trials"

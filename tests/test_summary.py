@@ -674,6 +674,7 @@ PAIR = {"target": TargetSpec("http://a", "openai", "/v1/completions", "m", more_
 GROWN = wait(last_p25_ms=30_000.0, last_median_ms=34_000.0)
 SOME_LATE = distribution_ms([0.0] * 98 + [3e7] * 2, [99])
 RATE = {"load": LoadSpec(request_rate_rps=10)}
+CHATS = {"workload": WorkloadSpec("chat"), "load": LoadSpec(max_concurrency=4)}
 REPLAY = {"load": LoadSpec(arrivals="recorded")}
 CAPPED_REPLAY = {"load": LoadSpec(arrivals="recorded", max_concurrency=4)}
 
@@ -933,6 +934,24 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
         "tokens.input_length",
         "note",
     ),
+    (  # a server doesn't count answers, so histories may be a little shorter
+        tokens.input_length,
+        evidence({"planned_input_tokens": 220_000, "total_input_tokens": 200_000}, trial=CHATS, counted_by="server"),
+        "tokens.input_length",
+        "note",
+    ),
+    (
+        tokens.input_length,
+        evidence({"planned_input_tokens": 300_000, "total_input_tokens": 200_000}, trial=CHATS, counted_by="server"),
+        "tokens.input_length",
+        "doubt",
+    ),
+    (
+        tokens.input_length,
+        evidence({"planned_input_tokens": 220_000, "total_input_tokens": 200_000}, trial=CHATS),
+        "tokens.input_length",
+        "doubt",
+    ),
     (tokens.input_length, evidence(counted_by="approximate"), "tokens.input_approximate", "note"),
     (
         tokens.input_length,
@@ -1015,6 +1034,7 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (load.streams, evidence({"steady": steady()}), None, None),
     (load.streams, evidence({"steady": steady(streams_mean=1.5)}), "load.streams_missing", "doubt"),
     (load.streams, evidence({"steady": steady(streams_mean=1.5)}, trial=RATE), None, None),
+    (load.streams, evidence({"steady": steady(streams_mean=1.5)}, trial=CHATS), None, None),  # users think
     (load.left_out, evidence(), None, None),
     (load.left_out, evidence(dropped={"messages that are empty": 3}), "load.left_out", "note"),
     (load.replay, evidence(), None, None),

@@ -72,6 +72,18 @@ def declared(hint: Any) -> tuple[Any, Option]:
     return kind, next((note for note in notes if isinstance(note, Option)), Option())
 
 
+def problems(value: msgspec.Struct) -> Iterator[str]:
+    """Yield why a field's value is out of its range, each beginning with the field's name."""
+    for field in fields(type(value)).values():
+        given = getattr(value, field.name)
+        if (
+            isinstance(given, int | float | str)
+            and not isinstance(given, bool)
+            and (why := field.option.problem(given))
+        ):
+            yield f"{field.name} {why}, but is {given}"
+
+
 def without_none(hint: Any) -> Any:
     """`int` of `int | None`."""
     if get_origin(hint) not in (Union, types.UnionType):

@@ -16,7 +16,9 @@ FLAT = 1.15  # P99 over median
 STEP = 1.3  # first token over one step
 FASTER = 1.5  # than the prompt's processing was measured to be
 HITS = 0.01
+LEAST_HISTORY = 0.75  # of the planned prompt tokens: with fewer, the server cuts histories
 REUSE_FROM, REUSE_MISSED = 0.05, 0.5  # possible share of prompt tokens; of this, the reported part
+FULL = 0.9  # of the KV cache
 RANDOM = ("random", "random-ids", "synthetic")
 
 
@@ -74,10 +76,19 @@ def input_length(e: Evidence | Row) -> Iterator[Finding]:
     advice = "Tokens were added, or the tokenizer belongs to another model. State the actual length." if longer else ""
     if longer and chat:
         advice = "The chat template adds its own tokens to each prompt."
-    varies = isinstance(e, Evidence) and e.trial.workload.traits.sessions
+    varies = isinstance(e, Evidence) and _history_varies(e) and each > LEAST_HISTORY * wanted
     if varies:
-        advice = "Answers shorter than requested shorten the history. The chat template decides how tools are written."
+        advice = (
+            "Text may have fewer tokens than the server generated, and its chat template decides how tools are written."
+        )
     yield Finding("tokens.input_length", "note" if varies or (longer and chat) else "doubt", text, advice, lines)
+
+
+def _history_varies(e: Evidence) -> bool:
+    """Whether the length of a history is not known to the token: no tokenizer here counts the answers, or the server
+    writes out calls of tools."""
+    work = e.trial.workload
+    return work.traits.sessions and (e.counted_by != "tokenizer" or work.dataset == "agents")
 
 
 def _lengths_drawn(row: Row) -> bool:
@@ -182,18 +193,18 @@ def cached(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
 def reuse_missed(e: Evidence) -> Iterator[Finding]:
     """The traffic repeats prefixes, and the server processed them again."""
     s, reported = e.summary, reported_share(e.summary, e.telemetry)
+    on, cache = e.target.prefix_caching, e.target.kv_cache_tokens
+    reported = 0.0 if reported is None and on is False else reported  # then it may not say so
     if s.reuse is None or reported is None or s.reuse.possible_share < REUSE_FROM:
         return
     if reported < REUSE_MISSED * s.reuse.possible_share:
-        on, cache, evicted = e.target.prefix_caching, e.target.kv_cache_tokens, ""
-        if on and cache and e.telemetry and any((t.kv_peak_share or 0) > 0.9 for t in e.telemetry.engines):
-            evicted = f", but its cache of {cache:,} tokens was full: prefixes were evicted"
-        why = "Prefix caching is off" if on is False else f"Prefix caching is on{evicted}" if on else ""
-        text = (
-            f"The traffic allows {percent(s.reuse.possible_share)} of the prompt tokens to come from a prefix cache, "
-            f"the server reports {percent(reported)}.{f' {why}.' if why else ''}"
-        )
-        yield note("cache.reuse_missed", text)
+        why = f"the server reports {percent(reported)}."
+        if on is False:
+            why = "but prefix caching is off."
+        elif cache and e.telemetry and any((t.kv_peak_share or 0) > FULL for t in e.telemetry.engines):
+            why += f" Its cache of {cache:,} tokens was full, so prefixes were evicted."
+        share = percent(s.reuse.possible_share)
+        yield note("cache.reuse_missed", f"A prefix cache could hold {share} of the prompt tokens, {why}")
 
 
 def sent_before(e: Evidence) -> Iterator[Finding]:

@@ -29,6 +29,9 @@ PERCENTILES = [10.0, 25.0, 50.0, 75.0, 90.0, 99.0]  # those that vLLM writes
 _BACKENDS = {"vllm": "vllm", "hf": "transformers"}
 _REFUSED = {  # reason → flags
     **settings.REFUSED,
+    "only `dyno bench serve` has it.": "--lora-modules --lora-assignment --hf-subset --hf-split --hf-name "
+    "--hf-output-len --sonnet-input-len --sonnet-output-len --sonnet-prefix-len --prefix-repetition-prefix-len "
+    "--prefix-repetition-suffix-len --prefix-repetition-num-prefixes --prefix-repetition-output-len",
     "dyno uses vLLM's synchronous engine; `dyno bench serve` measures the other one. Remove it.": "--async-engine",
     "dyno leaves queueing to the engine. Remove it.": "--prequeue-requests",
     "dyno runs transformers unchanged. Remove it.": "--hf-enable-torch-compile",
@@ -60,7 +63,7 @@ def add_throughput(p: Parser) -> None:
         g,
         WorkloadSpec,
         "dataset",
-        choices=[name for name in settings.DATASETS if not TRAITS[name].sessions],  # these need a server
+        choices=settings.OFFLINE_DATASETS,
         help="kind of prompts (default: random; with a file: sharegpt)",
     )
     flags.add(g, WorkloadSpec, "path", also="--dataset")

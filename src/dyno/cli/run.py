@@ -507,7 +507,11 @@ def _asked(planned: PlannedTrial) -> str:
         return describe(t.quality)
     if t.offline:
         return f"{t.offline.kind}, {_offline(t, lengths)}, {many(counts(t)[0], 'iteration')}"
-    return f"{w.num_prompts or 'all'} × {lengths}, {load.words}, {w.num_warmups} to warm up"
+    size, pace = f"{w.num_prompts or 'all'} × {lengths}", load.words
+    if w.traits.sessions:
+        size = f"{w.num_sessions} sessions of {w.dataset}" if w.num_sessions else size
+        pace = pace.replace("requests/s", "sessions/s")
+    return f"{size}, {pace}, {w.num_warmups} to warm up"
 
 
 def _stale(folder: Path) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dyno.cli import exit_codes, flags, preparing, settings
+from dyno.cli.classes import EXAMPLE, classes
 from dyno.cli.flags import refuse
 from dyno.cli.parser import Parser
 from dyno.errors import StoreError, UsageError
@@ -22,7 +23,7 @@ from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import TRACES, TRAITS, WorkloadSpec
+from dyno.facts.workload import OWN_FIELDS, TRACES, TRAITS, WorkloadSpec
 from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS
 from dyno.option import Option, fields, opposite
@@ -88,14 +89,14 @@ def add(p: Parser) -> None:
         load,
         LoadSpec,
         "max_concurrency",
-        help="most requests in flight; 1,4,16 measures each in turn (default: no limit)",
+        help="most requests in flight, or users with a session each; 1,4,16 measures each in turn (default: no limit)",
     )
     flags.add_list(
         load,
         LoadSpec,
         "request_rate_rps",
         default=[math.inf],
-        help="requests per second; 1,2,inf measures each in turn (default: inf, no rate)",
+        help="requests per second, or sessions begun per second; 1,2,inf measures each in turn (default: inf, no rate)",
     )
     flags.add(load, LoadSpec, "burstiness", "ramp", "ramp_start_rps", "ramp_end_rps", "duration_s")
     flags.add(load, LoadSpec, "rate_schedule", "concurrency_schedule")
@@ -163,6 +164,14 @@ def _workload_flags(g: argparse._ArgumentGroup) -> None:
     flags.number(g, int, Option("--custom-output-len", "N", "tokens to generate; -1: as in the file"), 256)
     flags.add(g, WorkloadSpec, "shuffle", "oversample")
     flags.add(g, WorkloadSpec, *_TRACE_FIELDS)
+    flags.add(g, WorkloadSpec, "num_prefixes", default=None)
+    flags.add(g, WorkloadSpec, "prefix_zipf", "prefix_hit_rate", "lora_modules", "lora_assignment")
+    flags.add(g, WorkloadSpec, "num_clients", "client_skew", "client_rate_rps", "hf_name", "hf_subset", "hf_split")
+    settings.add_own_lengths(g)
+    g.add_argument(
+        "--class", action="append", default=[], dest="classes", metavar="'NAME: KEY=VALUE …'",
+        help=f"a class of traffic with its own keys, once for each: {EXAMPLE} (default: none)",
+    )  # fmt: skip
 
 
 def _sampling_flags(g: argparse._ArgumentGroup) -> None:
@@ -302,7 +311,8 @@ def _several(each: list[tuple[dict[str, Any], argparse.Namespace]], options: arg
     for varying, trial, _ in specs:
         # The study's seed makes one for each load and repeat.
         work, load = msgspec.structs.replace(trial.workload, seed=0), msgspec.structs.replace(trial.load, seed=0)
-        place = Place("", "", server, trial.workload.dataset, "closed" if load.closed_loop else "open", varying)
+        name = "closed" if load.closed_loop else "open"
+        place = Place("", "", server, work.dataset, name, varying, sessions=work.traits.sessions)
         trials.append((place, msgspec.structs.replace(trial, workload=work, load=load)))
     slugs = "-".join(trial.load.slug for _, trial in trials)
     study = study_plan.repeated(slug(f"serve-{server}-{slugs}"), trials, options.seed, options.repeats)
@@ -392,6 +402,9 @@ def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:
 
 def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
     """Read the flags into one frozen value; keys and headers stay outside it."""
+    parts = classes(o.classes)
+    refuse(parts and o.dataset_name not in ("random", "mix"), "--class: each has its dataset. Remove --dataset-name.")
+    o.dataset_name = "mix" if parts else o.dataset_name
     _check_flags(o)
     from dyno.load.plan import prompts_needed
 
@@ -407,15 +420,20 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
            if (text := getattr(o, name))},
     })  # fmt: skip
     own_length = {"random": o.random_output_len, "sharegpt": o.sharegpt_output_len, "custom": o.custom_output_len}
-    count = o.num_prompts or prompts_needed(load) or _default_prompts(o)
     output_len = o.output_len or own_length.get(o.dataset_name)
+    work = settings.workload(o, o.dataset_name, 1, o.input_len or o.random_input_len, output_len)
+    own = settings.own_lengths(o, o.dataset_name) | ({"output_len": o.output_len} if o.output_len else {})
+    prefixes = o.num_prefixes or (10 if o.dataset_name == "prefix_repetition" else 1)  # vLLM's default
+    work = msgspec.structs.replace(work, **own, num_prefixes=prefixes, classes=parts)
+    count = o.num_prompts or prompts_needed(load, work) or _default_prompts(o)
+    sessions = count if parts and not o.num_prompts else None  # of a mix the classes' rates are those of sessions
     trial = TrialSpec(**{
         **flags.values(o, TrialSpec),
         "target": aim,
-        "workload": settings.workload(o, o.dataset_name, count, o.input_len or o.random_input_len, output_len),
+        "workload": msgspec.structs.replace(work, num_prompts=count, num_sessions=o.num_sessions or sessions),
         "load": load,
         "client": ClientSpec(**flags.values(o, ClientSpec)),
-        "ignore_eos": o.ignore_eos or TRAITS[o.dataset_name].endless,  # as vLLM for random prompts
+        "ignore_eos": o.ignore_eos or work.traits.endless,  # as vLLM for random prompts
         **_body(o, aim.backend),
         "percentiles": flags.percentiles(o.metric_percentiles),
         "goodput_ms": flags.goodput(o.goodput or []),
@@ -506,7 +524,8 @@ def _recorded(o: argparse.Namespace) -> bool:
     """Whether requests are sent at the times of the trace."""
     if o.self_timed is not None:
         return bool(o.self_timed)
-    return o.dataset_name in TRACES and not _rate_flag(o) and not o.concurrency_schedule
+    timed = o.dataset_name in (*TRACES, "clients") or any(c.request_rate_rps for c in classes(o.classes).values())
+    return timed and not _rate_flag(o) and not o.concurrency_schedule
 
 
 def _rate_flag(o: argparse.Namespace) -> str:
@@ -557,7 +576,7 @@ def _check_flags(o: argparse.Namespace) -> None:
         f"--dataset-name {o.dataset_name} generates its prompts and reads no file. For {o.dataset_path}, use "
         f"--dataset-name {', '.join(name for name, traits in TRAITS.items() if traits.file)}.",
     )
-    _check_sessions(o)
+    _check_dataset(o)
     refuse(
         o.endpoint is not None and not o.endpoint.startswith("/"), f"--endpoint {o.endpoint} must begin with a slash."
     )
@@ -567,22 +586,13 @@ def _check_flags(o: argparse.Namespace) -> None:
     )
 
 
-def _check_sessions(o: argparse.Namespace) -> None:
+def _check_dataset(o: argparse.Namespace) -> None:
     """Refuse flags that the dataset doesn't have."""
-    sessions = [name for name, traits in TRAITS.items() if traits.sessions]
-    own = {
-        "--num-sessions": sessions,
-        "--answers": sessions,
-        "--turns": ["chat", "conversations"],
-        "--think-time": ["chat", "conversations"],
-        "--turn-input-len": ["chat"],
-        "--turn-output-len": ["chat", "conversations"],
-    }
-    for flag in flags.given(o, WorkloadSpec):
-        traces = TRACES if flag.startswith("--trace-") else TRACES[-1:] if flag.startswith("--timed-") else TRAITS
-        datasets = own.get(flag, list(traces))
+    given = flags.given(o, WorkloadSpec)
+    for name, datasets in OWN_FIELDS.items():
+        flag = fields(WorkloadSpec)[name].option.flags
         refuse(
-            o.dataset_name not in datasets,
+            flag in given and o.dataset_name not in datasets,
             f"{flag} is for --dataset-name {' or '.join(datasets)}, but that is {o.dataset_name}.",
         )
 

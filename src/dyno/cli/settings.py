@@ -16,7 +16,7 @@ from dyno.cli.vocabulary import in_flags
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.target import TargetSpec
-from dyno.facts.workload import TRAITS, WorkloadSpec
+from dyno.facts.workload import TRACES, TRAITS, WorkloadSpec
 from dyno.option import Option, switches
 
 KINDS = {  # as engines/kinds has them, which is not loaded for a help text
@@ -34,6 +34,21 @@ HOSTS: dict[str, Literal["127.0.0.1", "0.0.0.0"]] = {  # that an engine may list
     "0.0.0.0": "0.0.0.0",
 }
 DATASETS = tuple(TRAITS)
+OFFLINE_DATASETS = ("random", "sharegpt", "sharegpt-shaped", "custom", "tasks", *TRACES)
+# Of a dataset's own flags: field → end of the flag, vLLM's default, and what it is.
+_OWN_LENGTHS: dict[str, dict[str, tuple[str, int | None, str]]] = {
+    "prefix_repetition": {
+        "prefix_len": ("prefix-len", 256, "tokens of a prefix"),
+        "input_len": ("suffix-len", 256, "tokens after the prefix"),
+        "output_len": ("output-len", 128, "tokens to generate"),
+    },
+    "sonnet": {
+        "prefix_len": ("prefix-len", 200, "tokens that all prompts share at their start"),
+        "input_len": ("input-len", 550, "tokens of a prompt, with its prefix"),
+        "output_len": ("output-len", 150, "tokens to generate"),
+    },
+    "hf": {"output_len": ("output-len", None, "tokens to generate (default: as in the file; 256 where it has none)")},
+}
 DRY_RUN = "print the commands and their problems, run nothing"
 PASSED_ON = "Flags that dyno does not know are passed to the engine, which refuses unknown ones.\n\n"
 _NEAR = ("--ubatch-size", "--device")  # to a flag of ours, and an engine's own all the same
@@ -41,12 +56,9 @@ _NEAR = ("--ubatch-size", "--device")  # to a flag of ours, and an engine's own 
 REFUSED = {
     "dyno measures plain sampling. Remove it, or use vLLM itself.": "--use-beam-search --best-of",
     "a profiler slows the measurement; profile with vLLM itself.": "--profile --profile-result-dir",
-    "dyno does not measure LoRA adapters.": "--lora-modules --lora-path --lora-assignment",
-    "dyno does not download datasets; save it and give --dataset-path FILE.":
-        "--hf-subset --hf-split --hf-name --hf-output-len",
+    "dyno loads no LoRA adapter; start a server that has it and name it with `dyno bench serve --lora-modules`.":
+        "--lora-path",
     "dyno has no such dataset; use random prompts, or write the prompts to a file for --dataset-name custom.":
-        "--sonnet-input-len --sonnet-output-len --sonnet-prefix-len --prefix-repetition-prefix-len "
-        "--prefix-repetition-suffix-len --prefix-repetition-num-prefixes --prefix-repetition-output-len "
         "--spec-bench-category --spec-bench-output-len --speed-bench-category --speed-bench-dataset-subset "
         "--speed-bench-output-len --blazedit-min-distance --blazedit-max-distance --bfcl-categories",
     "dyno sends text only.":
@@ -187,6 +199,24 @@ def add_lengths(g: argparse._ArgumentGroup, default: tuple[int, int] | None = No
         "--random-range-ratio", default="0", metavar="R",
         help='draw lengths from len×(1−R) to len×(1+R); or {"input": R, "output": R}',
     )  # fmt: skip
+
+
+def add_own_lengths(g: argparse._ArgumentGroup) -> None:
+    """Add the lengths of datasets that have flags of their own for them, named as vLLM's."""
+    for dataset, own in _OWN_LENGTHS.items():
+        for end, default, what in own.values():
+            least = 0 if end == "prefix-len" else 1
+            flag = f"--{dataset.replace('_', '-')}-{end}"
+            flags.number(g, int, Option(flag, "N", f"{dataset}: {what}", least=least), default)
+
+
+def own_lengths(o: argparse.Namespace, dataset: str) -> dict[str, int]:
+    """Return the fields that a dataset's own flags set."""
+    given = {
+        field: getattr(o, f"{dataset}_{end.replace('-', '_')}")
+        for field, (end, _, _) in _OWN_LENGTHS.get(dataset, {}).items()
+    }
+    return {field: value for field, value in given.items() if value is not None}
 
 
 def workload(o: argparse.Namespace, dataset: str, count: int, input_len: int, output_len: int | None) -> WorkloadSpec:

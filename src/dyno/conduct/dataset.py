@@ -1,15 +1,24 @@
 """The file of a data set that is on the Hub: found on this machine, or fetched."""
 
+import re
+from pathlib import Path
+
 import msgspec
 
 from dyno.errors import ModelError, WorkloadError
 from dyno.facts.workload import DataFile, WorkloadSpec
 from dyno.models import hub
+from dyno.models.cache import snapshot, storage_folder
 from dyno.models.shelf import Say
 
 
 def located(spec: WorkloadSpec, say: Say, below: Say) -> tuple[WorkloadSpec, DataFile | None]:
     """Return the workload with the path of its file here, and that file; None: it needs none of the Hub."""
+    if spec.classes:
+        parts = {name: located(part, say, below)[0] for name, part in spec.classes.items()}
+        return msgspec.structs.replace(spec, classes=parts), None
+    if spec.dataset == "hf":
+        return msgspec.structs.replace(spec, path=_cached(spec.path or spec.hf_name)), None
     source = spec.path or spec.dataset
     recipe = hub.dataset_recipe(source)
     if recipe is None:
@@ -23,3 +32,20 @@ def located(spec: WorkloadSpec, say: Say, below: Say) -> tuple[WorkloadSpec, Dat
             "sharegpt and needs no file."
         ) from None
     return msgspec.structs.replace(spec, path=file.path), file
+
+
+def _cached(name: str | None) -> str | None:
+    """Return the folder of a dataset in the Hub's cache, by OWNER/NAME; a path of this machine is its own."""
+    text = (name or "").removeprefix("hub:").removeprefix("datasets/")
+    if not name or Path(name).expanduser().exists() or not re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", text):
+        return name
+    repo, _, revision = text.partition("@")
+    storage = storage_folder("dataset", repo)
+    commit, _ = snapshot(storage, revision or "main")
+    folder = storage / "snapshots" / commit
+    if not commit or not folder.is_dir():
+        raise WorkloadError(
+            f"The dataset {repo} isn't on this machine. Fetch it with `hf download --repo-type dataset {repo}`, or "
+            "give a folder or file with --dataset-path."
+        )
+    return str(folder)

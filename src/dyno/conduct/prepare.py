@@ -96,6 +96,7 @@ def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = Non
     for reason, number in work.dropped.items():
         watcher.phase(str(Dropped(reason, number)))
     _check_times(trial.load, work)
+    _check_bodies(work.requests, trial.target.backend)
     if not PROTOCOLS[trial.target.backend].takes_token_ids and any(isinstance(r.prompt, list) for r in work.requests):
         raise UsageError(
             f"The dataset has token ids as prompts, which --backend {trial.target.backend} can't send. Use openai, "
@@ -103,10 +104,20 @@ def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = Non
         )
     if not PROTOCOLS[trial.target.backend].chat and any(map(_needs_chat, work.requests)):
         raise UsageError(
-            f"The dataset has tools, or messages of others than the user, which --backend {trial.target.backend} can't "
+            f"The dataset has tools, or messages with roles, which --backend {trial.target.backend} can't "
             "send: it takes text alone. Use --backend openai-chat."
         )
     return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None, file)
+
+
+def _check_bodies(requests: Sequence[Request], backend: str) -> None:
+    fields = PROTOCOLS[backend].fields
+    used = {key for request in requests if isinstance(request, Turn) for key in request.body}
+    if fields is not None and (unknown := sorted(used - fields)):
+        raise UsageError(
+            f"--backend {backend} has no {', '.join(unknown)}, which requests of this workload need. Use openai or "
+            "openai-chat."
+        )
 
 
 def _check_times(load: LoadSpec, work: Workload) -> None:
@@ -128,7 +139,9 @@ def _check_times(load: LoadSpec, work: Workload) -> None:
 def _needs_chat(request: Request) -> bool:
     if not isinstance(request, Turn):
         return False
-    return "tools" in request.body or any(message.get("role") != "user" for message in request.messages)
+    others = [m for m in request.messages if m.get("role") != "user"]
+    # A system prompt may be a part of the text.
+    return "tools" in request.body or any(m["role"] == "tool" or m.get("content") not in request.prompt for m in others)
 
 
 def longest(trial: TrialSpec) -> int:

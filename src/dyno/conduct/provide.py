@@ -159,7 +159,11 @@ def _by_disk(missing: Sequence[Need]) -> list[list[tuple[Path, Need]]]:
 
 
 def _dataset(work: WorkloadSpec) -> Iterator[Need]:
+    for part in work.classes.values():
+        yield from _dataset(part)
     source = work.path or work.dataset
+    if work.dataset == "hf":
+        return  # only what is here is used
     if (recipe := hub.dataset_recipe(source)) and hub.dataset_file(source) is None:
         yield Need("data set", work.dataset, f"pull {recipe.source}", hub_cache(), partial(_data_file, work), recipe)
 

@@ -365,11 +365,11 @@ def _records(
     lengths = run.lengths()
     if not lengths:
         raise StoreError(f"{run.requests_path} is empty: without it, {run.spool_path.name} can't be decoded.")
-    shorter: dict[int, int] = {}  # exchange → tokens that the history after it lacks
+    histories = _Histories(lengths, _counter(tokenizer) if sampling else None)
     for record in processes.records(run.spools_of(manifest.processes), lengths, protocol, client):
         settling.settle(record)
         if manifest.answers == "server":
-            _count_history(record, lengths, shorter)
+            histories.correct(record)
         if wordless:
             record.text, record.error_detail = "", ""
             record.model = manifest.target.model if record.model == manifest.target.model else None
@@ -377,14 +377,25 @@ def _records(
         yield cleaned(record)
 
 
-def _count_history(record: Record, lengths: Sequence[StoredLengths], shorter: dict[int, int]) -> None:
-    """Plan its prompt with the answers that its history really has: they may be shorter than requested."""
-    request = record.index % len(lengths)
-    history = lengths[request].history
-    lacks = 0 if history is None else shorter.get(record.index - request + history, 0)
-    record.prompt_tokens_planned -= lacks
-    if record.output_tokens is not None and record.error is None:
-        shorter[record.index] = lacks + record.output_tokens_wanted - record.output_tokens
+class _Histories:
+    """Plans the prompts of conversations with the answers that their histories really have. An answer may be shorter
+    than requested, and its text may have fewer tokens than the model generated."""
+
+    def __init__(self, lengths: Sequence[StoredLengths], count: Callable[[str], int | None] | None) -> None:
+        self._lengths, self._count = lengths, count
+        self._followed = {n.history for n in lengths}
+        self._lacks: dict[int, int] = {}  # exchange → tokens that the history after it lacks
+
+    def correct(self, r: Record) -> None:
+        request = r.index % len(self._lengths)
+        history = self._lengths[request].history
+        lacks = 0 if history is None else self._lacks.get(r.index - request + history, 0)
+        r.prompt_tokens_planned -= lacks
+        if r.error is None and request in self._followed:
+            tokens = self._count(r.text) if self._count and not r.reasoning else None
+            if tokens is None and r.output_tokens is not None:
+                tokens = r.output_tokens - (r.reasoning_tokens or 0)  # a history has no reasoning
+            self._lacks[r.index] = lacks + (0 if tokens is None else r.output_tokens_wanted - tokens)
 
 
 def _check_warmup(spools: list[Path], trial: TrialSpec, requests: Sequence[Request], stop: Stop) -> None:

@@ -10,6 +10,7 @@ from dyno.facts.finding import Finding, Verdict
 from dyno.facts.imported import Row, RowKind, Scalar
 from dyno.facts.load import Load
 from dyno.facts.rig import Peaks
+from dyno.facts.summary import ClassSummary, TurnSummary
 
 
 class Number(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -121,6 +122,9 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     bars: list[Bar] = []
     bars_of: int = 0  # requests there were, of which some are shown
     moments: list[Moment] = []
+    # Of the first repeat:
+    turns: list[TurnSummary] = []  # by place in the session
+    classes: list[ClassSummary] = []  # of traffic
 
     def value(self, name: str) -> float | None:
         number = self.figures.get(name)

@@ -78,5 +78,5 @@ class FindAnswer(msgspec.Struct, frozen=True):
 
     def at_level(self, level: float | None) -> ProbeFacts | None:
         """The longest probe there."""
-        there = [p for p in self.probes if p.level == level]
-        return max(there, key=lambda p: p.requests, default=None)
+        same = [p for p in self.probes if p.level == level]
+        return max(same, key=lambda p: p.requests, default=None)

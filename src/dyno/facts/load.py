@@ -20,8 +20,8 @@ class LoadSpec(msgspec.Struct, frozen=True):
     # None: no rate; each is sent as soon as a slot is free.
     request_rate_rps: Annotated[
         float | None,
-        Option("--request-rate", "RPS", "requests per second; inf: no rate (default: inf)", above=0, most=1e7,
-               unlimited=True, note=" (or inf, for no rate)"),
+        Option("--request-rate", "RPS", "requests (or sessions) per second; inf: no rate (default: inf)", above=0,
+               most=1e7, unlimited=True, note=" (or inf, for no rate)"),
     ] = None  # fmt: skip
     burstiness: Annotated[  # None: constant gaps
         float | None,
@@ -30,8 +30,8 @@ class LoadSpec(msgspec.Struct, frozen=True):
     ] = 1.0  # fmt: skip
     max_concurrency: Annotated[
         int | None,
-        Option("--max-concurrency", "N", "most requests in flight at once (default: no limit)",
-               least=1, most=10_000_000),
+        Option("--max-concurrency", "N", "most requests in flight at once, or users with a session each (default: no "
+               "limit)", least=1, most=10_000_000),
     ] = None  # fmt: skip
     ramp: Annotated[
         Literal["linear", "exponential"] | None,
@@ -158,6 +158,7 @@ class Key(msgspec.Struct, frozen=True):
 KEYS = {
     "concurrency": Key("concurrency {}", axis="Concurrency (requests in flight)", against="concurrency"),
     "rate": Key("{} requests/s", "offered", "req/s", "Offered rate (requests/s)", "offered rate"),
+    "session_rate": Key("{} sessions/s", "offered", "sessions/s", "Offered rate (sessions/s)", "offered session rate"),
     "speedup": Key("recorded times at {}× speed", axis="Speed of the recorded times (×)", against="replay speed"),
     "--concurrency-schedule": Key("concurrency {}", title="concurrency over time"),
     "--rate-schedule": Key("requests/s {}", title="rate over time"),
@@ -180,7 +181,13 @@ KEYS = {
 }  # fmt: skip
 _ORDER = {name: i for i, name in enumerate(KEYS)}
 LIMITS = {"max_concurrency": "concurrency", "request_rate_rps": "rate"}  # fields of LoadSpec
-LEVELS = ("concurrency", "rate", "speedup", "batch_size")  # what a sweep raises, in this order of preference
+LEVELS = (
+    "concurrency",
+    "rate",
+    "session_rate",
+    "speedup",
+    "batch_size",
+)  # what a sweep raises, in this order of preference
 SCHEDULES = ("--concurrency-schedule", "--rate-schedule")  # a load that changes has no level
 # How much was asked at once. requests: how many were sent, where nothing else is known of the load.
 LOADS = (*LEVELS, "requests")
@@ -191,9 +198,12 @@ LENGTHS = ("input_len", "output_len")
 # As a result's settings name them. A limit of items is not another load: the items of both sides are compared.
 LOAD = tuple(name for name in KEYS if name not in ("requests", "context", "limit"))
 # A run of dyno's own has these or they were not set. Other tools' files seldom have them: they can conflict, no more.
-SELDOM = ("--random-prefix-len", "--dataset-path", "--duration", "burstiness", "--ramp-up-strategy",
-          "--ramp-up-start-rps", "--ramp-up-end-rps", "--trace-start", "--trace-end", "--trace-max-tokens",
-          "--trace-length-scale")  # fmt: skip
+SELDOM = ("--cancel-rate", "--cancel-after",
+          "--random-prefix-len", "--turns", "--think-time", "--turn-input-len", "--turn-output-len", "--answers",
+          "--dataset-path", "--duration", "burstiness", "--ramp-up-strategy", "--ramp-up-start-rps",
+          "--ramp-up-end-rps", "--trace-start", "--trace-end", "--trace-max-tokens",
+          "--trace-length-scale", "--num-prefixes", "--prefix-zipf", "--prefix-hit-rate", "--lora-modules",
+          "--class", "--num-clients", "--client-rate")  # fmt: skip
 _SHOWN_BY = {"context": ("context", "input_len", "depth"), "requests": (COUNTED,)}  # by an axis
 # How far mean lengths of prompts may lie apart, as shares:
 ONE_WORKLOAD = 0.05  # of rows without a workload, to be taken for one

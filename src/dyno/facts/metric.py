@@ -136,7 +136,7 @@ STEMS = {
     # Of conversations and agents.
     "session": Stem("session latency", "From sending a session's first request to its last token.",
                     chart="Session latency"),
-    "session_busy": Stem("session time in requests"),
+    "session_busy": Stem("time in requests"),
     "first_turn_ttft": Stem("first-turn TTFT", "Time to the first token of a session's first request."),
     "later_turn_ttft": Stem("later-turn TTFT", "Time to the first token of later requests of a session."),
     "first_turn_e2el": Stem("first-turn E2EL"),

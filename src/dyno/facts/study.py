@@ -64,6 +64,7 @@ class Place(msgspec.Struct, frozen=True):
     rig: str | None = None
     price: Price | None = None
     host: HostWanted | None = None
+    sessions: bool = False  # a rate of its load is one of sessions
 
     def varying(self, part: str) -> dict[str, Any]:
         """The settings of one part, by their own names."""
@@ -77,7 +78,7 @@ class Place(msgspec.Struct, frozen=True):
     def part_label(self, part: str) -> str:
         """'vllm tensor_parallel=4'"""
         name = [getattr(self, part)] if part in PARTS else []
-        return " ".join([*name, *(_words(key, v) for key, v in self.varying(part).items())])
+        return " ".join([*name, *(_words(key, v, self.sessions) for key, v in self.varying(part).items())])
 
 
 class PlannedTrial(msgspec.Struct, frozen=True):
@@ -101,8 +102,10 @@ class Study(msgspec.Struct, frozen=True):
     tune: TuneSpec | None = None
 
 
-def _words(key: str, value: Any) -> str:
-    return Load({LIMITS[key]: value}).words if key in LIMITS else f"{key}={short(value)}"
+def _words(key: str, value: Any, sessions: bool) -> str:
+    if key not in LIMITS:
+        return f"{key}={short(value)}"
+    return Load({"session_rate" if sessions and LIMITS[key] == "rate" else LIMITS[key]: value}).words
 
 
 def short(value: Any) -> str:

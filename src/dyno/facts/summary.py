@@ -134,7 +134,12 @@ class ReuseSummary(msgspec.Struct, frozen=True):
 
     @property
     def possible_share(self) -> float:
+        """Of requests answered before. An engine that shares the prompts of running requests can have more."""
         return self.possible_tokens / max(self.prompt_tokens, 1)
+
+    @property
+    def most_share(self) -> float:
+        return self.most_tokens / max(self.prompt_tokens, 1)
 
 
 class TurnSummary(msgspec.Struct, frozen=True):

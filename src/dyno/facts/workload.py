@@ -1,5 +1,6 @@
 """A workload: which prompts, how long, how many tokens wanted; and one request of it."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -57,7 +58,7 @@ OUT_OF_ORDER = "rows out of order"  # of a trace
 # All datasets. What generates them is in workload.DATASETS.
 TRAITS = {
     "random": DatasetTraits(endless=True),
-    "prefix_repetition": DatasetTraits(endless=True),
+    "prefix_repetition": DatasetTraits(),
     "sharegpt": DatasetTraits(file=True),
     "sharegpt-shaped": DatasetTraits(),
     "custom": DatasetTraits(file=True),
@@ -66,6 +67,10 @@ TRAITS = {
     "conversations": DatasetTraits(file=True, sessions=True),
     "agents": DatasetTraits(file=True, sessions=True, times=True),
     **dict.fromkeys(TRACES, DatasetTraits(file=True, times=True, endless=True)),
+    "sonnet": DatasetTraits(file=True),
+    "hf": DatasetTraits(file=True),
+    "clients": DatasetTraits(file=True, times=True, endless=True),
+    "mix": DatasetTraits(sessions=True, times=True),  # of its classes, see WorkloadSpec.traits
 }
 
 # Where the answers in the history of a conversation come from.
@@ -139,6 +144,35 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
         Option("--answers", help="answers in the history of a conversation: the server's own or those of the file "
                "(default: server; recorded where the file has tool calls)"),
     ] = None  # fmt: skip
+    lora_modules: Annotated[
+        list[str], Option("--lora-modules", "NAME", "LoRA adapters of the server: each session is sent to one of them",
+                          nargs="+"),
+    ] = []  # fmt: skip
+    lora_assignment: Annotated[
+        Literal["random", "round-robin"], Option("--lora-assignment", help="how adapters are chosen")
+    ] = "random"
+    num_clients: Annotated[
+        int, Option("--num-clients", "N", "clients that are generated (dataset clients)", least=1, most=100_000)
+    ] = 100
+    client_skew: Annotated[
+        float, Option("--client-skew", "S", "rate of the k-th client in proportion to 1 / k^S; 0: all alike", least=0,
+                      most=100),
+    ] = 1.0  # fmt: skip
+    client_rate_rps: Annotated[
+        float, Option("--client-rate", "RPS", "requests per second of all clients together", above=0, most=1e7)
+    ] = 1.0
+    hf_name: Annotated[
+        str | None,
+        Option(
+            "--hf-name", "OWNER/NAME", "dataset in the Hub's cache, where --dataset-path names none (default: none)"
+        ),
+    ] = None
+    hf_subset: Annotated[
+        str | None, Option("--hf-subset", "NAME", "subset: its files have it in their path (default: all)")
+    ] = None
+    hf_split: Annotated[
+        str | None, Option("--hf-split", "NAME", "split: its files have it in their path (default: train)")
+    ] = None
     # Traces. Times count from the first request of the file.
     trace_start_s: Annotated[
         float, Option("--trace-start", "S", "skip the first S seconds of a trace", least=0, most=1e9)
@@ -204,15 +238,43 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
 
     @property
     def traits(self) -> DatasetTraits:
-        return TRAITS.get(self.dataset, DatasetTraits())  # a stored run may have another version's
+        if not self.classes:
+            return TRAITS.get(self.dataset, DatasetTraits())  # a stored run may have another version's
+        each = [part.traits for part in self.classes.values()]
+        sessions, endless = any(traits.sessions for traits in each), all(traits.endless for traits in each)
+        return DatasetTraits(sessions=sessions, times=self.own_rate_rps is not None, endless=endless)
+
+    @property
+    def own_rate_rps(self) -> float | None:
+        """The rate of a workload whose requests have times of their own; None: the load decides."""
+        if self.dataset == "clients":
+            return self.client_rate_rps
+        return sum(part.request_rate_rps or 0.0 for part in self.classes.values()) or None
+
+
+_CONVERSATIONS = ["chat", "conversations"]
+_SESSIONS = [name for name, traits in TRAITS.items() if traits.sessions]
+# Settings that only some datasets have: field → these datasets.
+OWN_FIELDS: dict[str, Sequence[str]] = {
+    "num_sessions": _SESSIONS, "answers": _SESSIONS, "turns": _CONVERSATIONS, "think_time_s": _CONVERSATIONS,
+    "turn_input_len": ["chat"], "turn_output_len": _CONVERSATIONS,
+    **{name: TRACES for name in WorkloadSpec.__struct_fields__ if name.startswith("trace_")},
+    **dict.fromkeys(("trace_start_s", "trace_end_s", "trace_max_tokens"), (*TRACES, "clients")),
+    "num_prefixes": ["random", "prefix_repetition"], "prefix_zipf": ["random"], "prefix_hit_rate": ["random"],
+    **dict.fromkeys(("num_clients", "client_skew", "client_rate_rps"), ("clients",)), "classes": ["mix"],
+    **dict.fromkeys(("hf_name", "hf_subset", "hf_split"), ("hf",)),
+    **{name: TRACES[-1:] for name in WorkloadSpec.__struct_fields__ if name.startswith("timed_trace_")},
+}  # fmt: skip
 
 
 class TrafficClass(WorkloadSpec, frozen=True, kw_only=True):
     """One class of the traffic of a mix: a workload of its own, with a rate or a share of the requests."""
 
+    dataset: str = "random"
     request_rate_rps: Annotated[
         float | None, Option(help="requests (or sessions) per second of this class", above=0, most=1e7)
     ] = None
+    burstiness: Annotated[float, Option(help="how irregular its rate is: 1 Poisson", above=0, most=1e6)] = 1.0
     share: Annotated[float | None, Option(help="share of the requests, relative to the other classes", above=0)] = None
     adapter: Annotated[str | None, Option(help="LoRA adapter, sent as the request's model")] = None
     priority: Annotated[int | None, Option(help="the request's priority; vLLM serves lower values first")] = None

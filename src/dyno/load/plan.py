@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from dyno.facts.load import LoadSpec
+from dyno.facts.workload import WorkloadSpec
 from dyno.load.sessions import Graph
 from dyno.units import NS_PER_S, ns
 
@@ -79,10 +80,14 @@ def make(load: LoadSpec, count: int, graph: Graph | None = None, starts_s: Seque
     )
 
 
-def prompts_needed(load: LoadSpec) -> int | None:
-    """Return how many requests the load can send in its duration, where that is known ahead."""
+def prompts_needed(load: LoadSpec, work: WorkloadSpec | None = None) -> int | None:
+    """Return how many requests the load can send in its duration, where that is known ahead. `work`: may have times of
+    its own."""
     if load.duration_s is None:
         return None
+    if load.arrivals == "recorded":
+        rate = work.own_rate_rps if work else None
+        return math.ceil(load.duration_s * load.speedup * rate) if rate else None
     if load.request_rate_rps is not None:
         return math.ceil(load.duration_s * load.request_rate_rps)
     if load.rates:

@@ -260,6 +260,7 @@ def sent(row: Row) -> tuple[float, str] | None:
         return done + failed, ""
     if (asked := row.number(COUNTED)) is None:
         return None
+    asked -= (row.get("cancelled") or 0.0) + (row.get("skipped") or 0.0)
     by = row.settings["num_prompts"].by
     if by == "user":
         return asked, f"{asked:,.0f} was given with `dyno import --set`"

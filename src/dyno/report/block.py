@@ -94,7 +94,7 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
         line("Cancelled requests:", s.cancelled)
         line("  Output tokens received:", c.received_tokens)
         if c.undelivered_tokens is not None:
-            line("  Output tokens generated in vain:", c.undelivered_tokens)
+            line("  Output tokens not delivered:", c.undelivered_tokens)
     if s.skipped:
         line("Skipped requests (session failed):", s.skipped)
     if s.end_at_once:
@@ -108,7 +108,8 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
         line("  Concurrency, mean:", s.steady.streams_mean)
     if s.reuse is not None and s.reuse.possible_tokens:
         reported = reported_share(s, result.telemetry)
-        line("Prefix reuse, possible:", percent(s.reuse.possible_share))
+        low, high = percent(s.reuse.possible_share), percent(s.reuse.most_share)
+        line("Prefix reuse, possible:", low if low == high else f"{low} to {high}")
         line("  within sessions:", percent(s.reuse.own_tokens / s.reuse.prompt_tokens))
         line("  reported by the server:", UNKNOWN if reported is None else percent(reported))
     if s.replicas:

@@ -195,10 +195,18 @@ def _entry(
         bars=deep.bars,
         bars_of=deep.bars_of,
         moments=deep.moments,
+        **_sessions(results),
     )
     study = row.place.price if row.place else None
     chosen = choose(rules, entry.accelerator, entry.series, study, row.number("price_per_hour"))
     return entry if chosen is None else _priced(entry, chosen)
+
+
+def _sessions(results: Sequence[Result]) -> dict[str, object]:
+    first = next((r.summary for r in results if r.summary is not None), None)
+    if first is None:
+        return {}
+    return {"turns": first.sessions.turns if first.sessions else [], "classes": first.classes}
 
 
 def _priced(entry: Entry, chosen: Chosen) -> Entry:

@@ -110,7 +110,7 @@ def _serving(
         "label": trial.label,
         "model_id": trial.target.model or manifest.target.model,
         "tokenizer_id": manifest.tokenizer,
-        "num_prompts": trial.workload.num_prompts,
+        "num_prompts": manifest.prompts if trial.workload.traits.sessions else trial.workload.num_prompts,
         **trial.metadata,
         "request_rate": load.request_rate_rps if load.request_rate_rps is not None else "inf",
         "burstiness": load.burstiness if load.burstiness is not None else "inf",
@@ -205,8 +205,8 @@ def _class(c: ClassSummary) -> dict[str, Any]:
 
 def _reuse(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Any]:
     assert s.reuse is not None
-    shares = {"possible_share": s.reuse.possible_share, "reported_share": reported_share(s, telemetry)}
-    return {**msgspec.to_builtins(s.reuse), **shares}
+    shares = {"possible_share": s.reuse.possible_share, "most_share": s.reuse.most_share}
+    return {**msgspec.to_builtins(s.reuse), **shares, "reported_share": reported_share(s, telemetry)}
 
 
 def _flat(name: str, d: Distribution | Latency) -> dict[str, Any]:

@@ -50,7 +50,8 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
     all_results = [r for group in groups for r in group]
     figures, about = _quality(all_results) if kind == "quality" else _OFFLINE.get(kind) or _serving(all_results)
     verdicts = [verdict([*row.findings, *(f for r in row.results for f in r.findings)]) for row in rows]
-    shown = [_setting(title, [row.cells[i] for row in rows]) for i, title in enumerate(titles)]
+    sessions = all(p.place.sessions for p in planned)
+    shown = [_setting(title, [row.cells[i] for row in rows], sessions) for i, title in enumerate(titles)]
     cells = [[Cell(text) for text in row.cells] for row in rows]
     if repeats := max(map(len, groups)) > 1:
         figures = [_Figure("n", lambda results: len(results), count), *figures]
@@ -70,11 +71,12 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
         yield from _finding(finding)
 
 
-def _setting(title: str, texts: Sequence[str]) -> Column:
+def _setting(title: str, texts: Sequence[str], sessions: bool) -> Column:
     """Return the column of the settings that vary among the trials."""
     word = title.rpartition(".")[2]
     numeric = all(text.replace(",", "").replace(".", "").isdigit() for text in texts if text != UNKNOWN)
-    return Column(_SHORT.get(word, word), kind="number" if numeric else "text", keep=True)
+    title = _SHORT.get(word, word).replace("req/s", "sessions/s" if sessions else "req/s")
+    return Column(title, kind="number" if numeric else "text", keep=True)
 
 
 def _finding(f: Finding, trials: str = "") -> list[str]:

@@ -130,10 +130,7 @@ def _picked(name: str) -> Callable[[Entry], Number | None]:
 
 def _classes(entries: Sequence[Entry]) -> list[Table]:
     """One line per class of traffic, of the first repeat."""
-    results = [
-        (e, next((row.result.summary for row in e.rows if row.result and row.result.summary), None)) for e in entries
-    ]
-    lines = [(e, c) for e, s in results if s is not None for c in s.classes]
+    lines = [(e, c) for e in entries for c in e.classes]
     if not lines:
         return []
     own = [e for e, _ in lines]

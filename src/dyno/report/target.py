@@ -299,7 +299,7 @@ def _contest(kind: str, about: str, able: BySeries, axis: str) -> Contest | None
     contest = None
     if (speed := shared(THROUGHPUTS)) is not None:
         contest = Contest(speed, kind, about, [_leader(some, speed) for some in able.values()])
-        if axis != "rate" or contest.lead() >= ALIKE:
+        if axis not in ("rate", "session_rate") or contest.lead() >= ALIKE:
             return contest
     # Where all serve what is offered, or none has a speed, who answers sooner leads: at the highest load that all have.
     wait = shared(WAITS)

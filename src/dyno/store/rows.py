@@ -27,6 +27,7 @@ from dyno.facts.study import Place, PlannedTrial
 from dyno.facts.summary import Result, Summary
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.facts.trial import TrialSpec, micro_name
+from dyno.facts.workload import TrafficClass, WorkloadSpec
 from dyno.http import Url
 from dyno.measure import timing
 from dyno.measure.cost import hour
@@ -179,13 +180,21 @@ def _row(trial: TrialSpec, place: Place | None, file: str, settings: Settings, *
     )
 
 
+def _class_words(pair: tuple[str, TrafficClass]) -> str:
+    """'chat: request_rate_rps=2 input_len=512': what isn't a default."""
+    name, part = pair
+    default = TrafficClass()
+    own = {key: getattr(part, key) for key in part.__struct_fields__ if getattr(part, key) != getattr(default, key)}
+    return f"{name}: " + " ".join(f"{key}={value}" for key, value in own.items())
+
+
 def _load(trial: TrialSpec) -> Settings:
     work, load, how = trial.workload, trial.load, trial.offline
     settings: Settings = {
         "concurrency": load.max_concurrency,
-        "rate": load.request_rate_rps,
+        "session_rate" if work.traits.sessions else "rate": load.request_rate_rps,
+        "num_prompts": None if work.num_sessions else work.num_prompts,
         "speedup": load.speedup if load.arrivals else None,
-        "num_prompts": work.num_prompts,
         "dataset": work.dataset,
         "input_len": work.input_len if work.dataset.startswith("random") else None,
         "output_len": work.output_len,
@@ -198,6 +207,7 @@ def _load(trial: TrialSpec) -> Settings:
         "--random-range-ratio": f"{work.range_ratio_input:g}, {work.range_ratio_output:g}"
         if work.range_ratio_input or work.range_ratio_output
         else None,
+        **(_conversation(work) if work.traits.sessions else {}),
         "--dataset-path": work.path,
         "--trace-start": work.trace_start_s or None,
         "--trace-end": work.trace_end_s,
@@ -208,10 +218,19 @@ def _load(trial: TrialSpec) -> Settings:
         "--ramp-up-strategy": load.ramp,
         "--ramp-up-start-rps": load.ramp_start_rps,
         "--ramp-up-end-rps": load.ramp_end_rps,
+        "--num-prefixes": work.num_prefixes if work.num_prefixes > 1 else None,
+        "--prefix-zipf": work.prefix_zipf or None,
+        "--prefix-hit-rate": work.prefix_hit_rate,
+        "--lora-modules": ",".join(work.lora_modules) or None,
+        "--class": "; ".join(map(_class_words, work.classes.items())) or None,
+        "--num-clients": work.num_clients if work.dataset == "clients" else None,
+        "--client-rate": work.client_rate_rps if work.dataset == "clients" else None,
         "--rate-schedule": load.rate_schedule,
         "--concurrency-schedule": load.concurrency_schedule,
     }
     settings |= dict.fromkeys(_ABSENT.get(trial.kind, ()))
+    if load.cancel_rate:
+        settings |= {"--cancel-rate": load.cancel_rate, "--cancel-after": load.cancel_after_s}
     if how is not None:
         settings["batch_size"] = (how.batch_size or 8) if how.kind == "latency" else None
         if how.kind == "micro":
@@ -219,6 +238,14 @@ def _load(trial: TrialSpec) -> Settings:
             settings["depth"] = how.depth or 0
     for name, value in (trial.sampling | trial.extra_body).items():
         settings[f"--{name.replace('_', '-')}"] = value if isinstance(value, str | int | float | bool) else str(value)
+    return settings
+
+
+def _conversation(work: WorkloadSpec) -> Settings:
+    """Return what is drawn for each conversation."""
+    settings: Settings = {"--turns": work.turns, "--turn-output-len": work.turn_output_len, "--answers": work.answers}
+    settings["--think-time"] = work.think_time_s if work.think_time_s != "0" else None
+    settings["--turn-input-len"] = None if work.traits.file else work.turn_input_len
     return settings
 
 
@@ -335,7 +362,7 @@ def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Fig
         sessions_completed=s.sessions.completed if s.sessions else None,
         sessions_failed=s.sessions.failed if s.sessions else None,
         session_throughput=s.sessions.throughput if s.sessions else None,
-        possible_reuse=s.reuse.possible_share if s.reuse else None,
+        possible_reuse=s.reuse.most_share if s.reuse else None,
         reported_reuse=reported_share(s, telemetry) if s.reuse else None,
     )
     latencies = {stem: getattr(s, stem) for stem in ("ttft", "tpot", "itl", "e2el", "queue")}

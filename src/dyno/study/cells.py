@@ -55,7 +55,7 @@ CELLS: dict[str, Hints] = {
         **SERVING,
         **OFFLINE,
         # These go before the workload's: how many are sent often depends on how fast.
-        **{name: hints(WorkloadSpec)[name] for name in ("num_prompts", "num_warmups")},
+        **{name: hints(WorkloadSpec)[name] for name in ("num_prompts", "num_sessions", "num_warmups")},
         "requests_per_stream": Annotated[
             float, Option("", None, "num_prompts = this × max_concurrency", above=0, most=1e7)
         ],

@@ -357,7 +357,7 @@ class _Reader:
                 machine = self.rigs[rig] if rig else RigWanted()
                 settings = {k: _shown(v, k) for k, v in cell.varying.items()}
                 place = Place("", "", engine, workload, load, settings, rig=rig, price=machine.price,
-                              host=machine.host)  # fmt: skip
+                              host=machine.host, sessions=trial.workload.traits.sessions)  # fmt: skip
                 yield place, cell, trial, cell.sections["engine"].get("api_key_env")
 
     def _choosers(self, name: str) -> list[Rule]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from dyno.errors import UsageError
 from dyno.facts import schedule
 from dyno.facts.client import ClientSpec
+from dyno.facts.draw import Draw
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.metric import GOODPUT
@@ -16,8 +17,9 @@ from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import MOST_PROMPTS, TRACES, TRAITS, WorkloadSpec
+from dyno.facts.workload import MOST_PROMPTS, OWN_FIELDS, TRACES, TRAITS, TrafficClass, WorkloadSpec
 from dyno.http import Url, check_plain
+from dyno.option import problems
 from dyno.study.cells import CELLS, CLIENT, OFFLINE, SERVING, TRANSPORT, converted
 from dyno.study.document import Path, TomlDocument, near
 from dyno.study.grid import GridCell, Section
@@ -27,9 +29,11 @@ _DURATION_PROMPTS = 1000  # prepared for a closed loop that runs for a time; the
 _SAMPLING = {"temperature": 0.0}
 _PERCENTILES = [50.0, 90.0, 95.0, 99.0]
 _WARMUPS = 8  # where no concurrency says better
+_OPTIONAL = ("sharegpt", "sonnet", "hf", "clients")  # datasets whose file is named elsewhere, or comes with dyno
 _SCHEDULES = {"rate_schedule": ("request_rate_rps", "ramp"), "concurrency_schedule": ("max_concurrency",)}
 _LEVELS, _RAMP = ("max_concurrency", "request_rate_rps", "ramp", *_SCHEDULES), ("ramp_start_rps", "ramp_end_rps")
-_COUNTS = ("num_prompts", "requests_per_stream", "duration_s")
+_COUNTS = ("num_prompts", "num_sessions", "requests_per_stream", "duration_s")
+_TURNS = "5"  # of a conversation, where nothing says how many
 
 
 class Known(NamedTuple):
@@ -40,7 +44,7 @@ class Known(NamedTuple):
     paths: Mapping[str, str]  # backend → its route
     fields: Mapping[str, frozenset[str] | None]  # backend → the fields it takes; None: any
     datasets: list[str]
-    prompts_needed: Callable[[LoadSpec], int | None]
+    prompts_needed: Callable[[LoadSpec, WorkloadSpec], int | None]
     recipe_problem: Callable[[ModelRecipe], tuple[str, str] | None]  # the key of a model that is wrong, and why
     quality_problem: Callable[[QualitySpec], tuple[str, str] | None]  # likewise
     quality_workload: Callable[[QualitySpec], WorkloadSpec]
@@ -63,7 +67,10 @@ class Trials:
         if weights := self._weights(values, sections):
             values["engine"]["weights"] = weights
         engine, target = self._engine(values["engine"], sections["engine"])
-        trace = values["workload"].get("dataset") in TRACES
+        cells = values["workload"]
+        cells.setdefault("dataset", "mix" if cells.get("classes") else "random")
+        paced = any(part.request_rate_rps for part in cells.get("classes", {}).values())
+        trace = paced or cells["dataset"] in (*TRACES, "clients")
         load, offline = self._load(values["load"], sections["load"], trace)
         workload = self._workload(values, sections, load, offline)
         t = values["trial"]
@@ -110,6 +117,9 @@ class Trials:
         pathlike = key in (
             "model", "draft_model", "path", "tokenizer", "python", "binary", "cacert", "cert", "cert_key",
         )  # fmt: skip
+        if key == "classes" and isinstance(value, dict):
+            tables = {name: part for name, part in value.items() if isinstance(part, dict)}
+            return value | {n: {k: self._relative(k, v) for k, v in part.items()} for n, part in tables.items()}
         if pathlike and isinstance(value, str) and value.startswith(("./", "../")):
             return str((self.folder / value).resolve())
         return value
@@ -238,9 +248,11 @@ class Trials:
         offline: OfflineSpec | None,
     ) -> WorkloadSpec | None:
         cells, how, section = values["workload"], values["load"], sections["workload"]
-        dataset = cells.setdefault("dataset", "random")
+        dataset = cells["dataset"]
         if dataset not in self.known.datasets:
             self.doc.unknown(section.paths["dataset"], dataset, self.known.datasets, "dataset")
+            return None
+        if not self._check_classes(cells.get("classes", {}), section):
             return None
         if offline and TRAITS[dataset].sessions:
             self.doc.mistake(section.paths["dataset"], f"{dataset} needs a server: its load must be kind = 'serve'.")
@@ -259,8 +271,13 @@ class Trials:
                 where = load_section.paths["requests_per_stream"]
                 self.doc.missing(where, "needs max_concurrency.", ["max_concurrency"], _tables(load_section))
             count = max(1, round(each * (streams or 1)))
+        sessions = how.get("num_sessions", cells.get("num_sessions"))
         if count is None:
-            count = cells.get("num_prompts") or self.known.prompts_needed(load)
+            count = cells.get("num_prompts") or self.known.prompts_needed(load, WorkloadSpec(**cells))
+            if count and dataset == "mix" and "num_prompts" not in cells:
+                sessions = sessions or count  # the classes' rates are those of sessions
+        if count is None and sessions:  # about as many requests, for estimates
+            count = round(sessions * Draw.parse(cells.get("turns") or _TURNS).mean)
         if count is not None and count > MOST_PROMPTS:
             self.doc.mistake(section.table, f"would have {count:,} requests. The most is {MOST_PROMPTS:,}.")
             return None
@@ -279,17 +296,39 @@ class Trials:
         warmups = how.get(
             "num_warmups", cells.get("num_warmups", 0 if offline else min(streams or _WARMUPS, count or _WARMUPS))
         )
-        return WorkloadSpec(**{**cells, "num_prompts": count, "num_warmups": warmups})
+        return WorkloadSpec(**{**cells, "num_prompts": count, "num_sessions": sessions, "num_warmups": warmups})
+
+    def _check_classes(self, classes: dict[str, TrafficClass], section: Section) -> bool:
+        for name, part in classes.items():
+            where = (*section.paths["classes"], name)
+            if part.dataset not in self.known.datasets:
+                self.doc.unknown((*where, "dataset"), part.dataset, self.known.datasets, "dataset")
+                return False
+            for key in section.cells["classes"][name].keys() - set(TrafficClass.__struct_fields__):
+                self.doc.unknown_key((*where, key), list(TrafficClass.__struct_fields__))
+            for why in problems(part):
+                self.doc.mistake(where, f"{why}.")
+            for limit in part.goodput_ms.keys() - set(GOODPUT):
+                self.doc.unknown_key((*where, "goodput_ms", limit), list(GOODPUT))
+        return True
 
     def _check_prompts(self, cells: dict[str, Any], section: Section, micro: bool) -> None:
         dataset = cells["dataset"]
-        if TRAITS[dataset].file and dataset != "sharegpt" and "path" not in section.cells:  # that file is named later
+        if TRAITS[dataset].file and dataset not in _OPTIONAL and "path" not in section.cells:
             text = f"path is missing: {dataset} is read from a file."
             self.doc.missing(section.table, text, ["path"], _tables(section))
-        for key in ("input_len", "output_len") if dataset == "random" else ():
+        for key in section.cells.keys() & OWN_FIELDS.keys():
+            if dataset not in OWN_FIELDS[key]:
+                datasets = " or ".join(OWN_FIELDS[key])
+                self.doc.mistake(section.paths[key], f"is for dataset {datasets}, but this is {dataset}.")
+        own = {"random": ("input_len", "output_len"), "prefix_repetition": ("prefix_len", "input_len", "output_len"),
+               "sonnet": ("input_len", "output_len")}  # fmt: skip
+        for key in own.get(dataset, ()):
             if key not in section.cells:
-                self.doc.missing(section.table, f"{key} is missing: random prompts need it.", [key], _tables(section))
-            elif key in cells and cells[key] < 1 and not micro:
+                self.doc.missing(
+                    section.table, f"{key} is missing: {dataset} prompts need it.", [key], _tables(section)
+                )
+            elif key in cells and cells[key] < 1 and not (micro or key == "prefix_len"):
                 self.doc.mistake(
                     section.paths[key], f"must be at least 1, but is {cells[key]} (0 is for a micro benchmark only)."
                 )

@@ -6,15 +6,19 @@ from difflib import get_close_matches
 from hashlib import sha256
 from itertools import count, islice
 from random import Random
+from typing import TypeVar
 
 import msgspec
 from msgspec import structs
 
 from dyno.errors import WorkloadError
 from dyno.facts.workload import TRACES, Dropped, Request, Turn, Workload, WorkloadSpec
+from dyno.workload import mix
 from dyno.workload.agents import agents
+from dyno.workload.clients import clients
 from dyno.workload.conversations import chat, conversations
 from dyno.workload.prefixes import BLOCK
+from dyno.workload.published import hf, sonnet
 from dyno.workload.recorded import custom, sharegpt
 from dyno.workload.synthetic import questions, random, sharegpt_shaped, synthesize
 from dyno.workload.tokenizer import Tokenizer
@@ -32,8 +36,23 @@ DATASETS: dict[str, Callable[[WorkloadSpec, Tokenizer], Iterator[Request | Dropp
     "chat": chat,
     "conversations": conversations,
     "agents": agents,
+    "sonnet": sonnet,
+    "hf": hf,
+    "clients": clients,
     **dict.fromkeys(TRACES, trace),
 }
+
+
+def _mix(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request | Dropped]:
+    parts = {name: _checked(part) for name, part in mix.classes(spec).items()}
+    dropped: Counter[str] = Counter()
+    entries = {name: _noting(DATASETS[part.dataset](part, tokenizer), dropped) for name, part in parts.items()}
+    yield from mix.merged(spec.seed, parts, entries)
+    yield from (Dropped(reason, number) for reason, number in dropped.items())
+
+
+DATASETS["mix"] = _mix  # one of its classes may have any of the others
+T = TypeVar("T", bound=WorkloadSpec)
 
 
 def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
@@ -53,6 +72,9 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
     if spec.oversample and not turns:
         rng = Random(spec.seed)  # again as vLLM does it
         requests += [rng.choice(requests) for _ in range(spec.num_prompts - len(requests))]
+    repeated = 0 if turns else len(requests) - len({_start(r.prompt, None) for r in requests})
+    if spec.lora_modules:
+        requests = mix.with_adapters(spec, requests)
     return Workload(
         spec=spec if spec.num_prompts else msgspec.structs.replace(spec, num_prompts=len(requests)),
         requests=requests,
@@ -60,7 +82,7 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
         tokenizer=tokenizer.name,
         counted_by=tokenizer.counted_by,
         sha256=_checksum(requests),
-        repeated=0 if turns else len(requests) - len({_start(r.prompt, None) for r in requests}),
+        repeated=repeated,
         starts_s=_starts_s(turns),
         answers=spec.answers or ("recorded" if has_tools else "server"),
         dropped=dict(dropped),
@@ -70,13 +92,13 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
 def within(work: Workload, context: int | None) -> Workload:
     """Return the workload without the requests of sessions that a server with this context can't take, and without
     those that had to follow them. Numbers are those of what is left."""
-    if context is None or not work.spec.traits.sessions:
+    turns = [r for r in work.requests if isinstance(r, Turn)]
+    if context is None or not work.spec.traits.sessions or len(turns) < len(work.requests):
         return work
     number: dict[int, int] = {}  # of those that are left: old → new
     sessions: list[int] = []  # likewise
     left: list[Request] = []
-    for i, turn in enumerate(work.requests):
-        assert isinstance(turn, Turn), "a workload with turns has no other requests"
+    for i, turn in enumerate(turns):
         needs = {*turn.after, *([] if turn.history is None else [turn.history])}
         if turn.prompt_tokens + turn.output_tokens > context or not needs <= number.keys():
             continue
@@ -144,7 +166,7 @@ def _has_tools(turn: Turn) -> bool:
     return any(message.get("role") == "tool" for message in turn.messages)
 
 
-def _checked(spec: WorkloadSpec) -> WorkloadSpec:
+def _checked(spec: T) -> T:
     if spec.dataset not in DATASETS:
         near = get_close_matches(spec.dataset, DATASETS, n=1)
         raise WorkloadError(

@@ -1,16 +1,13 @@
 """Traces: requests with the times at which they came, and prompts that share the prefixes which theirs shared."""
 
 import csv
-import gzip
 import io
 import math
 import tempfile
-import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
-from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,9 +15,10 @@ from dyno import files
 from dyno.errors import WorkloadError
 from dyno.facts.workload import OUT_OF_ORDER, Dropped, Request, Turn, WorkloadSpec
 from dyno.workload.blocks import Blocks
+from dyno.workload.recorded import read
 from dyno.workload.tokenizer import Tokenizer
 
-_MOST_TOKENS = 250_000_000  # of all prompts: their texts, and the requests made of them, have about 3 GB then
+_MOST_TOKENS = 250_000_000  # of all prompts: their texts, and the requests made of them, take about 5 GB then
 _LATEST_S = 1e11  # a time after this is one in milliseconds or less
 _SHOWN = 12  # columns in a message
 
@@ -116,7 +114,7 @@ def _window(entries: list[TraceEntry], spec: WorkloadSpec) -> list[TraceEntry]:
 
 def _entries(spec: WorkloadSpec, path: str, form: TraceFormat) -> Iterator[TraceEntry]:
     wanted = [form.time, form.input, form.output, *(form.only[:1] if form.only else ())]
-    for number, place, row in _rows(path):
+    for number, place, row in table_rows(path):
         where = f"{path}, {place}"
         if missing := [name for name in wanted if row.get(name) is None]:
             advice = "Check --dataset-name: timed_trace reads columns of any name."
@@ -146,9 +144,9 @@ def trace_format(spec: WorkloadSpec) -> TraceFormat:
 # ---- rows of a file, whatever its kind ----
 
 
-def _rows(path: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
+def table_rows(path: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Yield number, place and columns of each row. The kind of the file is known by its first bytes."""
-    data = _data(path)
+    data = read(path)
     if data[:4] == b"PAR1":
         for number, row in enumerate(_parquet(data, path), 1):
             yield number, f"row {number}", row
@@ -168,23 +166,6 @@ def _rows(path: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
                 yield lines.line_num, f"line {lines.line_num}", {k: v for k, v in row.items() if isinstance(k, str)}
         except csv.Error as e:
             raise WorkloadError(f"{path}, line {lines.line_num}: {e}. Is it a CSV file?") from None
-
-
-def _data(path: str) -> bytes:
-    try:
-        data = files.read(Path(path).expanduser(), files.DATA, pipes=True)
-        if data[:2] == b"\x1f\x8b":
-            with gzip.open(io.BytesIO(data)) as packed:
-                data = files.taken(cast("IO[bytes]", packed), files.DATA, path)
-    except FileNotFoundError:
-        raise WorkloadError(f"There is no file {path}. Check --dataset-path.") from None
-    except (EOFError, zlib.error) as e:
-        raise WorkloadError(f"{path} can't be decompressed: {e}. Was its download cut off?") from None
-    except OSError as e:
-        raise WorkloadError(f"{path} can't be read: {e.strerror or e}. Check --dataset-path.") from None
-    if not data or data.isspace():
-        raise WorkloadError(f"{path} is empty. Was its download cut off?")
-    return data
 
 
 def _json(data: bytes, kind: Any, where: str) -> Any:

@@ -15,7 +15,6 @@ from dyno.facts.entry import Entry, Number
 from dyno.facts.imported import RowKind
 from dyno.facts.load import Load
 from dyno.facts.report import DATA, Chart
-from dyno.facts.summary import SessionSummary
 from dyno.numbers import many
 from dyno.report.charts import vega
 from dyno.report.charts.vega import constant, expr, let, tip, when
@@ -162,12 +161,6 @@ def commonest(values: Sequence[Any]) -> Any:
 def present(words: Mapping[str, str], rows: Sequence[Row]) -> dict[str, str]:
     """Those of which at least one row has a value."""
     return {key: text for key, text in words.items() if any(key in row for row in rows)}
-
-
-def sessions(entry: Entry) -> SessionSummary | None:
-    """Return the figures of its sessions, of the first repeat that has some."""
-    summaries = (row.result.summary for row in entry.rows if row.result is not None)
-    return next((s.sessions for s in summaries if s is not None and s.sessions is not None), None)
 
 
 # ---- rows and tooltips ----

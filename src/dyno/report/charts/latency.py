@@ -145,10 +145,10 @@ def _lines(drawing: Drawing) -> list[Any]:
 
 def by_turn(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     rows: list[Row] = []
-    sessions = [(e, s) for e in entries if (s := base.sessions(e)) is not None and len(s.turns) > 1]
-    words, loads = _loads([e for e, _ in sessions]) if sessions else ({}, {})
-    for entry, s in sessions[: base.ROWS_MAX // LEAST]:
-        known = [t for t in s.turns if t.ttft.median is not None and not t.ttft.empty]
+    entries = [e for e in entries if len(e.turns) > 1]
+    words, loads = _loads(entries)
+    for entry in entries[: base.ROWS_MAX // LEAST]:
+        known = [t for t in entry.turns if t.ttft.median is not None and not t.ttft.empty]
         row = base.entry_row(entry) | {"load": loads[entry.id], "turn": [t.turn for t in known]}
         row |= {"tokens": base.shorts(known, lambda t: t.input_tokens_mean)}
         rows.append(row | {"ms": base.shorts(known, lambda t: t.ttft.median)})

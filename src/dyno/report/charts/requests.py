@@ -6,6 +6,7 @@ import altair as alt
 
 from dyno.facts.entry import Bar, Entry
 from dyno.facts.load import KEYS, LOADS
+from dyno.facts.record import CANCELLED
 from dyno.facts.report import Chart
 from dyno.numbers import count, many
 from dyno.report.charts import base, vega
@@ -66,6 +67,8 @@ def _requests(axis: str, look: Look, panel: Select, rows: list[Row]) -> Chart:
 
 LEAST = 30  # requests of a trial
 WAITING, FAILED, GENERATING = "waiting for the first token", "failed", "generating: "
+GONE, GONE_COLOUR = "cancelled by the client", "#B9A15A"
+_LOST = f"(datum.error == '{CANCELLED}' ? '{GONE}' : '{FAILED}')"
 
 
 def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
@@ -76,7 +79,8 @@ def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         bars = thinned(sorted(entry.bars, key=lambda b: b.sent_s), trials.most)
         row = base.entry_row(entry) | {"trial": i, "sent": base.shorts(bars, lambda b: b.sent_s)}
         row |= {"end": base.shorts(bars, lambda b: b.end_s), "first": base.shorts(bars, lambda b: b.first_s)}
-        rows.append(row | {"error": [base.cut(b.error, 80) for b in bars]})
+        errors = [CANCELLED if b.error.startswith(CANCELLED) else base.cut(b.error, 80) for b in bars]
+        rows.append(row | {"error": errors})
         counts.append(f"{count(len(bars))} of {many(max(entry.bars_of, len(entry.bars)), 'request')}")
     if not rows:
         return
@@ -93,9 +97,10 @@ def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         let("shown", times),
     ]
     # The part that generates has the colour of the trial's series; the legend has only that one.
-    domain = [WAITING, FAILED, *(f"{GENERATING}{name}" for name in drawing.series)]
-    scale = alt.Scale(domain=domain, range=[GREY, FAILURE, *map(look.colour, drawing.series)])
-    shown = expr(f"['{WAITING}', '{GENERATING}' + names[trial], '{FAILED}']")
+    domain = [WAITING, FAILED, GONE, *(f"{GENERATING}{name}" for name in drawing.series)]
+    scale = alt.Scale(domain=domain, range=[GREY, FAILURE, GONE_COLOUR, *map(look.colour, drawing.series)])
+    gone = f", '{GONE}'" if any(CANCELLED in row["error"] for row in rows) else ""
+    shown = expr(f"['{WAITING}', '{GENERATING}' + names[trial], '{FAILED}'{gone}]")
     legend = vega.legend("square", "room < 480 ? 1 : 3", "room < 480 ? room - 90 : 260", values=shown)
     down = alt.Scale(reverse=True, nice=False, zero=False)
     axis = alt.Axis(title="Requests, in the order of sending", grid=False, tickMinStep=1)
@@ -105,21 +110,23 @@ def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     wait = [
         let("from", "datum.sent"),
         let("to", "isValid(datum.first) ? datum.first : datum.end"),
-        let("part", f"datum.error != '' && !isValid(datum.first) ? '{FAILED}' : '{WAITING}'"),
+        let("part", f"datum.error != '' && !isValid(datum.first) ? {_LOST} : '{WAITING}'"),
     ]
     generate = [
         when("isValid(datum.first)"),
         let("from", "datum.first"),
         let("to", "datum.end"),
-        let("part", f"datum.error != '' ? '{FAILED}' : '{GENERATING}' + datum.series"),
+        let("part", f"datum.error != '' ? {_LOST} : '{GENERATING}' + datum.series"),
     ]
     bar = {"type": "rect", "clip": True}
     layers = [unit(bar, where, *wait, params=[vega.zoom()]), unit(bar, where, *generate)]
-    if any(error for row in rows for error in row["error"]):
+    if any(error not in ("", CANCELLED) for row in rows for error in row["error"]):
         cross = {**vega.TEXT, "text": "✕", "fill": FAILURE, "align": "left", "dx": 3, "fontWeight": "bold"}
         place = {"x": alt.X("end:Q"), "y": alt.Y("middle:Q"), "tooltip": tooltip}
         middle = let("middle", "datum.number + 0.42")
-        layers.append(unit({**cross, "clip": True}, place, when("datum.error != ''"), middle))
+        layers.append(
+            unit({**cross, "clip": True}, place, when(f"datum.error != '' && datum.error != '{CANCELLED}'"), middle)
+        )
     yield drawing.chart(layers)
 
 

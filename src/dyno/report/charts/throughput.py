@@ -59,7 +59,7 @@ def throughput(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     if not any(e.load.get("depth") for e in micro):  # tests that differ in their length alone are one line
         micro = [msgspec.structs.replace(e, load=Load({**e.load.settings, "test": letters(e)})) for e in micro]
     yield from against(SPEED, micro, look, ["context"])
-    yield from against(SERVED, [e for e in entries if e.kind == "serve"], look, ["rate"])
+    yield from against(SERVED, [e for e in entries if e.kind == "serve"], look, ["rate", "session_rate"])
 
 
 def letters(micro: Entry) -> str:

@@ -42,6 +42,11 @@ _LEFT: Final = (
     "spec_decode_accepted_tokens", "spec_decode_acceptance_rate", "spec_decode_per_position_acceptance_rates",
 )  # fmt: skip
 # What dyno writes beside vLLM's keys. The engine, where dyno started none: as the server calls itself.
+_SESSIONS: Final = {
+    "dyno.sessions.throughput": "session_throughput", "dyno.sessions.completed": "sessions_completed",
+    "dyno.sessions.failed": "sessions_failed",
+}  # fmt: skip
+_REUSE: Final = {"dyno.reuse.most_share": "possible_reuse", "dyno.reuse.reported_share": "reported_reuse"}
 _DYNO: Final = {
     "version": "tool_version", "trial.workload.dataset": "dataset", "engine.kind": "engine", "target.kind": "engine",
     "target.version": "engine_version", "target.quantization": "quantization", "target.dtype": "dtype",
@@ -96,6 +101,15 @@ def _draft(value: Value, file: str, kind: RowKind) -> Draft:
             draft.rig = rig.decoded(Rig)
     draft.read_settings(value.get("dyno"), _DYNO)
     draft.figure("cached_input_tokens", value.find("dyno.cached_input_tokens"))
+    for name in ("cancelled", "skipped"):
+        if (count := value.find(f"dyno.{name}")) is not None and count.number:
+            draft.figure(name, count)
+    if (sessions := value.find("dyno.sessions")) is not None and not sessions.null:
+        draft.read_figures(value, _SESSIONS)
+        for name, field in sessions.fields.items():
+            if parts := metric.latency(name):
+                draft.figure(name, field, means=metric.definition("dyno", parts[1]))
+    draft.read_figures(value, _REUSE)
     if (findings := value.find("dyno.findings")) is not None:
         draft.findings = findings.decoded(list[Finding]) or []
     return draft

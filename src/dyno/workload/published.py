@@ -1,0 +1,131 @@
+"""vLLM's datasets that are read from public files: the sonnet, and datasets of the Hub that are on this machine."""
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from dyno import files
+from dyno.errors import WorkloadError
+from dyno.facts.workload import Request, WorkloadSpec
+from dyno.workload.recorded import MAX_PROMPT_TOKENS, MAX_TOTAL_TOKENS, MIN_TOKENS
+from dyno.workload.tokenizer import Tokenizer
+from dyno.workload.traces import table_rows
+
+# Sonnets of Shakespeare, as vLLM has them (vllm-project/vllm, benchmarks/sonnet.txt, a014e35f38c8, Apache-2.0).
+_SONNET = Path(__file__).with_name("sonnet.txt")
+_TASK = "Pick as many lines as you can from these poem lines:\n"
+SONNET_LENGTHS = {"prefix_len": 200, "input_len": 550, "output_len": 150}  # vLLM's defaults
+_TRIES = 1000  # draws of lines in a row that are too long
+
+_HF_OUTPUT_LEN = 256  # vLLM's for questions without an answer
+_ENDINGS = (".parquet", ".jsonl", ".json", ".jsonl.gz", ".json.gz", ".csv")
+_PROMPTS = ("prompt", "question", "instruction", "text", "input")  # columns; the first that has a text
+_ANSWERS = ("answer", "response", "output", "completion")
+
+
+def sonnet(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+    """Yield lines of poems to pick from, chosen as vLLM chose them: the first lines are in every prompt."""
+    text = files.read(_path(spec.path) if spec.path else _SONNET, files.TEXT).decode(errors="replace")
+    lines = text.splitlines(keepends=True)
+    if not lines:
+        raise WorkloadError(
+            f"{spec.path} is empty. Without --dataset-path dyno uses its own copy of vLLM's sonnet.txt."
+        )
+    line_tokens, task_tokens = sum(map(tokenizer.count, lines)) / len(lines), tokenizer.count(_TASK)
+    if spec.input_len <= task_tokens + line_tokens:
+        raise WorkloadError(
+            f"Prompts of {spec.input_len} tokens are too short for a sonnet: its task has {task_tokens} and a line "
+            f"{line_tokens:.0f}. Raise --sonnet-input-len."
+        )
+    first = lines[: max(round((spec.prefix_len - task_tokens) / line_tokens), 0)]
+    more = round((spec.input_len - task_tokens) / line_tokens) - len(first)
+    if more < 1:
+        raise WorkloadError(f"A prefix of {spec.prefix_len} tokens leaves no room in prompts of {spec.input_len}.")
+    rng, misses = Random(spec.seed), 0
+    while misses < _TRIES:
+        prompt = _TASK + "".join([*first, *rng.choices(lines, k=more)])
+        tokens = tokenizer.count(prompt)
+        misses = misses + 1 if tokens > spec.input_len else 0
+        if not misses:
+            yield Request(prompt, tokens, spec.output_len or SONNET_LENGTHS["output_len"])
+    raise WorkloadError(f"No choice of lines has at most {spec.input_len} tokens. Raise --sonnet-input-len.")
+
+
+def hf(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+    """Yield the prompts of a dataset folder or file: the first message of a conversation, or a column of questions."""
+    if spec.path is None:
+        raise WorkloadError("The dataset hf needs its file or folder: give it with --dataset-path, or --hf-name.")
+    named = _files(spec, _path(spec.path))
+    rows = list(
+        chain.from_iterable(((f"{file}, {where}", row) for _, where, row in table_rows(str(file))) for file in named)
+    )
+    if spec.shuffle:
+        Random(spec.seed).shuffle(rows)
+    none = True
+    for where, row in rows:
+        prompt, answer = _exchange(row, where)
+        tokens = tokenizer.count(prompt)
+        output_tokens = spec.output_len or (tokenizer.count(answer) if answer else _HF_OUTPUT_LEN)
+        # vLLM's limits for recorded conversations, whose lengths nobody chose.
+        recorded = spec.output_len is None and bool(answer)
+        if recorded and not (MIN_TOKENS <= tokens <= MAX_PROMPT_TOKENS and output_tokens >= MIN_TOKENS):
+            continue
+        if recorded and tokens + output_tokens > MAX_TOTAL_TOKENS:
+            continue
+        none = False
+        yield Request(prompt, tokens, output_tokens)
+    if none:
+        raise WorkloadError(
+            f"None of the {len(rows):,} rows of {spec.path} can be used: prompts need {MIN_TOKENS} to "
+            f"{MAX_PROMPT_TOKENS} tokens, and at most {MAX_TOTAL_TOKENS} with their answer. --hf-output-len lifts this."
+        )
+
+
+def _files(spec: WorkloadSpec, path: Path) -> list[Path]:
+    """Return the files of the wanted subset and split."""
+    if not path.is_dir():
+        return [path]
+    every = [
+        p for p in sorted(path.rglob("*")) if p.name.endswith(_ENDINGS) and not p.name.startswith(("dataset_info", "."))
+    ]
+    words = [word for word in (spec.hf_subset, spec.hf_split) if word]
+    chosen = [p for p in every if all(word in p.relative_to(path).as_posix() for word in words)]
+    if not chosen:
+        shown = ", ".join(p.relative_to(path).as_posix() for p in every[:6]) or "none"
+        raise WorkloadError(
+            f"{path} has no {', '.join(_ENDINGS[:3])} file{' with ' + ' and '.join(words) if words else ''} in its "
+            f"path. Its data files: {shown}. Check --dataset-path, --hf-subset and --hf-split."
+        )
+    if not spec.hf_split and (train := [p for p in chosen if "train" in p.relative_to(path).as_posix()]):
+        return train  # else a split would be sent twice
+    return chosen
+
+
+def _exchange(row: dict[str, Any], where: str) -> tuple[str, str]:
+    """Return the prompt of a row, and the recorded answer or ''."""
+    for column in ("conversations", "messages", "conversation"):
+        if isinstance(messages := row.get(column), list) and len(messages) > 1:
+            texts = [str(m.get("value") or m.get("content") or "") for m in messages if isinstance(m, dict)]
+            roles = [m.get("from") or m.get("role") for m in messages if isinstance(m, dict)]
+            first = 1 if roles and roles[0] == "system" else 0
+            if len(texts) > first + 1 and all(texts[first : first + 2]):
+                return texts[first], texts[first + 1]
+    if isinstance(turns := row.get("turns"), list) and turns and isinstance(turns[0], str):
+        return turns[0], ""
+    prompt = next((text for name in _PROMPTS if isinstance(text := row.get(name), str) and text), None)
+    if prompt is None:
+        raise WorkloadError(
+            f"{where}: no prompt. dyno reads conversations, messages, turns, {', '.join(_PROMPTS)}; this row has "
+            f"{', '.join(map(str, row))[:200]}. Write the prompts to a file for --dataset-name custom."
+        )
+    answer = next((text for name in _ANSWERS if isinstance(text := row.get(name), str)), "")
+    return prompt, answer
+
+
+def _path(text: str) -> Path:
+    path = Path(text).expanduser()
+    if not path.exists():
+        raise WorkloadError(f"There is no {text}. Check --dataset-path.")
+    return path
