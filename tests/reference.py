@@ -28,6 +28,7 @@ from dyno.facts.rig import HostWanted
 from dyno.facts.setting import ALIASES
 from dyno.facts.study import RigWanted, StopRule, Study
 from dyno.facts.trial import TrialSpec
+from dyno.facts.tune import TuneSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.option import declared, fields
 from dyno.store.sql import TABLES, RunTables
@@ -145,9 +146,10 @@ _STRUCTS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "trial": (TrialSpec,),
 }
 _NAMED_DEFAULT = re.compile(r" \(default: (.+)\)$")
-_TOP = (Study, "trials", "stop", "rigs")
+_TOP = (Study, "trials", "stop", "rigs", "tune")
 _OWN = {
     "rig": (RigWanted, "price", "host"), "price": (Price,), "host": (HostWanted,), "stop": (StopRule,),
+    "tune": (TuneSpec, "weights"),
     "ssh": (SshSpec,), "dstack": (DstackSpec,),
     "quality": (QualitySpec,),
     "container": (ContainerSpec,),

@@ -34,14 +34,14 @@ def add(p: Parser) -> None:
     g.add_argument(TARGET.flags, nargs=TARGET.nargs, required=True, metavar=TARGET.metavar, help=TARGET.help)
     flags.add(g, FindSpec, "over", "least", "most", "resolution")
     for name in ("budget_s", "confirm_s"):
-        flags.add(g, FindSpec, name, type=_span)
+        flags.add(g, FindSpec, name, type=span)
     p.set_defaults(command=run)
 
 
-def _span(text: str) -> float:
-    if (span := span_s(text)) is None:
+def span(text: str) -> float:
+    if (value := span_s(text)) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time: write seconds, or 5m, or 2h")
-    return span
+    return value
 
 
 def run(options: argparse.Namespace) -> int:

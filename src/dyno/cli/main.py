@@ -27,6 +27,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "bench micro": ("micro.add", "speed of prompt processing and generation, as llama-bench measures it"),
         "eval": ("eval.add", "score the answers of a server or engine: built-in tasks, lm-evaluation-harness"),
         "find": ("find.add", "find the highest load that a server carries within a latency target"),
+        "tune": ("tune.add", "find an engine's best settings for a load; repeat the command to resume"),
         "run": ("run.add", "run a study file; repeat the command to resume"),
     },
     "results": {

@@ -330,6 +330,17 @@ class StudyView(StudyWatcher):
             self._drawn = 0
 
 
+class TuneView(StudyView):
+    """Progress of a search among settings: how many there will be is known only roughly."""
+
+    def __init__(self, name: str, trials: int, live: bool = True) -> None:
+        super().__init__(name, [], 0, live)
+        self._total = trials + 1
+
+    def _count(self) -> str:
+        return f"[{self._done + self._failed}]"
+
+
 def _telemetry(samples: Sequence[Sample]) -> list[str]:
     """Describe the latest samples: a line for the engine, one for accelerators or the host."""
     out = []

@@ -124,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
             if differs := local.host and unmet(local.host, machine):
                 say(f"{differs} `dyno doctor --for {options.study}` prints the commands that set it.")
             if ordered:  # the dyno that sent it shows the results
-                stopped, _ = _measure(study, text, folder, wanted, machine, options, _headers)
+                stopped, _ = _measure(study, text, folder, wanted, machine, options, key_headers)
                 return exit_codes.INTERRUPTED if stopped else exit_codes.DONE
             return conduct(study, text, folder, wanted, machine, options)
 
@@ -180,8 +180,8 @@ def conduct(
     show: Show | None = None,
 ) -> int:
     """Run what is left of a study and print the results. `show`: prints them instead of the study's table."""
-    stopped, ran = _measure(study, text, folder, wanted, machine, options, headers or _headers)
-    problems = [] if stopped else _conduct_elsewhere(study, text, folder, wanted, options, headers or _headers)
+    stopped, ran = _measure(study, text, folder, wanted, machine, options, headers or key_headers)
+    problems = [] if stopped else _conduct_elsewhere(study, text, folder, wanted, options, headers or key_headers)
     stopped = stopped or None in problems
     results = {p.place.id: run.result() for p in wanted if (run := folder.run(p.place)).whole}
     (show or _show)(folder, wanted, results)
@@ -396,7 +396,7 @@ def _matches(label: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(label, pattern if any(c in pattern for c in "*?") else f"*{pattern}*")
 
 
-def _headers(planned: PlannedTrial) -> dict[str, str]:
+def key_headers(planned: PlannedTrial) -> dict[str, str]:
     """Keys come from the environment, and go nowhere but into requests."""
     if planned.api_key_env and planned.api_key_env not in os.environ:
         raise UsageError(f"api_key_env = {planned.api_key_env!r}: this environment variable is not set.")

@@ -5,8 +5,11 @@ Below this room a message uses either. A key is recognized by an underscore, `ba
 
 import functools
 import re
+import shlex
 from collections.abc import Callable
+from typing import Any
 
+from dyno import secrets
 from dyno.facts.client import ClientSpec
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.load import LoadSpec
@@ -29,6 +32,8 @@ _OTHERS = {  # flags that no field declares; of several for one key, the first i
     "--random-range-ratio": "workload.range_ratio_input", "--metric-percentiles": "trial.percentiles",
     "--goodput": "trial.goodput_ms", "--extra-body": "trial.extra_body",
 }  # fmt: skip
+# In no command of a setting.
+_PLAIN = {"seed", "num_warmups", "percentiles", "kind", "weights", "goodput_ms", "reset_cache"}
 _QUOTED = re.compile(r'("[^"\n]*"|Known: [^.]*)')  # words of a server or an engine; names that it knows
 
 
@@ -49,6 +54,30 @@ def _flags() -> dict[str, str]:
     for flag, key in _keys().items():
         known.setdefault(key.removeprefix("engine.container.") if "container" in key else key.partition(".")[2], flag)
     return known
+
+
+def command(trial: TrialSpec) -> str:
+    """The `dyno bench serve` that measures this setting of an engine at this load."""
+    words = ["dyno", "bench", "serve"]
+    for section in (trial.engine, trial.engine and trial.engine.container, trial.workload, trial.load, trial):
+        if isinstance(section, EngineSpec):
+            words += ["--engine", section.kind]
+        for field in fields(type(section)).values() if section is not None else ():
+            value, flag = getattr(section, field.name), _flags().get(field.name)
+            implied = field.name in _PLAIN or (field.name == "ignore_eos" and trial.workload.dataset == "random")
+            if flag and value != field.default and not implied:
+                words += _words(flag, value)
+    return secrets.clean(shlex.join(secrets.without(secrets.values({}, words), words)))
+
+
+def _words(flag: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [flag if value else flag.replace("--", "--no-", 1)]
+    if flag in ("--engine-args", "--engine-container-args"):
+        return [f"{flag}={shlex.join(value)}"]
+    if isinstance(value, dict):
+        value = [f"{k}={v}" for k, v in value.items()]
+    return [flag, *map(str, value)] if isinstance(value, list) else [flag, str(value)]
 
 
 def in_keys(text: str) -> str:

@@ -9,6 +9,7 @@ from dyno.facts.load import LIMITS, Load
 from dyno.facts.price import Price
 from dyno.facts.rig import HostWanted
 from dyno.facts.trial import TrialSpec
+from dyno.facts.tune import TuneSpec
 from dyno.option import Option
 
 PARTS = ("engine", "workload", "load")  # of a trial
@@ -98,6 +99,7 @@ class Study(msgspec.Struct, frozen=True):
     on_failure: Annotated[OnFailure, Option(help="what to do when a trial fails")] = "retry"
     stop: StopRule | None = None
     rigs: dict[str, RigWanted] = {}
+    tune: TuneSpec | None = None
 
 
 def _words(key: str, value: Any, sessions: bool) -> str:

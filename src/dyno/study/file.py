@@ -27,6 +27,7 @@ from dyno.facts.rig import HostWanted
 from dyno.facts.study import PARTS, Place, PlannedTrial, RigWanted, StopRule, Study
 from dyno.facts.trial import TrialSpec
 from dyno.option import fields
+from dyno.study import tune as tune_table
 from dyno.study.cells import CELLS, FIND, choices, converted, hints
 from dyno.study.document import Path, TomlDocument
 from dyno.study.grid import GridCell, Room, Section, expand, used
@@ -39,22 +40,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 Trio = tuple[str, str, str]  # the names of engine, workload and load
 Rule = dict[str, dict[str, Any]]  # part → key → value; the key 'name': names of its tables
 
-_TOP = hints(Study, "trials", "stop", "rigs")
+_TOP = hints(Study, "trials", "stop", "rigs", "tune")
 _TABLES = [
-    *(
-        "variables",
-        "rigs",
-        "models",
-        "engines",
-        "workloads",
-        "loads",
-        "trial",
-        "find",
-        "quality",
-        "stop",
-        "include",
-        "exclude",
-    ),
+    *("variables", "rigs", "models", "engines", "workloads", "loads", "trial", "find", "quality", "stop", "tune"),
+    *("include", "exclude"),
 ]
 _LIKE = 20  # engines that one is like, each like the next
 _ENGINE_RULES = ["like", "rigs", "workloads", "loads", "workload", "load", "trial", "zip"]
@@ -245,6 +234,7 @@ class _Reader:
         self.trials.models = models.read(self.variables, self.room)
         self.parts = self.tables.parts(list(self.rigs))
         self.find = self._find()
+        tune = tune_table.read(self.doc, list(self.parts.engines), self.trials.models)
         trials: dict[str, PlannedTrial] = {}
         for place, trial, api_key in self._grid():
             times = 1 if trial.find else repeats
@@ -272,6 +262,7 @@ class _Reader:
             on_failure=top.get("on_failure", "retry"),
             stop=stop,
             rigs=self.rigs,
+            tune=tune,
         )
 
     def _find(self) -> FindSpec | None:

@@ -1,0 +1,106 @@
+"""`dyno tune STUDY.toml`: an engine's best settings for a load; the same command resumes it."""
+
+import argparse
+import math
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dyno.cli import exit_codes, flags, preparing, settings
+from dyno.cli.find import span
+from dyno.cli.run import given_variables, key_headers, study_path
+from dyno.cli.vocabulary import command, in_keys
+from dyno.facts.tune import TuneSpec
+
+if TYPE_CHECKING:
+    from dyno.conduct.tune import TunePlan
+
+_EXAMPLE = """examples:
+  dyno tune study.toml
+  dyno tune study.toml --trials 30 --budget 1h
+  dyno tune study.toml --dry-run
+
+The study's [tune] says which settings may change and what is best; docs/tune.md has the format.
+
+"""
+
+
+def add(p: argparse.ArgumentParser) -> None:
+    p.description = (
+        "Find the settings with which an engine is best for a load. It measures settings that Optuna proposes under "
+        "short loads and the best ones longer, then confirms the best against the default. Repeat it to resume."
+    )
+    p.epilog = _EXAMPLE + exit_codes.describe()
+    p.add_argument("study", metavar="STUDY.toml", help="a study file with [tune]")
+    flags.add(p, TuneSpec, "trials", default=None, help="settings to start, besides the default (default: the study's)")
+    p.add_argument("--budget", type=span, metavar="S", default=math.inf,
+                   help="end after S seconds with the best so far; 20m and 2h work (default: no limit)")  # fmt: skip
+    p.add_argument(
+        "--dry-run", action="store_true", help="print what may change, the default's command and its problems"
+    )
+    p.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="set a variable of the study")
+    p.add_argument("--rig", metavar="NAME", help="the rig that this machine is (default: the one that matches)")
+    p.add_argument("--any-rig", action="store_true", help="run on a machine that the study was not written for")
+    p.add_argument("--plain", action="store_true", help="plain lines instead of live progress")
+    p.add_argument("--json", action="store_true", help="print the answer as JSON")
+    settings.add_runs(p)
+    p.set_defaults(command=run, settings="keys")
+
+
+def run(options: argparse.Namespace) -> int:
+    from dyno.cli.progress import TuneView
+    from dyno.conduct import study_plan
+    from dyno.conduct.tune import TunePlan, Tuner, folder_for
+    from dyno.probe import rig
+    from dyno.report import tune as text
+
+    study, source = study_plan.read(study_path(options.study), given_variables(options.set))
+    if options.trials and study.tune:
+        study = msgspec.structs.replace(study, tune=msgspec.structs.replace(study.tune, trials=options.trials))
+    machine = rig.look()
+    name = study_plan.choose_rig(study, machine, options.rig, anyway=options.any_rig or options.dry_run)
+    plan = TunePlan(study, name)
+    if options.dry_run:
+        return _preview(plan)
+    preparing.for_study(plan.models(), options)
+    folder = folder_for(options.runs, plan)
+    with folder.held():
+        view = TuneView(study.name, plan.spec.trials, live=not options.plain)
+        try:
+            tuner = Tuner(plan, source, folder, machine, key_headers, view, options.budget)
+            answer = tuner.run(command)
+        finally:
+            view.close()
+    if options.json:
+        print(msgspec.json.encode(answer).decode())
+    else:
+        print("\n".join(text.lines(answer)))
+    print(f"Search: {folder.path}", file=sys.stderr)
+    if answer.ended == "interrupted":
+        return exit_codes.INTERRUPTED
+    return exit_codes.FAILED if answer.best is None else exit_codes.DONE
+
+
+def _preview(plan: "TunePlan") -> int:
+    from dyno.conduct.proposer import possible
+    from dyno.conduct.study_plan import plans, problems
+    from dyno.numbers import count, many
+    from dyno.probe import rig
+
+    spec, default = plan.spec, plan.trial({})
+    total = possible(spec.settings)
+    print(f"# {plan.study.name}: tune {default.place.engine} for {spec.words}")
+    for key, axis in spec.settings.items():
+        what = axis.values if axis.values else f"{axis.least:g} to {axis.most:g}{' (log)' if axis.log else ''}"
+        print(f"#   {key}: {', '.join(map(str, what)) if isinstance(what, list) else what}")
+    print(
+        f"# {count(total) if total else 'Any number of'} settings; {many(spec.trials, 'trial')} of {spec.seconds:g} s"
+    )
+    print(f"# then longer loads for the best third, and {many(spec.confirm_repeats, 'repeat')} of best and default")
+    print(f"# {default.place.label}: {default.trial.load.words}")
+    known = plans(plan.study, [default], rig.look(), dry=True)
+    for setting in known:
+        if setting.engine:
+            settings.print_plan(list(setting.engine.lines()), in_keys)
+    return settings.report_problems(problems(known), in_keys)

@@ -1,0 +1,114 @@
+"""Proposes settings: Optuna's TPE over a study's axes. Its journal is in the study's folder, so a search resumes."""
+
+import itertools
+import math
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dyno.errors import UsageError
+from dyno.facts.tune import Setting, TuneAxis
+
+_ASKS = 30  # proposals of settings that are known, before one is drawn among the others
+_LISTED = 20_000  # settings, of which one is drawn
+_STARTUP = (4, 10)  # proposals by chance at the beginning: a third of all, within these
+
+
+def key_of(setting: Setting) -> str:
+    return msgspec.json.encode(setting, order="deterministic").decode()
+
+
+def possible(axes: Mapping[str, TuneAxis]) -> int | None:
+    """Return how many settings there are. None: a range of numbers with a point has no end of them."""
+    if any(axis.least is not None and not axis.whole for axis in axes.values()):
+        return None
+    return math.prod(len(a.values) or int((a.most or 0) - (a.least or 0)) + 1 for a in axes.values())
+
+
+class Proposer:
+    def __init__(self, path: Path, axes: Mapping[str, TuneAxis], *, lower: bool, seed: int, trials: int) -> None:
+        try:
+            import optuna
+            from optuna.storages.journal import JournalFileBackend
+        except ImportError:
+            raise UsageError("`dyno tune` needs Optuna, which isn't installed: pip install 'llm-dyno[tune]'.") from None
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._states = optuna.trial.TrialState
+        self._axes = axes
+        storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+        startup = min(max(trials // 3, _STARTUP[0]), _STARTUP[1])
+        self._study = optuna.create_study(
+            study_name="tune", storage=storage, direction="minimize" if lower else "maximize", load_if_exists=True
+        )
+        known = self._study.get_trials(deepcopy=False)
+        # Another seed than before: the same one would propose again what it proposed first.
+        self._study.sampler = optuna.samplers.TPESampler(
+            seed=seed + len(known), n_startup_trials=startup, multivariate=True
+        )
+        self._rng = random.Random(seed + len(known))
+        self._numbers: dict[str, int] = {}
+        self.earlier: list[Setting] = []  # proposed before this dyno was started; perhaps not measured
+        for trial in known:
+            if trial.params.keys() == axes.keys() and trial.state != self._states.FAIL:
+                setting = {name: self._value(name, raw) for name, raw in trial.params.items()}
+                if key_of(setting) not in self._numbers:
+                    self.earlier.append(setting)
+                self._numbers[key_of(setting)] = trial.number
+
+    def propose(self) -> Setting | None:
+        """Return a setting that was not proposed before. None: there is none left."""
+        for again in range(_ASKS + 1):
+            if again == _ASKS:
+                if (drawn := self._drawn()) is None:
+                    return None
+                self._study.enqueue_trial(drawn)
+            trial = self._study.ask()
+            setting = {name: self._value(name, self._suggest(trial, name)) for name in self._axes}
+            if key_of(setting) not in self._numbers:
+                self._numbers[key_of(setting)] = trial.number
+                return setting
+            self._study.tell(trial, state=self._states.FAIL)  # a copy: the sampler ignores it
+        return None
+
+    def tell(self, setting: Setting, value: float | None) -> None:
+        """Report the objective of a proposed setting. None: it doesn't work, and settings like it are avoided."""
+        number = self._numbers[key_of(setting)]
+        if self._study.get_trials(deepcopy=False)[number].state != self._states.RUNNING:
+            return  # told before a resume
+        if value is None:
+            self._study.tell(number, state=self._states.PRUNED)
+        else:
+            self._study.tell(number, value)
+
+    def _suggest(self, trial: Any, name: str) -> Any:
+        axis = self._axes[name]
+        if axis.values:
+            last = len(axis.values) - 1
+            return (
+                trial.suggest_int(name, 0, last) if axis.ordered else trial.suggest_categorical(name, range(last + 1))
+            )
+        assert axis.least is not None and axis.most is not None
+        if axis.whole:
+            return trial.suggest_int(name, int(axis.least), int(axis.most), log=axis.log)
+        return trial.suggest_float(name, axis.least, axis.most, log=axis.log)
+
+    def _value(self, name: str, raw: Any) -> Any:
+        axis = self._axes[name]
+        if axis.values:
+            return axis.values[raw]
+        return raw if axis.whole else float(f"{raw:.4g}")  # no more digits than anyone would set
+
+    def _drawn(self) -> dict[str, Any] | None:
+        """Draw one of the settings that were not proposed yet, where they can be listed."""
+        count = possible(self._axes)
+        if count is None or count > _LISTED:
+            return None
+        names = list(self._axes)
+        spans = [range(len(a.values)) if a.values else range(int(a.least or 0), int(a.most or 0) + 1)
+                 for a in self._axes.values()]  # fmt: skip
+        every = (dict(zip(names, each, strict=True)) for each in itertools.product(*spans))
+        left = [x for x in every if key_of({n: self._value(n, v) for n, v in x.items()}) not in self._numbers]
+        return self._rng.choice(left) if left else None

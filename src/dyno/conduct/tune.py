@@ -1,0 +1,478 @@
+"""Tunes an engine's settings: short loads of what is proposed, longer ones of the best, then the best against the
+default. Each setting's trial has its folder: a search that was stopped resumes with the same command."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from dyno.compare.compare import difference
+from dyno.compare.scores import score_difference
+from dyno.conduct import study_plan
+from dyno.conduct.engine_plan import EnginePlan
+from dyno.conduct.find import Finder, answers, server
+from dyno.conduct.prepare import longest
+from dyno.conduct.proposer import Proposer, key_of, possible
+from dyno.conduct.study import Conductor, Headers, StudyWatcher
+from dyno.engines.kinds import kind_of
+from dyno.engines.launch import shown as shown_launch
+from dyno.errors import DynoError, EngineError, TargetError, UsageError, WorkloadError
+from dyno.facts.comparison import Estimate
+from dyno.facts.engine import EngineSpec
+from dyno.facts.find import FindSpec, Over
+from dyno.facts.limits import Limit
+from dyno.facts.metric import words as metric_words
+from dyno.facts.rig import Rig
+from dyno.facts.study import Place, PlannedTrial, Study
+from dyno.facts.trial import TrialSpec
+from dyno.facts.tune import Setting, TuneAnswer, TuneEnd, TuneGain, TuneSpec, TuneTrial, words
+from dyno.load.plan import prompts_needed
+from dyno.load.progress import Stop
+from dyno.measure.cost import hour, per_million
+from dyno.measure.estimate import error_of_repeats, value_of
+from dyno.measure.roofline import as_loaded, bandwidth_at
+from dyno.numbers import number, percent
+from dyno.store.rows import read_row, read_rows
+from dyno.store.run import Run, make_folder, pretty, slug, write
+from dyno.store.study import StudyFolder, failure_of
+from dyno.study import file
+from dyno.study.tune import own_argument
+
+LONGER = 3  # times as long a load for the best third
+_SEARCH = 6  # a search for the highest load takes this times `seconds`
+_PORT = 8000  # in a command to paste
+_RESOLUTION = 0.1  # of such a search
+
+
+def applied(spec: EngineSpec, setting: Setting, tune: TuneSpec) -> EngineSpec:
+    """Return the engine with this setting. Arguments in the engine's own words follow the others."""
+    fields = {key: value for key, value in setting.items() if not own_argument(key)}
+    args = [*fields.pop("args", spec.args)]
+    for key, value in setting.items():
+        if not own_argument(key) or value is False:
+            continue
+        args += [key] if value is True else [f"{key}{value}"] if key.endswith("=") else [key, str(value)]
+    recipes = {name: recipe for name, recipe in tune.weights.items() if name in fields.values()}
+    return replace(spec, **fields, args=args, weights={**spec.weights, **recipes})
+
+
+class TunePlan:
+    """The trials of a study that is tuned: of any setting, as long as wanted."""
+
+    def __init__(self, study: Study, rig: str | None = None) -> None:
+        if study.tune is None:
+            raise UsageError(f"The study {study.name} has no [tune]: docs/tune.md shows one.")
+        self.study, self.spec = study, study.tune
+        mine = [
+            p
+            for p in study.trials
+            if p.place.engine == (self.spec.engine or p.place.engine) and p.place.repeat == 1 and p.place.rig == rig
+        ]
+        serving = [p for p in mine if p.trial.kind == "serve"]
+        if len(serving) != 1:
+            which = "; ".join(p.place.label for p in serving[:3]) or "none"
+            raise UsageError(
+                f"[tune] needs one trial of the engine that it tunes, but the study has {len(serving)}: {which}. Leave "
+                "one workload and one load, and no lists in the engine's table."
+            )
+        self.base = serving[0]
+        self.quality = next((p for p in mine if p.trial.quality), None)
+        if self.base.trial.engine is None or not kind_of(self.base.trial.engine.kind).starts:
+            raise UsageError("[tune] needs an engine that dyno starts, not a running server.")
+        if self.spec.objective == "cost" and self.base.place.price is None:
+            raise UsageError(
+                "[tune] objective = 'cost' needs the rig's price: [rigs.NAME] price = { machine_hour = … }."
+            )
+
+    @property
+    def identity(self) -> str:
+        """The same for a file that asks the same: how many trials and repeats may change."""
+        plain = replace(self.spec, trials=1, confirm_repeats=0)
+        return msgspec.json.encode([plain, self.base.place.id], order="deterministic").decode()
+
+    def _spec(self, setting: Setting) -> EngineSpec:
+        assert self.base.trial.engine is not None
+        return applied(self.base.trial.engine, setting, self.spec)
+
+    def _place(self, place: Place, setting: Setting) -> Place:
+        return replace(place, settings={**place.settings, **{f"engine.{k.rstrip('=')}": v for k, v in setting.items()}})
+
+    def trial(self, setting: Setting, times: int = 1, repeat: int = 1, repeats: int = 1) -> PlannedTrial:
+        """`times`: as long a load as a short one."""
+        base, seconds = self.base.trial, self.spec.seconds * times
+        load, work = base.load, base.workload
+        if load.max_concurrency or not load.closed_loop:
+            load = replace(load, duration_s=seconds)
+            each = prompts_needed(load) or max(work.num_prompts, 20 * (load.max_concurrency or 1))
+            count = each if work.num_prompts else 0  # 0: all of a file
+        else:  # all at once
+            count = work.num_prompts * times
+        percentiles = [x.percentile for x in [*self.spec.limits, self.spec.latency] if x and x.percentile]
+        trial = replace(
+            base,
+            engine=self._spec(setting),
+            load=replace(load, seed=0),
+            workload=replace(work, seed=0, num_prompts=count),
+            percentiles=sorted({*base.percentiles, *percentiles, 99.0}),
+        )
+        place, key = self._place(self.base.place, setting), self.base.api_key_env
+        return file.placed(place, trial, key, self.study.name, self.study.seed, repeat, repeats)
+
+    def quality_trial(self, setting: Setting) -> PlannedTrial:
+        assert self.quality is not None
+        trial = replace(self.quality.trial, engine=self._spec(setting))
+        place, key = self._place(self.quality.place, setting), self.quality.api_key_env
+        return file.placed(place, trial, key, self.study.name, self.study.seed, 1, 1)
+
+    def models(self) -> list[TrialSpec]:
+        """The trials that name every model and engine that the search may need."""
+        named = [key for key in ("model", "draft_model", "quantization") if key in self.spec.settings]
+        each: list[Setting] = [{key: value} for key in named for value in self.spec.settings[key].values]
+        quality = [self.quality.trial] if self.quality else []
+        return [self.trial(setting).trial for setting in ({}, *each)] + quality
+
+
+def folder_for(runs: Path, plan: TunePlan) -> StudyFolder:
+    """Return where this search resumes or begins: NAME-tune, NAME-tune-2, …"""
+    for n in range(1, 10_000):
+        folder = StudyFolder(runs / f"{plan.study.name}-tune{f'-{n}' if n > 1 else ''}")
+        mark = folder.path / "search.json"
+        if not folder.path.exists() or (mark.exists() and mark.read_text() == plan.identity):
+            return folder
+    raise UsageError(f"{runs} has too many searches of this study. Choose another place with --runs DIR.")
+
+
+class Tuner:
+    def __init__(
+        self,
+        plan: TunePlan,
+        text: str,
+        folder: StudyFolder,
+        machine: Rig,
+        headers: Headers,
+        watcher: StudyWatcher,
+        budget_s: float = math.inf,
+    ) -> None:
+        self.plan, self.spec, self.text, self.folder = plan, plan.spec, text, folder
+        self.machine, self.headers, self.watcher, self.stop = machine, headers, watcher, Stop()
+        self._budget_s, self._began = budget_s, time.monotonic()
+        self._planned: dict[str, PlannedTrial] = {}
+        self._took_s: list[float] = []  # of each setting that was started now
+        self.default = TuneTrial({}, "discarded")
+        self.trials: dict[str, TuneTrial] = {}
+
+    def run(self, command: Callable[[TrialSpec], str]) -> TuneAnswer:
+        """`command`: makes the command line of a trial."""
+        make_folder(self.folder.path)
+        write(self.folder.path / "search.json", self.plan.identity.encode())
+        best, gain = None, None
+        ended: TuneEnd = "interrupted"
+        try:
+            ended = self._search()
+            self._longer()
+            best = self._best()
+            gain = self._confirm(best) if best and best.setting else None
+        except KeyboardInterrupt:
+            self.stop.requested = True
+            best = best or next(iter(self._ranked()), None)
+        answer = TuneAnswer(
+            study=self.plan.study.name,
+            engine=self.plan.base.place.engine,
+            spec=replace(self.spec, weights={}),
+            ended=ended,
+            default=self.default,
+            trials=list(self.trials.values()),
+            best=best,
+            duration_s=time.monotonic() - self._began,
+            gain=gain,
+            commands=self._commands(best, command) if best else [],
+            possible=possible(self.spec.settings),
+            currency=price.currency if self.spec.objective == "cost" and (price := self.plan.base.place.price) else "",
+        )
+        if ended != "interrupted":
+            write(self.folder.path / "tune.json", pretty(answer))
+        return answer
+
+    # ---- the steps ----
+
+    def _search(self) -> TuneEnd:
+        self.default = self.attempt({})
+        lower, seed = self.spec.lower, self.plan.study.seed
+        proposer = Proposer(
+            self.folder.path / "optuna.log", self.spec.settings, lower=lower, seed=seed, trials=self.spec.trials
+        )
+        waiting = list(proposer.earlier)
+        started = 0
+        while started < self.spec.trials:
+            if self._spent():
+                return "budget"
+            setting = waiting.pop(0) if waiting else proposer.propose()
+            if setting is None:
+                return "settings"
+            trial = self.attempt(setting)
+            self.trials[key_of(setting)] = trial
+            proposer.tell(setting, None if trial.objection else trial.value)
+            started += trial.state != "discarded"
+        return "trials"
+
+    def _spent(self) -> bool:
+        """Whether the time that is left is needed for longer loads and repeats."""
+        if not self._took_s:
+            return time.monotonic() - self._began > self._budget_s
+        start_s = max(sum(self._took_s) / len(self._took_s) - self._seconds(1), 0.0)
+        longer = len(self.trials) // 3 + 1 + 2 * self.spec.confirm_repeats
+        reserve_s = longer * (start_s + self._seconds(LONGER)) + start_s + self._seconds(1)
+        return time.monotonic() - self._began + reserve_s > self._budget_s
+
+    def _seconds(self, times: int) -> float:
+        return self.spec.seconds * times * (_SEARCH if self.spec.objective == "load" else 1)
+
+    def _ranked(self) -> list[TuneTrial]:
+        """The settings that may be best, the best first; those with a longer load before all others."""
+        known = [t for t in [self.default, *self.trials.values()] if t.judged is not None and not t.objection]
+        sign = 1 if self.spec.lower else -1
+        return sorted(known, key=lambda t: (t.long_value is None, sign * (t.judged or 0.0)))
+
+    def _longer(self) -> None:
+        """Give the best third a longer load: the first of many short ones is partly luck."""
+        if self.spec.objective == "load":  # a search is as long as it must be
+            return
+        ranked = [t for t in self._ranked() if t.setting]
+        for trial in ranked[: math.ceil(len(ranked) / 3)]:
+            again = self.attempt(trial.setting, LONGER)
+            objection = again.objection or again.why
+            self._put(replace(trial, long_value=again.value, objection=objection))
+        if self.default.value is not None and ranked:
+            again = self.attempt({}, LONGER)
+            self.default = replace(self.default, long_value=again.value, objection=again.objection or again.why)
+
+    def _best(self) -> TuneTrial | None:
+        """Return the best setting that keeps the quality of the default."""
+        for trial in self._ranked():
+            if not trial.setting or self.plan.quality is None:
+                return trial
+            if not (worse := self._worse(trial.setting)):
+                return trial
+            self._put(replace(trial, objection=worse))
+        return None
+
+    def _put(self, trial: TuneTrial) -> None:
+        self.trials[key_of(trial.setting)] = trial
+
+    def _confirm(self, best: TuneTrial) -> TuneGain | None:
+        """Measure default and best in turn: default, best, best, default, …"""
+        repeats = self.spec.confirm_repeats
+        if not repeats or self.default.value is None:
+            return None
+        values: dict[str, list[float]] = {}
+        # From 2: the first is the longer load that chose the best, and so partly luck.
+        numbers = range(2, repeats + 2)
+        if self.spec.objective == "load":
+            for repeat in numbers:
+                for setting in (best.setting, {}) if repeat % 2 else ({}, best.setting):
+                    trial = self._find(self.plan.trial(setting, LONGER, repeat, repeats + 1), setting)
+                    values.setdefault(key_of(setting), []).extend([trial.value] if trial.value else [])
+        else:
+            sides: list[Setting] = [{}, best.setting]
+            planned = {key_of(s): [self.plan.trial(s, LONGER, r, repeats + 1) for r in numbers] for s in sides}
+            self._conduct([p for mine in planned.values() for p in mine], repeats + 1)
+            for key, mine in planned.items():
+                runs = [self.folder.run(p.place) for p in mine]
+                each = [self._objective(run, p) for run, p in zip(runs, mine, strict=True) if run.whole]
+                values[key] = [v for v in each if v is not None]
+        default, tuned = values.get(key_of({}), []), values.get(key_of(best.setting), [])
+        if not default or not tuned:
+            return None
+        d = difference(self.spec.objective, _estimate(default), _estimate(tuned))
+        return TuneGain(d.a.value, d.b.value, min(len(default), len(tuned)), d.change, d.low, d.high)
+
+    # ---- one setting ----
+
+    def attempt(self, setting: Setting, times: int = 1, repeat: int = 1) -> TuneTrial:
+        """Measure a setting, unless that is done or it can't work."""
+        planned = self.plan.trial(setting, times, repeat, repeat)
+        if why := self._problem(planned):
+            return TuneTrial(setting, "discarded", why)
+        began, fresh = time.monotonic(), False
+        if self.spec.objective == "load":
+            trial = self._find(planned, setting)
+        else:
+            run = self.folder.run(planned.place)
+            fresh = not run.whole and failure_of(run) is None
+            if fresh:
+                self._conduct([planned], repeat)
+            trial = self._result(planned, setting)
+        if fresh and times == 1:
+            self._took_s.append(time.monotonic() - began)
+        return trial
+
+    def _problem(self, planned: PlannedTrial) -> str:
+        """Say why a setting can't work, or can't be the best, before it is started."""
+        assert planned.trial.engine is not None
+        try:
+            plan = EnginePlan(planned.trial.engine, self.machine)
+        except (UsageError, EngineError) as e:
+            return str(e)
+        return " ".join(plan.problems([longest(planned.trial)])) or self._beyond(plan, planned.trial)
+
+    def _beyond(self, plan: EnginePlan, trial: TrialSpec) -> str:
+        """Say which bound of the machine the setting would have to break: each step reads all weights once."""
+        shape, peaks = plan.shape(), plan.peaks()
+        drafts = plan.spec.draft_model or any("spec" in word for word in plan.spec.args)  # several tokens a step
+        loaded = as_loaded(shape, plan.spec) if shape and peaks and not drafts else None
+        speed = bandwidth_at(peaks, loaded.least_bytes) if loaded and peaks else None
+        if not loaded or not speed:
+            return ""
+        step_s = loaded.least_bytes / speed
+        reads = f"A step reads {number(loaded.least_bytes / 1e9)} GB of weights at up to {number(speed / 1e9)} GB/s"
+        for limit in self.spec.limits:
+            if limit.stem == "tpot" and limit.most < step_s * 1000:
+                return f"{reads}: at least {number(step_s * 1000)} ms per token, but the target is {limit.words}."
+        slots = min(plan.limits.slots or math.inf, trial.load.max_concurrency or math.inf) * plan.spec.replicas
+        best = next((t.judged for t in self._ranked()), None)
+        if self.spec.objective == "throughput" and best and slots / step_s < best:
+            most = number(slots / step_s)
+            return f"{reads}, for {slots:g} requests at once: at most {most} tok/s, and {number(best)} is measured."
+        return ""
+
+    def _conduct(self, planned: Sequence[PlannedTrial], repeats: int = 1) -> None:
+        self._planned |= {p.place.id: p for p in planned}
+        whole = replace(self.plan.study, trials=list(self._planned.values()), repeats=repeats, tune=None)
+        self.folder.write(*study_plan.public(whole, self.text))
+        study = replace(whole, trials=list(planned), on_failure="carry_on", interleave="engines", stop=None)
+        Conductor(study, self.folder, self.headers, self.watcher, self.stop).conduct(planned)
+        if self.stop.requested:
+            raise KeyboardInterrupt
+
+    def _result(self, planned: PlannedTrial, setting: Setting) -> TuneTrial:
+        run = self.folder.run(planned.place)
+        if not run.whole:
+            failure = failure_of(run)
+            return TuneTrial(setting, "failed", failure.text if failure else "It has no result.", run=str(run.path))
+        row = read_row(run, samples=False)
+        value = self._objective(run, planned)
+        return TuneTrial(
+            setting=setting,
+            state="measured",
+            value=value,
+            objection=self._objection(run) or ("" if value is not None else f"{self.spec.words} is unknown."),
+            throughput=row.get("output_throughput"),
+            p99_ttft_ms=value_of(row, "p99_ttft_ms"),
+            run=str(run.path),
+        )
+
+    def _objective(self, run: Run, planned: PlannedTrial) -> float | None:
+        row, spec, engine = read_row(run, samples=False), self.spec, planned.trial.engine
+        if spec.latency:
+            return value_of(row, spec.latency.metric)
+        if spec.objective == "energy":
+            sampled = run.result().telemetry
+            return sampled.energy_per_output_token_j if sampled else None
+        throughput = row.get("output_throughput")
+        if spec.objective != "cost" or throughput is None:
+            return throughput
+        assert planned.place.price is not None and engine is not None
+        machine = len(self.machine.accelerators)
+        used = min(engine.world * engine.replicas, machine)
+        paid = hour(planned.place.price, used, machine)
+        return per_million(paid[0], throughput) if paid else None
+
+    def _objection(self, run: Run) -> str:
+        """Say why a measured setting can't be the best: wrong answers, void figures, a missed target."""
+        result = run.result()
+        for finding in sorted(result.findings, key=lambda f: f.level != "void"):
+            wrong = finding.code.startswith("correctness.") and finding.level in ("doubt", "void")
+            if wrong or finding.level == "void":
+                return f"{finding.code}: {finding.text}"
+        row = read_row(run, samples=False)
+        return next(
+            filter(None, (_missed(limit, row.get, value_of(row, limit.metric)) for limit in self.spec.limits)), ""
+        )
+
+    def _worse(self, setting: Setting) -> str:
+        """Say by how much its answers score lower than the default's; '' where they don't."""
+        sides = [self.plan.quality_trial(s) for s in ({}, setting)]
+        self._conduct([p for p in sides if not self.folder.run(p.place).whole])
+        runs = [self.folder.run(p.place) for p in sides]
+        if not runs[0].whole:
+            return ""
+        if not runs[1].whole:
+            return "Its quality could not be measured."
+        default, mine = (read_rows(run)[-1:] for run in runs)  # of all tasks
+        d = score_difference(default, mine)
+        if d is None or d.low is None or d.high is None or d.change is None:
+            return ""
+        worse = d.low > 0 if d.lower else d.high < 0
+        return f"Its answers score lower: {number(d.b.value)}, the default's {number(d.a.value)}." if worse else ""
+
+    def _find(self, planned: PlannedTrial, setting: Setting) -> TuneTrial:
+        """Search for the highest load of a setting, unless that is done."""
+        path = self.folder.path / "finds" / f"{slug(words(setting))[:60]}-{planned.place.id}"
+        times = (planned.trial.load.duration_s or self.spec.seconds) / self.spec.seconds
+        over: Over = "rate" if planned.trial.load.request_rate_rps else "concurrency"
+        asked = FindSpec(self.spec.limits, over, resolution=_RESOLUTION, budget_s=self._seconds(1) * times)
+        failed = path / "failed.txt"
+        if not (path / "find.json").exists() and not failed.exists():
+            make_folder(path)
+            began = time.monotonic()
+            try:
+                with server(planned.trial, path, self.headers(planned), self.watcher, self.stop) as session:
+                    Finder(planned.trial, asked, path, self.watcher, self.stop).run(session)
+            except (EngineError, TargetError, UsageError, WorkloadError) as e:
+                if self.stop.requested:
+                    raise KeyboardInterrupt from None
+                write(failed, str(e).encode())
+            if self.stop.requested:
+                (path / "find.json").unlink(missing_ok=True)  # of a part
+                raise KeyboardInterrupt
+            self._took_s.append(time.monotonic() - began)
+        if failed.exists():
+            return TuneTrial(setting, "failed", failed.read_text(), run=str(path))
+        answer = answers(path)
+        probe = answer.at_level(answer.low)
+        return TuneTrial(
+            setting=setting,
+            state="measured",
+            value=answer.low,
+            objection="" if answer.low is not None else f"No load is shown to meet the target ({answer.ended}).",
+            throughput=probe.throughput if probe else None,
+            p99_ttft_ms=next((f.value for f in probe.figures if f.limit.metric == "p99_ttft_ms"), None)
+            if probe
+            else None,
+            run=str(path),
+        )
+
+    def _commands(self, best: TuneTrial, command: Callable[[TrialSpec], str]) -> list[str]:
+        trial = replace(self.plan.base.trial, engine=self.plan.trial(best.setting).trial.engine)
+        assert trial.engine is not None
+        try:
+            plan = EnginePlan(trial.engine, self.machine, port=_PORT)
+        except DynoError:
+            return [command(trial)]
+        return [command(trial), *(plan.clean(shown_launch(launch)) for launch in plan.launches)]
+
+
+def _estimate(values: Sequence[float]) -> Estimate:
+    mean, error = sum(values) / len(values), error_of_repeats(values)
+    if error is None:
+        return Estimate(mean, len(values), why="only one repeat")
+    return Estimate(mean, len(values), error.error, error.df, "repeats")
+
+
+def _missed(limit: Limit, get: Callable[[str], float | None], value: float | None) -> str:
+    """'p99 TTFT is 812 ms: the target is p99 TTFT ≤ 500 ms.'"""
+    if limit.stem == "failed":
+        failed, done = get("failed") or 0.0, get("completed") or 0.0
+        share = failed / max(failed + done, 1.0)
+        return f"{percent(share)} of the requests failed: the target is {limit.words}." if share > limit.most else ""
+    if value is None:
+        return f"{metric_words(limit.metric)} is unknown, and the target has it."
+    name = limit.words.partition(" ≤")[0]
+    return f"{name} is {number(value)} ms: the target is {limit.words}." if value > limit.most else ""
+
+
+def stored(folder: Path) -> TuneAnswer:
+    return msgspec.json.decode((folder / "tune.json").read_bytes(), type=TuneAnswer)

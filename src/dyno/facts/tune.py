@@ -1,0 +1,168 @@
+"""A search for an engine's best settings: what may change and within what, what was tried, and the answer."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from dyno.facts.limits import Limit, parse
+from dyno.facts.recipe import ModelRecipe
+from dyno.numbers import number
+from dyno.option import Option
+
+Setting = dict[str, Any]  # key of the engine's table, or an argument of its own → value; {}: as the study has it
+OBJECTIVES = {
+    "throughput": "output tokens/s",
+    "load": "highest load within the target",
+    "cost": "cost per million output tokens",
+    "energy": "energy per output token (J)",
+}
+# Why a search ended. settings: every one was tried.
+TuneEnd = Literal["trials", "settings", "budget", "interrupted"]
+TuneState = Literal["measured", "failed", "discarded"]  # discarded: known beforehand not to work
+
+
+class TuneAxis(msgspec.Struct, frozen=True):
+    """The values that a setting may have: a list, or a range."""
+
+    values: list[Any] = []
+    least: float | None = None
+    most: float | None = None
+    log: bool = False
+    whole: bool = False
+
+    @property
+    def ordered(self) -> bool:
+        """Whether neighbours in the list are alike."""
+        plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in self.values)
+        return plain and self.values == sorted(self.values)
+
+
+class TuneSpec(msgspec.Struct, frozen=True):
+    settings: Annotated[
+        dict[str, TuneAxis],
+        Option(help="KEY = [values] or { from = 1, to = 64, log = true }: keys of the engine's table, and its own "
+               'arguments, as "--threads" or "slots="'),
+    ]  # fmt: skip
+    engine: Annotated[str | None, Option(help="engine to tune (default: the study's only one)")] = None
+    objective: Annotated[
+        str, Option(help="throughput, load, cost, energy, or a latency such as ttft_p99 or tpot_mean")
+    ] = "throughput"
+    target: Annotated[
+        list[str], Option(help='limits that the best setting must keep: ["ttft_p99:500", "failed:0"]')
+    ] = []
+    trials: Annotated[int, Option("--trials", "N", "settings to start, besides the default", least=1, most=10_000)] = 20
+    seconds: Annotated[
+        float, Option(help="length of a short load; the best third gets three times as long", above=0, most=1e6)
+    ] = 20.0
+    confirm_repeats: Annotated[
+        int, Option(help="interleaved repeats of the default and the best setting, at the end", least=0, most=100)
+    ] = 3
+    weights: dict[str, ModelRecipe] = {}  # of the study's models that a setting names
+
+    @property
+    def limits(self) -> list[Limit]:
+        each = parse(self.target, "target")
+        return [x if x.statistic or x.stem == "failed" else msgspec.structs.replace(x, statistic="p99") for x in each]
+
+    @property
+    def latency(self) -> Limit | None:
+        """The latency that is the objective."""
+        if self.objective in OBJECTIVES:
+            return None
+        [limit] = parse([f"{self.objective}:1"], "objective")
+        return msgspec.structs.replace(limit, statistic=limit.statistic or "p99")
+
+    @property
+    def lower(self) -> bool:
+        """Whether less is better."""
+        return self.objective not in ("throughput", "load")
+
+    @property
+    def words(self) -> str:
+        """'output tokens/s', 'p99 TTFT (ms)'."""
+        return f"{self.latency.words.partition(' ≤')[0]} (ms)" if self.latency else OBJECTIVES[self.objective]
+
+
+class TuneTrial(msgspec.Struct, frozen=True):
+    """A setting that was tried, or discarded before it was started."""
+
+    setting: Setting
+    state: TuneState
+    why: str = ""  # it failed or was discarded
+    value: float | None = None  # the objective, of a short load
+    long_value: float | None = None  # … of a longer one
+    objection: str = ""  # why it can't be the best although it was measured
+    throughput: float | None = None  # output tokens/s
+    p99_ttft_ms: float | None = None
+    run: str = ""  # its folder
+
+    @property
+    def judged(self) -> float | None:
+        return self.value if self.long_value is None else self.long_value
+
+
+class TuneGain(msgspec.Struct, frozen=True):
+    """The best setting against the default, by interleaved repeats."""
+
+    default: float
+    best: float
+    repeats: int
+    change: float | None  # best ÷ default − 1
+    low: float | None = None  # of its 95 % interval
+    high: float | None = None
+
+
+class TuneAnswer(msgspec.Struct, frozen=True):
+    study: str
+    engine: str
+    spec: TuneSpec
+    ended: TuneEnd
+    default: TuneTrial
+    trials: list[TuneTrial]  # without the default
+    best: TuneTrial | None  # None: no setting can be it
+    duration_s: float
+    gain: TuneGain | None = None
+    commands: list[str] = []  # the best setting: for dyno, and of the engine itself
+    possible: int | None = None  # settings in all; None: a range of numbers with a point
+    currency: str = ""
+
+    @property
+    def unit(self) -> str:
+        return f"{self.spec.words} ({self.currency})" if self.currency else self.spec.words
+
+    def effects(self) -> dict[str, dict[str, tuple[float, int]]]:
+        """Key → value → median objective of the settings with it, and how many those are."""
+        out: dict[str, dict[str, list[float]]] = {}
+        for trial in self.trials:
+            for key, value in trial.setting.items() if trial.value is not None else ():
+                out.setdefault(key, {}).setdefault(shown(value), []).append(trial.value or 0.0)
+        return {key: {v: (_median(x), len(x)) for v, x in by.items()} for key, by in out.items()}
+
+    def front(self) -> list[TuneTrial]:
+        """The Pareto front: settings that no other beats in both throughput and p99 TTFT."""
+        known = [t for t in [self.default, *self.trials] if t.throughput and t.p99_ttft_ms and not t.objection]
+        known.sort(key=lambda t: (-(t.throughput or 0), t.p99_ttft_ms or 0))
+        out: list[TuneTrial] = []
+        for trial in known:
+            if not out or (trial.p99_ttft_ms or 0) < (out[-1].p99_ttft_ms or 0):
+                out.append(trial)
+        return out
+
+
+def _median(values: list[float]) -> float:
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, float):
+        return number(value)
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def words(setting: Setting) -> str:
+    """'max_num_seqs=8 --threads=2'."""
+    each = (f"{key}{'' if key.endswith('=') else '='}{shown(value)}" for key, value in setting.items())
+    return " ".join(each) or "default"

@@ -1,0 +1,284 @@
+"""`dyno tune`: the fake engine's best setting is known, and the embedded llama.cpp answers with quality."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dyno.cli.main import main
+from dyno.cli.run import key_headers
+from dyno.conduct import study_plan
+from dyno.conduct.proposer import Proposer, key_of, possible
+from dyno.conduct.study import StudyWatcher
+from dyno.conduct.tune import TunePlan, Tuner, applied, folder_for, stored
+from dyno.facts.engine import EngineSpec
+from dyno.facts.tune import TuneAxis, TuneSpec
+from dyno.probe import rig
+
+FAKE = """
+[engines.fake]
+kind = "fake"
+args = ["first_ms=40", "gap_ms=10"{more}]
+[workloads.short]
+input_len = 8
+output_len = 8
+num_prompts = 50
+[loads.four]
+max_concurrency = 4
+[tune]
+seconds = 0.7
+"""
+
+
+def written(folder: Path, tune: str, more: str = "", head: str = FAKE) -> str:
+    path = folder / "study.toml"
+    path.write_text(head.replace("{more}", more) + tune)
+    return str(path)
+
+
+def trials_of(runs: Path) -> dict[str, int]:
+    return {p.parent.name: p.stat().st_mtime_ns for p in runs.glob("*/trials/*/summary.json")}
+
+
+def test_the_known_best_is_found_confirmed_and_given_as_a_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tune = 'confirm_repeats = 2\nsettings."gap_ms=" = [1, 30]\nsettings."first_ms=" = [5, 80]\n'
+    path, runs = written(tmp_path, tune), tmp_path / "runs"
+    assert main(["tune", path, "--runs", str(runs)]) == 0
+    text = capsys.readouterr().out
+    answer = stored(runs / "study-tune")
+    assert answer.ended == "settings" and answer.possible == 4 and len(answer.trials) == 4
+    assert answer.best is not None and answer.best.setting == {"gap_ms=": 1, "first_ms=": 5}
+    gain = answer.gain
+    assert gain is not None and gain.repeats == 2
+    # By the nominal times 12 ms instead of 110 ms a request.
+    assert gain.low is not None and gain.change is not None and gain.low > 0 and gain.change > 1
+    assert "gap_ms=1 first_ms=5" in answer.commands[0] and answer.commands[0].startswith(
+        "dyno bench serve --engine fake"
+    )
+    assert answer.commands[1].endswith("8000 first_ms=5 gap_ms=1 model=fake") or "first_ms=5" in answer.commands[1]
+    effects = answer.effects()
+    assert effects["gap_ms="]["1"][0] > effects["gap_ms="]["30"][0] and effects["first_ms="]["5"][1] == 2
+    assert answer.front()[0].setting == answer.best.setting
+    for words in ("against the default (95 % interval: +", "Effect of each setting", "Reproduce", "4 of 4 settings"):
+        assert words in text
+
+    # Again: nothing is measured anew, and the answer is the same.
+    before = trials_of(runs)
+    assert main(["tune", path, "--runs", str(runs), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert trials_of(runs) == before and again["gain"]["change"] == gain.change
+
+
+def test_interrupted_and_killed_it_resumes_with_what_was_measured(tmp_path: Path) -> None:
+    tune = 'confirm_repeats = 0\ntrials = 4\nsettings."gap_ms=" = { from = 1, to = 40, log = true }\n'
+    path, runs = written(tmp_path, tune), tmp_path / "runs"
+    command = [sys.executable, "-m", "dyno", "tune", path, "--runs", str(runs)]
+
+    def until(count: int, end: signal.Signals) -> tuple[int, str]:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        deadline = time.monotonic() + 90
+        while len(trials_of(runs)) < count and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(end)
+        out, _ = process.communicate(timeout=60)
+        return process.returncode, out
+
+    code, out = until(2, signal.SIGINT)
+    assert code == 130 and "Repeat the command to resume" in out
+    assert not (runs / "study-tune" / "tune.json").exists()
+    first = trials_of(runs)
+    until(3, signal.SIGKILL)
+    second = trials_of(runs)
+    assert second.items() >= first.items()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    answer = stored(runs / "study-tune")
+    assert trials_of(runs).items() >= second.items() and len(answer.trials) == 4
+    assert len({key_of(t.setting) for t in answer.trials}) == 4
+    assert all(isinstance(t.setting["gap_ms="], int) for t in answer.trials)
+
+
+def test_what_fails_lies_or_misses_the_target_is_no_answer_and_the_reason_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tune = """confirm_repeats = 0
+target = ["ttft_p50:150"]
+settings."first_ms=" = [5, 300]
+settings."fault=" = ["comments", "bundle", "die@1", "none"]
+"""
+    path, runs = written(tmp_path, tune), tmp_path / "runs"
+    assert main(["tune", path, "--runs", str(runs)]) == 0
+    text = capsys.readouterr().out
+    answer = stored(runs / "study-tune")
+    trials = {(t.setting["fault="], t.setting["first_ms="]): t for t in answer.trials}
+    assert len(trials) == 8
+    assert trials["none", 5].state == "discarded" and "no fault 'none'" in trials["none", 5].why
+    assert trials["die@1", 5].state == "failed" and "exited with code" in trials["die@1", 5].why
+    assert trials["bundle", 5].objection.startswith("correctness.garbage:")  # its answers repeat one word
+    assert "the target is median TTFT ≤ 150 ms" in trials["comments", 300].objection
+    assert answer.best is not None and answer.best.setting in ({"first_ms=": 5, "fault=": "comments"}, {})
+    assert "Not the best, and why" in text and "discarded: The fake engine has no fault 'none'" in text
+
+
+def test_where_every_setting_fails_the_answer_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, 'settings."first_ms=" = [5, 10]\n', more=', "fault=die@1"')
+    assert main(["tune", path, "--runs", str(tmp_path / "runs")]) == 1
+    text = capsys.readouterr().out
+    assert "none: no setting of 3 can be recommended. The reasons are below." in text
+    assert text.count("failed: the fake engine exited") == 3
+
+
+def test_the_highest_load_within_a_target_is_an_objective(tmp_path: Path) -> None:
+    tune = """objective = "load"
+target = "ttft_p50:90"
+confirm_repeats = 0
+settings."slots=" = [16]
+"""
+    head = FAKE.replace("seconds = 0.7", "seconds = 4")
+    path, runs = written(tmp_path, tune, more=', "slots=2"', head=head), tmp_path / "runs"
+    assert main(["tune", path, "--runs", str(runs)]) == 0
+    answer = stored(runs / "study-tune")
+    assert answer.best is not None and answer.best.setting == {"slots=": 16}
+    # TTFT grows from 40 ms in proportion to the requests beyond the slots: 90 ms at twice their number.
+    assert answer.default.judged is not None and answer.best.judged is not None
+    assert answer.default.judged <= 5 and answer.best.judged >= 8
+
+
+def test_a_setting_that_answers_worse_is_refused(tmp_path: Path) -> None:
+    head = """
+[engines.llama]
+kind = "llamacpp"
+quantization = "Q8_0"
+[workloads.short]
+input_len = 8
+output_len = 8
+[loads.two]
+max_concurrency = 2
+num_prompts = 4
+[quality]
+tasks = ["copy"]
+limit = 24
+[tune]
+settings.quantization = ["TQ2_0", "F16"]
+"""
+    study, text = study_plan.read(Path(written(tmp_path, "", head=head)))
+    plan = TunePlan(study)
+    tuner = Tuner(plan, text, folder_for(tmp_path, plan), rig.look(), key_headers, StudyWatcher())
+    assert tuner._worse({"quantization": "F16"}) == ""
+    assert "Its answers score lower" in tuner._worse({"quantization": "TQ2_0"})
+
+
+def test_no_setting_is_proposed_twice_and_all_are(tmp_path: Path) -> None:
+    axes = {"a": TuneAxis([1, 2, 4]), "b": TuneAxis(["x", "y"]), "c": TuneAxis(least=1, most=3, whole=True)}
+    assert possible(axes) == 18
+
+    def proposer() -> Proposer:
+        return Proposer(tmp_path / "log", axes, lower=False, seed=1, trials=18)
+
+    first, seen = proposer(), []
+    for i in range(9):
+        setting = first.propose()
+        assert setting is not None
+        seen.append(setting)
+        if i != 8:  # dyno was killed there
+            first.tell(setting, None if setting["b"] == "y" else float(setting["a"]))
+    second = proposer()
+    assert second.earlier == seen
+    second.tell(seen[-1], 1.0)
+    while (setting := second.propose()) is not None:
+        seen.append(setting)
+        second.tell(setting, float(setting["a"]))
+    assert len(seen) == 18 == len(set(map(key_of, seen)))
+
+
+def test_most_proposals_are_near_the_best(tmp_path: Path) -> None:
+    axes = {"a": TuneAxis(list(range(16))), "b": TuneAxis(list(range(16)))}
+    proposer = Proposer(tmp_path / "log", axes, lower=True, seed=3, trials=40)
+    best = min(_told(proposer) for _ in range(40))
+    assert best <= 2  # of 256 settings, 13 are as good
+
+
+def _told(proposer: Proposer) -> float:
+    setting = proposer.propose()
+    assert setting is not None
+    value = float(abs(setting["a"] - 11) + abs(setting["b"] - 4))
+    proposer.tell(setting, value)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("setting", "args", "fields"),
+    [
+        ({"--threads": 2}, ["-v", "--threads", "2"], {}),
+        ({"slots=": 4, "--flash": True, "--mmap": False}, ["-v", "slots=4", "--flash"], {}),
+        ({"args": ["-x"], "--threads": 1}, ["-x", "--threads", "1"], {}),
+        ({"max_num_seqs": 8}, ["-v"], {"max_num_seqs": 8}),
+    ],
+)
+def test_a_setting_becomes_fields_and_arguments(setting: Any, args: list[str], fields: dict[str, Any]) -> None:
+    spec = applied(EngineSpec("fake", args=["-v"]), setting, TuneSpec({}))
+    assert spec.args == args and all(getattr(spec, k) == v for k, v in fields.items())
+
+
+@pytest.mark.parametrize(
+    ("tune", "words"),
+    [
+        (
+            "settings.max_num_seq = [1]",
+            r"study.toml:\d+: tune.settings.max_num_seq: unknown key. Did you mean max_num_seqs",
+        ),
+        ("settings.max_num_seqs = [0]", "max_num_seqs: must be at least 1"),
+        ("settings.max_num_seqs = 4", "must be a list of values, or a range"),
+        ("settings.max_num_seqs = []", "must be a list of values, or a range"),
+        ("settings.max_num_seqs = { from = 4, to = 2 }", "from 4 must be below to 2"),
+        ("settings.max_num_seqs = { from = 1, upto = 2 }", "unknown key. Did you mean|needs two numbers"),
+        ('settings.quantization = { from = "a", to = "b" }', "a range needs two numbers"),
+        ("trials = 3", "settings is missing"),
+        ('objective = "throughputs"\nsettings.max_num_seqs = [1]', "Did you mean throughput"),
+        ('objective = "load"\nsettings.max_num_seqs = [1]', "load needs a target"),
+        ('objective = "cost"\nsettings.max_num_seqs = [1]', "needs the rig's price"),
+        ('target = ["tfft:5"]\nsettings.max_num_seqs = [1]', "Did you mean ttft"),
+        ('engine = "fakee"\nsettings.max_num_seqs = [1]', "there is no engine 'fakee'. Did you mean fake"),
+        ("trails = 4\nsettings.max_num_seqs = [1]", "trails: unknown key. Did you mean trials"),
+    ],
+)
+def test_mistakes_get_a_sentence(tune: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", written(tmp_path, tune), "--runs", str(tmp_path)]) == 2
+    assert re.search(words, capsys.readouterr().err)
+
+
+def test_a_study_without_tune_or_with_several_loads_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = FAKE.partition("[tune]")[0]
+    assert main(["tune", written(tmp_path, "", head=plain)]) == 2
+    assert "has no [tune]: docs/tune.md shows one." in capsys.readouterr().err
+    several = FAKE.replace("max_concurrency = 4", "max_concurrency = [1, 4]")
+    assert main(["tune", written(tmp_path, "settings.max_model_len = [64]", head=several)]) == 2
+    assert "[tune] needs one trial of the engine that it tunes, but the study has 2" in capsys.readouterr().err
+
+
+def test_without_optuna_the_message_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert main(["tune", written(tmp_path, 'settings."slots=" = [1]'), "--runs", str(tmp_path / "runs")]) == 2
+    assert "pip install 'llm-dyno[tune]'" in capsys.readouterr().err
+
+
+def test_a_dry_run_lists_what_may_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(
+        tmp_path, 'trials = 5\nsettings."slots=" = [1, 2]\nsettings.max_model_len = { from = 64, to = 128 }\n'
+    )
+    assert main(["tune", path, "--dry-run", "--runs", str(tmp_path / "runs")]) == 0
+    text = capsys.readouterr().out
+    assert "slots=: 1, 2" in text and "max_model_len: 64 to 128" in text and "130 settings; 5 trials of 0.7 s" in text
+    assert "-m dyno.engines.fake" in text and not (tmp_path / "runs").exists()
