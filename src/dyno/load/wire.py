@@ -38,8 +38,8 @@ FLUSH_BYTES = 131_072
 NEVER_NS = 1 << 62
 TICK_NS = 100 * NS_PER_MS
 SENDS_A_TURN = 32  # then look at the sockets again
-# A closed loop sends as soon as an answer has ended. Where hundreds end together, only for this long: sends and reads by
-# turns keep the first chunks of the next answers from waiting for each other.
+# A closed loop sends as soon as an answer has ended. Where hundreds end together, only for this long: then sends and
+# reads take turns, and the first chunks of the next answers don't wait for each other.
 TURN_NS = 4 * NS_PER_MS
 EVENTS_MAX = 1023  # of one poll: what Python asks the kernel for
 NAP_S = 0.0003
