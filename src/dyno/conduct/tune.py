@@ -13,7 +13,7 @@ from dyno.compare.compare import difference
 from dyno.compare.scores import score_difference
 from dyno.conduct import study_plan
 from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.find import Finder, answers, server
+from dyno.conduct.find import Finder, server
 from dyno.conduct.prepare import longest
 from dyno.conduct.proposer import Proposer, key_of, possible
 from dyno.conduct.study import Conductor, Headers, StudyWatcher
@@ -22,7 +22,7 @@ from dyno.engines.launch import shown as shown_launch
 from dyno.errors import DynoError, EngineError, TargetError, UsageError, WorkloadError
 from dyno.facts.comparison import Estimate
 from dyno.facts.engine import EngineSpec
-from dyno.facts.find import FindSpec, Over
+from dyno.facts.find import FindAnswer, FindSpec, Over
 from dyno.facts.limits import Limit
 from dyno.facts.metric import words as metric_words
 from dyno.facts.rig import Rig
@@ -36,7 +36,7 @@ from dyno.measure.estimate import error_of_repeats, value_of
 from dyno.measure.roofline import as_loaded, bandwidth_at
 from dyno.numbers import number, percent
 from dyno.store.rows import read_row, read_rows
-from dyno.store.run import Run, make_folder, pretty, slug, write
+from dyno.store.run import Run, make_folder, pretty, read, slug, write
 from dyno.store.study import StudyFolder, failure_of
 from dyno.study import file
 from dyno.study.tune import own_argument
@@ -431,7 +431,7 @@ class Tuner:
             self._took_s.append(time.monotonic() - began)
         if failed.exists():
             return TuneTrial(setting, "failed", failed.read_text(), run=str(path))
-        answer = answers(path)
+        answer = read(path / "find.json", FindAnswer)
         probe = answer.at_level(answer.low)
         return TuneTrial(
             setting=setting,
