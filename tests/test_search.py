@@ -158,6 +158,14 @@ def test_what_every_load_meets_and_what_none_meets() -> None:
     assert every.interval() == (64, math.inf) and none.interval() == (0.0, 1.0)
 
 
+def test_a_level_that_was_tried_briefly_is_tried_in_full() -> None:
+    search = Search(1, 16, whole=True)
+    tried = ((4.0, "meets", -0.3), (8.0, "misses", 0.3), (6.0, "undecided", 0.2), (5.0, "undecided", 0.1))
+    for level, outcome, margin in tried:
+        search.add(Probe(level, outcome, margin, brief=True, requests=100))  # type: ignore[arg-type]
+    assert search.next() == (5.0, False)
+
+
 def test_levels_that_contradict_each_other_widen_the_interval() -> None:
     search = Search(1, 64, whole=True)
     for level, outcome in ((4.0, "meets"), (8.0, "misses"), (10.0, "meets"), (16.0, "misses")):

@@ -9,6 +9,7 @@ from dyno.cli import exit_codes, flags, preparing, serve
 from dyno.cli.parser import Parser
 from dyno.errors import UsageError
 from dyno.facts.find import TARGET, FindSpec, span_s, spec_of
+from dyno.numbers import duration
 
 _EXAMPLES = """examples:
   dyno find --base-url http://127.0.0.1:8000 --target ttft_p99:500 tpot_p50:30 failed:0
@@ -79,7 +80,5 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _beforehand(spec: FindSpec) -> str:
-    minutes = spec.budget_s / 60
-    return (
-        f"Searching for the highest load with {', '.join(x.words for x in spec.limits)}; at most {minutes:.0f} minutes"
-    )
+    target = ", ".join(limit.words for limit in spec.limits)
+    return f"Searching for the highest load with {target}, in 5 to 20 probes and at most {duration(spec.budget_s)}"

@@ -86,7 +86,7 @@ class Search:
         if high / low > _COARSE and not (self.whole and high - low <= 1):
             crossing = self.crossing()
             share = np.clip((math.log(crossing) - math.log(low)) / math.log(high / low), 0.15, 0.85)
-            if level := self._untried(low * (high / low) ** float(share), low, high):
+            if level := self._untried(low * (high / low) ** float(share), low, high, brief=True):
                 return level, True
         return self._prove()
 
@@ -135,7 +135,7 @@ class Search:
             else nearest * math.exp((-1 if below else 1) * min(self.resolution / 2, gap / 2))
         )
         bounds = sorted((nearest, shown))
-        tried = self._untried(middle, bounds[0] / 1.0001, bounds[1] * 1.0001)
+        tried = self._untried(middle, bounds[0] / 1.0001, bounds[1] * 1.0001, brief=False)
         return (gap, tried) if tried else None
 
     def _narrow(self, met: float, missed: float) -> bool:
@@ -144,9 +144,11 @@ class Search:
     def _tried_long(self, level: float) -> bool:
         return any(p.level == level and (not p.brief or p.outcome != "undecided") for p in self.probes)
 
-    def _untried(self, level: float, low: float, high: float) -> float | None:
+    def _untried(self, level: float, low: float, high: float, brief: bool) -> float | None:
+        """Return the level, rounded, if it lies between these and wasn't tried; a long probe may follow a brief one."""
         level = self._rounded(level)
-        return level if low < level < high and not any(p.level == level for p in self.probes) else None
+        tried = any(p.level == level for p in self.probes) if brief else self._tried_long(level)
+        return level if low < level < high and not tried else None
 
     def crossing(self) -> float:
         """Return the level at which the margins cross zero, by a monotone fit. Long probes count more."""
