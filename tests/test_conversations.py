@@ -219,9 +219,11 @@ Bench = Callable[..., Run]
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     def call(base_url: str, *words: str) -> Run:
         monkeypatch.chdir(tmp_path)
+        before = set((tmp_path / "runs").glob("*"))
         server = ["--base-url", base_url, "--tokenizer", str(MODEL), "--no-correctness-check"]
         assert main(["bench", "serve", *server, *words]) == 0
-        return Run(max((tmp_path / "runs").iterdir()))
+        [run] = set((tmp_path / "runs").iterdir()) - before
+        return Run(run)
 
     return call
 
