@@ -68,6 +68,7 @@ def test_a_server_that_dies_half_way_leaves_what_was_learnt(
     assert "The server stopped answering" in capsys.readouterr().out
 
 
+@pytest.mark.engines  # slow
 def test_a_cliff_is_named(fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url = fake(first_ms=20.0, cliff=6, noise=0.1).base_url
     assert main(find(url, tmp_path, "--target", "ttft_p50:100", "--to", "32", "--budget", "60")) == 0

@@ -72,6 +72,7 @@ def test_mistakes_are_named_with_their_line(old: str, new: str, words: str, tmp_
     assert "s.toml:" in str(e.value)
 
 
+@pytest.mark.engines  # slow
 def test_a_study_shows_the_highest_load_of_each_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,6 +99,7 @@ def test_a_study_shows_the_highest_load_of_each_setting(
     assert {run.path: run.summary_path.stat().st_mtime_ns for run in runs} == before  # nothing is measured again
 
 
+@pytest.mark.engines  # slow
 def test_a_search_that_was_stopped_continues_with_its_probes(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(STUDY.replace(', ["first_ms=30", "slots=6", "noise=0.05"]', ""))
     command = [sys.executable, "-m", "dyno", "run", "s.toml", "--any-rig"]

@@ -44,7 +44,9 @@ def measured(text: str) -> str:
     """Without numbers and what follows from them: findings, and lines that a busy or a quiet machine has alone."""
     text = re.sub(r"\n(Verdict:|Hardware utilization \(%)(.|\n)*?(?=\n--- )", "\n(findings)", text)
     text = re.sub(r"(?m)^(?:note|doubt) .*\n(?: +\S.*\n)*", "", text)
-    text = re.sub(r"(?m)^(Host: |Engine: |Client CPU |Steady window|  \w.* throughput|  Concurrency, mean).*\n", "", text)
+    text = re.sub(
+        r"(?m)^(Host: |Engine: |Client CPU |Steady window|  \w.* throughput|  Concurrency, mean).*\n", "", text
+    )
     text = re.sub(r"\d{8}-\d{6}-([\w.-]+)-[0-9a-f]{4}\b", r"TIME-\1-ID", text)
     text = re.sub(r"\b(sound|doubtful)\b", "VERDICT", text)
     text = re.sub(r"(?m)^(  Peaks:|Not sampled:).*", r"\1 MACHINE", text)

@@ -46,6 +46,7 @@ def trials_of(runs: Path) -> dict[str, int]:
     return {p.parent.name: p.stat().st_mtime_ns for p in runs.glob("*/trials/*/summary.json")}
 
 
+@pytest.mark.engines  # slow
 def test_the_known_best_is_found_confirmed_and_given_as_a_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,6 +78,7 @@ def test_the_known_best_is_found_confirmed_and_given_as_a_command(
     assert trials_of(runs) == before and again["gain"]["change"] == gain.change
 
 
+@pytest.mark.engines  # slow
 def test_interrupted_and_killed_it_resumes_with_what_was_measured(tmp_path: Path) -> None:
     tune = 'confirm_repeats = 0\ntrials = 4\nsettings."gap_ms=" = { from = 1, to = 40, log = true }\n'
     path, runs = written(tmp_path, tune), tmp_path / "runs"
@@ -106,6 +108,7 @@ def test_interrupted_and_killed_it_resumes_with_what_was_measured(tmp_path: Path
     assert all(isinstance(t.setting["gap_ms="], int) for t in answer.trials)
 
 
+@pytest.mark.engines  # slow
 def test_what_fails_lies_or_misses_the_target_is_no_answer_and_the_reason_is_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,6 +139,7 @@ def test_where_every_setting_fails_the_answer_says_so(tmp_path: Path, capsys: py
     assert text.count("failed: the fake engine exited") == 3
 
 
+@pytest.mark.engines  # slow
 def test_the_highest_load_within_a_target_is_an_objective(tmp_path: Path) -> None:
     tune = """objective = "load"
 target = "ttft_p50:90"
