@@ -5,7 +5,6 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -27,6 +26,7 @@ from dyno.measure.search import Probe, Search
 from dyno.measure.statistics import samples_needed
 from dyno.numbers import count, many
 from dyno.probe import rig
+from dyno.probe.telemetry.sampler import Sampler
 from dyno.store.run import Run, create, make_folder, pretty, read_optional, write
 from dyno.units import seconds
 
@@ -56,10 +56,11 @@ class _ProbeWatcher(Watcher):
         if self.follower is not None and (late or self.follower.decided()):
             self._stop.decide()
 
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("below", "sampling", "over", "step"):
-            return getattr(super().__getattribute__("_inner"), name)
-        return super().__getattribute__(name)
+    def sampling(self, sampler: Sampler) -> None:
+        self._inner.sampling(sampler)
+
+    def over(self) -> None:
+        self._inner.over()
 
 
 class Finder:

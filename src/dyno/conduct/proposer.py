@@ -77,7 +77,7 @@ class Proposer:
         """Report the objective of a proposed setting. None: it doesn't work, and settings like it are avoided."""
         number = self._numbers[key_of(setting)]
         if self._study.get_trials(deepcopy=False)[number].state != self._states.RUNNING:
-            return  # told before a resume
+            return  # known from before a resume
         if value is None:
             self._study.tell(number, state=self._states.PRUNED)
         else:

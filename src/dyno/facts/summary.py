@@ -120,7 +120,7 @@ class CancelSummary(msgspec.Struct, frozen=True):
 
     @property
     def undelivered_tokens(self) -> int | None:
-        """Output tokens that the server generated and nobody received."""
+        """Output tokens that the server generated for clients that had gone."""
         return None if self.generated_tokens is None else max(self.generated_tokens - self.delivered_tokens, 0)
 
 

@@ -68,7 +68,7 @@ def hf(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         prompt, answer = _exchange(row, where)
         tokens = tokenizer.count(prompt)
         output_tokens = spec.output_len or (tokenizer.count(answer) if answer else _HF_OUTPUT_LEN)
-        # vLLM's limits for recorded conversations, whose lengths nobody chose.
+        # vLLM's limits for recorded conversations, whose lengths are as recorded.
         recorded = spec.output_len is None and bool(answer)
         if recorded and not (MIN_TOKENS <= tokens <= MAX_PROMPT_TOKENS and output_tokens >= MIN_TOKENS):
             continue
