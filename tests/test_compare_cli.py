@@ -43,11 +43,20 @@ num_prompts = 20
 
 @pytest.fixture(scope="session")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study of two fake engines, one ten times slower, whatever else the machine does, with six repeats each."""
-    folder = tmp_path_factory.mktemp("compare")
-    (folder / "s.toml").write_text(STUDY)
-    assert main(["run", str(folder / "s.toml"), "--runs", str(folder / "runs"), "--no-report"]) == 0
+    """A study of two fake engines, one ten times slower, with six repeats each. A repeat takes 0.05 s: where something
+    held the machine up for as long, six say little, and the study is measured again."""
+    for _ in range(5):
+        folder = tmp_path_factory.mktemp("compare")
+        (folder / "s.toml").write_text(STUDY)
+        assert main(["run", str(folder / "s.toml"), "--runs", str(folder / "runs"), "--no-report"]) == 0
+        if all(_steady(f"s:{engine}", folder / "runs") for engine in ("quick", "slow")):
+            break
     return folder / "runs"
+
+
+def _steady(name: str, runs: Path) -> bool:
+    speeds = [row.get("output_throughput") or 0.0 for row in read(name, runs).document.rows]
+    return max(speeds) < 1.5 * min(speeds)
 
 
 @pytest.fixture

@@ -187,6 +187,7 @@ def collected(*reads: bytes) -> bytes:
     answer = AnswerCollector("openai-chat")
     for read in reads:
         answer.add(read)
+        answer.digest()
     return answer.text()
 
 
@@ -210,8 +211,21 @@ def response(*events: str) -> bytes:
     ],
 )
 def test_the_answer_is_taken_from_the_response_as_it_was_escaped(deltas: list[str], text: str) -> None:
-    events = [f'{{"choices":[{{"delta":{delta}}}]}}' for delta in deltas]
-    assert msgspec.json.decode(b'"' + collected(response(*events)) + b'"') == text
+    whole = response(*(f'{{"choices":[{{"delta":{delta}}}]}}' for delta in deltas))
+    assert msgspec.json.decode(b'"' + collected(whole) + b'"') == text
+    for cut in range(len(whole)):  # a quiet moment may come anywhere
+        assert msgspec.json.decode(b'"' + collected(whole[:cut], whole[cut:]) + b'"') == text
+
+
+def test_the_answer_is_read_where_http_chunks_cut_events_or_there_are_none() -> None:
+    event = b'data: {"choices":[{"delta":{"content":"ab"}}]}\n\n'
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+    assert collected(head + b"\r\n" + event + event) == b"abab"
+    for cut in range(1, len(event)):
+        parts = [event, event, event[:cut], event[cut:], event]
+        chunks = [b"%x\r\n%s\r\n" % (len(part), part) for part in parts]
+        reads = [head + b"transfer-encoding: chunked\r\n\r\n" + chunks[0], *chunks[1:], b"0\r\n\r\n"]
+        assert collected(*reads) == b"abababab"
 
 
 def test_an_event_cut_by_an_http_chunk_is_decoded_instead() -> None:

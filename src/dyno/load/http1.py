@@ -1,6 +1,7 @@
 """HTTP/1.1 as far as a benchmark client needs it: build a request, read a head, know where a body ends."""
 
 import re
+from functools import lru_cache
 
 import msgspec
 
@@ -14,7 +15,7 @@ _SIZES_MAX = 10_000
 _LENGTH_DIGITS = 15
 
 
-class Head(msgspec.Struct):
+class Head(msgspec.Struct, frozen=True):
     status: int
     length: int  # of the head itself, blank line included
     content_type: str
@@ -59,8 +60,14 @@ def head(raw: bytes) -> Head | None:
         if status[1] == b"101":
             raise ValueError("the server switched to another protocol (101)")
         begin = end + 4  # 100 Continue and its like come before the answer
+    read = _read(raw[begin : end + 4])
+    return msgspec.structs.replace(read, length=end + 4) if begin else read
+
+
+@lru_cache(256)  # within a second, the heads of most servers are alike
+def _read(raw: bytes) -> Head:
     fields: dict[bytes, bytes] = {}
-    for name, value in _HEADER.findall(raw, begin, end + 2):
+    for name, value in _HEADER.findall(raw, 0, len(raw) - 2):
         name, value = name.lower(), value.strip()
         if name == b"content-length" and fields.get(name, value) != value:
             raise ValueError("two content lengths that differ")
@@ -75,13 +82,13 @@ def head(raw: bytes) -> Head | None:
     connection = fields.get(b"connection", b"").lower()
     encoding = fields.get(b"content-encoding", b"").lower()
     return Head(
-        status=int(status[1]),
-        length=end + 4,
+        status=int(raw[9:12]),
+        length=len(raw),
         content_type=fields.get(b"content-type", b"").decode("latin-1"),
         encoding="" if encoding == b"identity" else encoding.decode("latin-1"),
         content_length=None if length is None else int(length),
         chunked=coding == b"chunked",
-        keep_alive=connection != b"close" and not (raw.startswith(b"HTTP/1.0", begin) and connection != b"keep-alive"),
+        keep_alive=connection != b"close" and not (raw.startswith(b"HTTP/1.0") and connection != b"keep-alive"),
     )
 
 

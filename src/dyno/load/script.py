@@ -12,9 +12,9 @@ from dyno.load.protocols import PROTOCOLS, Asked
 
 _HOLE = "dyno: the prompt"  # stands for the prompt while the rest of a body is encoded
 _encode = msgspec.json.Encoder().encode
-# How the text of a chunk begins, and a pattern of the whole.
-_TEXTS: dict[str, tuple[bytes, re.Pattern[bytes]]] = {
-    backend: (b'"%s":"' % key.encode(), re.compile(rb'"%s":"((?:[^"\\]|\\.)*)"' % key.encode()))
+# The text of a chunk, escaped.
+_TEXTS: dict[str, re.Pattern[bytes]] = {
+    backend: re.compile(rb'"%s": ?"([^"\\]*(?:\\.[^"\\]*)*)"' % key.encode())
     for backend, protocol in PROTOCOLS.items()
     if (key := protocol.text_key)
 }
@@ -95,43 +95,50 @@ class TurnScript(msgspec.Struct, tag=True):
 
 
 class AnswerCollector:
-    """Takes in a response read by read, so that little is left to do when it ends: streams of one length end together,
-    and all that is done then makes the next requests late."""
+    """Takes in a response. Streams of one length end together, and all that is done then makes the next requests late:
+    so a read is only put aside, and `digest` finds the texts in a quiet moment before the end."""
 
-    __slots__ = ("_backend", "_begin", "_pattern", "_reads", "_texts", "_whole")
+    __slots__ = ("_backend", "_head", "_plain", "_text", "add", "reads")
 
     def __init__(self, backend: str) -> None:
         self._backend = backend
-        self._begin: bytes = b""
-        self._pattern: re.Pattern[bytes] | None = None
-        if backend in _TEXTS:
-            self._begin, self._pattern = _TEXTS[backend]
-        self._texts: list[bytes] = []  # as the server escaped them
-        self._reads: list[bytes] = []
-        self._whole = True  # each read ends with an event
+        self.reads: list[bytes] = []  # not digested
+        self.add = self.reads.append
+        self._head = b""
+        self._text = b""  # as the server escaped it
+        self._plain = backend in _TEXTS  # each HTTP chunk so far ends with an event, and the pattern finds texts
 
-    def add(self, data: bytes) -> None:
-        self._reads.append(data)
-        if self._pattern is None or not data.endswith(b"\n\r\n"):
-            self._whole = False
-        elif b"\\" in data:
-            self._texts += self._pattern.findall(data)
-        else:
-            begin, find = self._begin, data.find
-            start = find(begin)
-            while start >= 0:
-                start += len(begin)
-                end = find(b'"', start)
-                self._texts.append(data[start:end])
-                start = find(begin, end)
+    def digest(self) -> None:
+        """Replace the reads that have come by the text in them."""
+        if not self._plain:
+            return
+        data = b"".join(self.reads)
+        if not self._head:
+            head, blank, data = data.partition(b"\r\n\r\n")
+            if not blank:
+                return
+            self._head = head + blank
+        end = data.rfind(b"\n\r\n") + 3
+        if end < 3:  # not one whole chunk
+            self.reads[:] = [data]
+            return
+        texts = _TEXTS[self._backend].findall(data, 0, end)
+        # A chunk has two line ends, one after its size and one after its last event.
+        self._plain = 2 * data.count(b"\n\r\n", 0, end) == data.count(b"\r\n", 0, end) and bool(texts or self._text)
+        if self._plain:
+            self._text += b"".join(texts)
+            data = data[end:]
+        self.reads[:] = [data] if data else []
 
     def text(self) -> bytes:
         """Return the text of the whole response, escaped as in JSON, without what the model thought before it."""
-        if self._whole and (text := b"".join(self._texts)) and b"\n" not in text:  # else an HTTP chunk cut an event
-            return text
-        response, protocol = b"".join(self._reads), PROTOCOLS[self._backend]
+        self.digest()
+        if not self.reads:
+            return self._text
+        response, protocol = self._head + b"".join(self.reads), PROTOCOLS[self._backend]
         head = http1.head(response)
-        return b"" if head is None else _encode(protocol.read(decode.events(response, head)).answer)[1:-1]
+        rest = "" if head is None else protocol.read(decode.events(response, head)).answer
+        return self._text + _encode(rest)[1:-1]
 
 
 Script = PromptScript | TurnScript

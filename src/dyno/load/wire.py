@@ -28,7 +28,7 @@ from dyno.load.plan import Plan
 from dyno.load.pool import AHEAD_NS, Pool
 from dyno.load.progress import Progress, Stop, reported_tokens
 from dyno.load.scheduling import Poll, Priority, Stalls
-from dyno.load.script import Script
+from dyno.load.script import AnswerCollector, Script
 from dyno.load.sessions import Sessions
 from dyno.load.spool import CLOCK, END, NO_STAMP, READ, READ_BYTES, SENT, SINCE, TIMES, TURN, Spool, pack
 from dyno.numbers import count
@@ -38,9 +38,10 @@ FLUSH_BYTES = 131_072
 NEVER_NS = 1 << 62
 TICK_NS = 100 * NS_PER_MS
 SENDS_A_TURN = 32  # then look at the sockets again
-# A closed loop sends as soon as an answer has ended. Where hundreds end together, only for this long: then sends and
-# reads take turns, and the first chunks of the next answers don't wait for each other.
+# A closed loop sends as soon as an answer has ended. Where hundreds end together, only for this long: then ends, sends
+# and reads take turns, and the first chunks of the next answers are read in time.
 TURN_NS = 4 * NS_PER_MS
+DIGEST_READS = 8  # of an answer that a later request holds
 EVENTS_MAX = 1023  # of one poll: what Python asks the kernel for
 NAP_S = 0.0003
 STARVED_NS = TICK_NS // 20  # waited for a core in a tick: who naps then may wait again
@@ -98,10 +99,12 @@ class Wire:
         self._check_ns = 0  # when time-outs are looked at next
         self._next = 0  # the next session of the plan
         self._open = 0  # sessions that have begun and aren't over
-        # Requests of these that are due later; those that are due soon, for which connections are opened.
+        self._over: dict[Connection, tuple[bytes, bytes]] = {}  # whole responses: their last read, and its stamp
+        # Requests of sessions that are due later; those that are due soon, for which connections are opened.
         self._later: list[tuple[int, int]] = []
         self._soon: list[tuple[int, int]] = []
         self._cancels: list[tuple[int, int]] = []  # when the client cancels, and which exchange
+        self._undigested: deque[AnswerCollector] = deque()  # for when nothing else is to do
         self._steps = deque(plan.steps)
         self._free: deque[int] = deque()  # when slots became free, in order: the due times of a closed loop
         self._slots = 0  # of a closed loop, free or not
@@ -115,6 +118,7 @@ class Wire:
         self._stamped = False  # the kernel's receive stamps do come: some sandboxes take the option and give none
         self._offset_ns = 0
         self._before = self._now = Poll(0, 0, 0)  # the last poll, and the one whose events are being read
+        self._since: tuple[Poll | None, int] = None, 0  # a poll, and since when what it found can have been there
         self._left_over = False  # a socket was not read to its end
         self._stalls = Stalls()
         self._starved, self._waited_ns = False, 0  # no core for a good part of the last tick; for how long in all
@@ -145,20 +149,23 @@ class Wire:
                     if plan.due_ns is not None:
                         self._send_due(stop_sending)  # the last one is due at that very moment
                     self._stop_sending("complete")
+                if self._over:
+                    self._settle(now + TURN_NS // 2)
                 due = self._send_due(now)
                 if self._next >= plan.count and (self._open == 0 or self._interrupted):
                     break
                 if self._cancels:
                     due = min(due, self._cancel_due(now))
                 asleep = now_ns()
-                wait_ns = min(tick, due) - asleep
+                wait_ns = 0 if self._over else min(tick, due) - asleep
                 if wait_ns <= 0:
                     events = poll(0)
-                elif wait_ns < NS_PER_MS:
+                elif wait_ns < NS_PER_MS or self._undigested:
                     # epoll counts in milliseconds; a shorter wait is slept, and the stamps show what arrived meanwhile.
                     events = poll(0)
                     if not events:
-                        time.sleep(min(wait_ns, 200_000) / NS_PER_S)
+                        if not self._digest(asleep + min(wait_ns, 200_000)):
+                            time.sleep(min(wait_ns, 200_000) / NS_PER_S)
                         self._before = Poll(asleep, asleep, 0)
                         continue
                 else:
@@ -246,6 +253,8 @@ class Wire:
             take = stream.take
             if take is None or event != IN:
                 waiting = len(free) + len(soon)
+                if stream in self._over:
+                    self._ended(stream, *self._over.pop(stream))
                 if stream.ready:
                     self._attend(stream, event)
                 else:
@@ -273,10 +282,13 @@ class Wire:
             try:
                 if held := take(data):  # not ONE
                     self._note_since(stream)
-                    if held == OVER:
+                    if held == OVER and (now := clock()) < until:
                         self._ended(stream, data, stamp)
-                        if (free or soon) and (now := clock()) < until:
+                        if free or soon:
                             self._send_due(now)
+                    elif held == OVER:
+                        stream.take = None
+                        self._over[stream] = data, stamp
             except ValueError as e:
                 self._fail(stream, f"garbage: {e}")
             if room < 0:
@@ -365,7 +377,7 @@ class Wire:
         while cancels and cancels[0][0] <= now:
             _, exchange = heappop(cancels)
             for stream in list(self._pool.connections.values()):
-                if stream.exchange == exchange:
+                if stream.exchange == exchange and stream not in self._over:
                     self._fail(stream, "cancelled: by the client, as planned")
         return cancels[0][0] if cancels else now + NS_PER_S
 
@@ -467,13 +479,24 @@ class Wire:
         take, answer = stream.framing.take, stream.answer
         if answer is None:
             return take
-        add = answer.add
+        add, reads, put = answer.add, answer.reads, self._undigested.append
 
         def collect(data: bytes) -> int:
             add(data)
+            if len(reads) == DIGEST_READS:
+                put(answer)
             return take(data)
 
         return collect
+
+    def _digest(self, until: int) -> bool:
+        """Read in what has come of answers, for a while. False: there was nothing."""
+        undigested = self._undigested
+        if not undigested:
+            return False
+        while undigested and now_ns() < until:
+            undigested.popleft().digest()
+        return True
 
     def _count_first(self, stream: Connection, stamp: bytes) -> None:
         if not stream.failing:
@@ -509,6 +532,13 @@ class Wire:
         self._release(exchange, stream.replica, now, failed)
         if failed:
             self._count_failure()
+
+    def _settle(self, until: int = NEVER_NS) -> None:
+        """Close exchanges whose responses are whole, for a while."""
+        over = self._over
+        while over and now_ns() < until:
+            stream = next(iter(over))
+            self._ended(stream, *over.pop(stream))
 
     def _out_of_turn(self, stream: Connection, data: bytes) -> None:
         """Note bytes that no request asked for: whose answers came on this connection is unknown then."""
@@ -756,6 +786,7 @@ class Wire:
     def _give_up(self, outcome: str, reason: str) -> None:
         """End the load at once; `reason` becomes the failure of what is in flight."""
         self._interrupted = True
+        self._settle()
         if self.progress.in_flight:
             self._outcome = outcome
         self._stop_sending(outcome)
@@ -763,7 +794,7 @@ class Wire:
 
     def _fail_in_flight(self, reason: str, which: Callable[[Connection], object]) -> None:
         for stream in list(self._pool.connections.values()):
-            if stream.exchange >= 0 and which(stream):
+            if stream.exchange >= 0 and stream not in self._over and which(stream):
                 self._fail(stream, reason)
 
     def _stop_sending(self, outcome: str) -> None:
@@ -780,7 +811,10 @@ class Wire:
 
     def _note_since(self, stream: Connection) -> None:
         """Note since when the chunks of a read can have been there, if it may hold several."""
-        since = self._stalls.since_ns(self._before, self._now)
+        poll, since = self._since
+        if poll is not self._now:  # the scheduler is asked once for the events of a poll
+            since = self._stalls.since_ns(self._before, self._now)
+            self._since = self._now, since
         self._spool.note(SINCE, stream.exchange, since, TIMES.pack(since, 0))
 
     def _note_clock(self) -> None:
