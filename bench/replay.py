@@ -72,7 +72,7 @@ def _replay(name: str, path: Path, speedup: float, procs: int, folder: Path) -> 
     late_ms = (np.array([r.sent_ns for r in records]) - due) / 1e6
     # Requests that are due together arrive in any order: the k-th arrival belongs to the k-th time.
     client = run.client()
-    assert client is not None and len(arrived) >= len(due), "the server has not seen all requests"
+    assert client is not None and len(arrived) >= len(due), f"the server has seen {len(arrived)} of {len(due)} requests"
     arrival_ms = (np.array(arrived[-len(due) :]) - client.start_ns - np.sort(due)) / 1e6
     burst = int(np.unique(due, return_counts=True)[1].max())
     rate = (len(due) - 1) / (np.ptp(due) / 1e9)

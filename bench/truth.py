@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import peers
 
 from dyno.conduct.calibration import Shape, busy_processes, calibrate, server_streams, server_times
@@ -53,6 +54,10 @@ def main() -> int:
         row = _in_its_own_process(shape)
         _print("dyno", shape, row)
         kept.append(_judge(streams, row))
+        chat = msgspec.structs.replace(shape, chat=True)
+        row = _in_its_own_process(chat)
+        _print("dyno, chat", chat, row)
+        kept.append(_judge(streams, row, " in conversations"))
         if not options.no_peers:
             _print_peers(list(peers.PEERS), shape)
     row = _in_its_own_process(MANY)
