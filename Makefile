@@ -18,7 +18,7 @@ gallery: $(VENV)/.installed
 	done
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -rs -n 2 --dist worksteal
+	$(BIN)/pytest -rs -n 3 --dist worksteal
 
 # The pure tests, in under 30 s: no process, no socket, no model, no drawn charts.
 test-fast: $(VENV)/.dev

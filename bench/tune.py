@@ -82,7 +82,7 @@ def main() -> None:
     values: dict[str, list[float]] = {name: [] for name in sides}
     for repeat in range(2, 5):
         for name, setting in sides.items():
-            values[name].append(grid.attempt(setting, 3, repeat).value or 0.0)
+            values[name].append(grid.measure(setting, repeat).value or 0.0)
     median = {name: statistics.median(v) for name, v in values.items()}
     print(f"search: {words(answer.best.setting)}, {len(answer.trials)} of {len(every)} settings, {search_s:.0f} s")
     print(f"grid:   {words(best.setting)}, {len(every)} settings, {grid_s:.0f} s")

@@ -82,10 +82,13 @@ class Conductor:
         stop: Stop | None = None,
         keep_raw: bool = False,
         far: Mapping[str, FarMachine] | None = None,
+        wants: Callable[[PlannedTrial], bool] = lambda _: True,
     ) -> None:
-        """`far`: machines by rig, on which engines run while the load comes from here."""
+        """`far`: machines by rig, on which engines run while the load comes from here. `wants`: asked when a trial's
+        turn has come; one that isn't wanted any more is left out."""
         self.study, self.folder, self.headers, self.far = study, folder, headers, far or {}
         self.watcher, self.stop, self.keep_raw = watcher or StudyWatcher(), stop or Stop(), keep_raw
+        self.wants = wants
         secrets.learn(secrets.values(os.environ))
         secrets.learn(secret for p in study.trials for secret in hidden(p.trial, {}))  # headers: when they are used
         self._attempts: Counter[str] = Counter()
@@ -146,7 +149,8 @@ class Conductor:
                 self.watcher.again(queue[0], str(e))
                 return
             while queue:
-                self._failed(queue.popleft(), str(e))
+                if self.wants(planned := queue.popleft()):
+                    self._failed(planned, str(e))
 
     def _running(
         self, first: PlannedTrial, spec: EngineSpec, start: Path, headers: dict[str, str], machine: Rig
@@ -221,6 +225,8 @@ class Conductor:
         """Run trials until none is left, the next one needs another engine, this one is dead, or the user stops it."""
         while queue and not self.stop.requested:
             self._skip_saturated(queue)
+            while queue and not self.wants(queue[0]):
+                queue.popleft()
             if not queue or not fits(queue[0]):
                 return
             planned = queue[0]

@@ -1,9 +1,11 @@
-"""Tunes an engine's settings: short loads of what is proposed, longer ones of the best, then the best against the
-default. Each setting's trial has its folder: a search that was stopped resumes with the same command."""
+"""Tunes an engine's settings: a short load of each that is proposed, a longer one while it is up where it is among the
+best, then the best against the default. Each trial has its folder: a search that was stopped resumes with the same
+command."""
 
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -42,6 +44,7 @@ from dyno.study import file
 from dyno.study.tune import own_argument
 
 LONGER = 3  # times as long a load for the best third
+_SECOND = 2  # the repeat that is this longer load; the first is the short one
 _SEARCH = 6  # a search for the highest load takes this times `seconds`
 _PORT = 8000  # in a command to paste
 _RESOLUTION = 0.1  # of such a search
@@ -160,7 +163,7 @@ class Tuner:
         self.machine, self.headers, self.watcher, self.stop = machine, headers, watcher, Stop()
         self._budget_s, self._began = budget_s, time.monotonic()
         self._planned: dict[str, PlannedTrial] = {}
-        self._took_s: list[float] = []  # of each setting that was started now
+        self._starts_s: list[float] = []  # what each setting that was started now took beside its load
         self.default = TuneTrial({}, "discarded")
         self.trials: dict[str, TuneTrial] = {}
 
@@ -220,11 +223,11 @@ class Tuner:
 
     def _spent(self) -> bool:
         """Whether the time that is left is needed for longer loads and repeats."""
-        if not self._took_s:
+        if not self._starts_s:
             return time.monotonic() - self._began > self._budget_s
-        start_s = max(sum(self._took_s) / len(self._took_s) - self._seconds(1), 0.0)
-        longer = len(self.trials) // 3 + 1 + 2 * self.spec.confirm_repeats
-        reserve_s = longer * (start_s + self._seconds(LONGER)) + start_s + self._seconds(1)
+        start_s = sum(self._starts_s) / len(self._starts_s)
+        to_come = 1 + 2 * self.spec.confirm_repeats  # the next setting, and the repeats
+        reserve_s = to_come * (start_s + self._seconds(LONGER)) + self._seconds(1)
         return time.monotonic() - self._began + reserve_s > self._budget_s
 
     def _seconds(self, times: int) -> float:
@@ -233,21 +236,29 @@ class Tuner:
     def _ranked(self) -> list[TuneTrial]:
         """The settings that may be best, the best first; those with a longer load before all others."""
         known = [t for t in [self.default, *self.trials.values()] if t.judged is not None and not t.objection]
-        sign = 1 if self.spec.lower else -1
-        return sorted(known, key=lambda t: (t.long_value is None, sign * (t.judged or 0.0)))
+        return sorted(known, key=lambda t: (t.long_value is None, self._sign * (t.judged or 0.0)))
+
+    @property
+    def _sign(self) -> int:
+        return 1 if self.spec.lower else -1
+
+    def _promising(self, setting: Setting, value: float | None) -> bool:
+        """Whether it is among the best third so far. The default always gets its longer load."""
+        others = [t.value for t in self.trials.values() if t.value is not None and not t.objection]
+        if not setting or value is None:
+            return value is not None
+        better = sum(v < value if self.spec.lower else v > value for v in others)
+        return better < math.ceil((len(others) + 1) / 3)
 
     def _longer(self) -> None:
-        """Give the best third a longer load: the first of many short ones is partly luck."""
+        """Give the best third a longer load, where it had none yet: the first of many short ones is partly luck."""
         if self.spec.objective == "load":  # a search is as long as it must be
             return
-        ranked = [t for t in self._ranked() if t.setting]
+        ranked = sorted((t for t in self._ranked() if t.setting), key=lambda t: (t.value or 0.0) * self._sign)
         for trial in ranked[: math.ceil(len(ranked) / 3)]:
-            again = self.attempt(trial.setting, LONGER)
-            objection = again.objection or again.why
-            self._put(replace(trial, long_value=again.value, objection=objection))
-        if self.default.value is not None and ranked:
-            again = self.attempt({}, LONGER)
-            self.default = replace(self.default, long_value=again.value, objection=again.objection or again.why)
+            if trial.long_value is None:
+                self.measure(trial.setting, _SECOND)
+                self._put(self._with_longer(trial, self.plan.trial(trial.setting, LONGER, _SECOND, _SECOND)))
 
     def _best(self) -> TuneTrial | None:
         """Return the best setting that keeps the quality of the default."""
@@ -268,17 +279,17 @@ class Tuner:
         if not repeats or self.default.value is None:
             return None
         values: dict[str, list[float]] = {}
-        # From 2: the first is the longer load that chose the best, and so partly luck.
-        numbers = range(2, repeats + 2)
+        # The loads that chose the best are partly luck, and no part of this.
+        numbers = range(_SECOND + 1, _SECOND + 1 + repeats)
         if self.spec.objective == "load":
             for repeat in numbers:
                 for setting in (best.setting, {}) if repeat % 2 else ({}, best.setting):
-                    trial = self._find(self.plan.trial(setting, LONGER, repeat, repeats + 1), setting)
+                    trial = self._find(self.plan.trial(setting, LONGER, repeat, numbers[-1]), setting)
                     values.setdefault(key_of(setting), []).extend([trial.value] if trial.value else [])
         else:
             sides: list[Setting] = [{}, best.setting]
-            planned = {key_of(s): [self.plan.trial(s, LONGER, r, repeats + 1) for r in numbers] for s in sides}
-            self._conduct([p for mine in planned.values() for p in mine], repeats + 1)
+            planned = {key_of(s): [self.plan.trial(s, LONGER, r, numbers[-1]) for r in numbers] for s in sides}
+            self._conduct([p for mine in planned.values() for p in mine], numbers[-1])
             for key, mine in planned.items():
                 runs = [self.folder.run(p.place) for p in mine]
                 each = [self._objective(run, p) for run, p in zip(runs, mine, strict=True) if run.whole]
@@ -291,23 +302,43 @@ class Tuner:
 
     # ---- one setting ----
 
-    def attempt(self, setting: Setting, times: int = 1, repeat: int = 1) -> TuneTrial:
+    def attempt(self, setting: Setting) -> TuneTrial:
         """Measure a setting, unless that is done or it can't work."""
-        planned = self.plan.trial(setting, times, repeat, repeat)
-        if why := self._problem(planned):
+        short, longer = self.plan.trial(setting), self.plan.trial(setting, LONGER, _SECOND, _SECOND)
+        if why := self._problem(short):
             return TuneTrial(setting, "discarded", why)
-        began, fresh = time.monotonic(), False
         if self.spec.objective == "load":
-            trial = self._find(planned, setting)
-        else:
-            run = self.folder.run(planned.place)
-            fresh = not run.whole and failure_of(run) is None
-            if fresh:
-                self._conduct([planned], repeat)
-            trial = self._result(planned, setting)
-        if fresh and times == 1:
-            self._took_s.append(time.monotonic() - began)
-        return trial
+            return self._find(short, setting)
+        runs = [self.folder.run(p.place) for p in (short, longer)]
+        known = runs[0].whole or failure_of(runs[0]) is not None
+        if not known or (not runs[1].whole and self._wants(longer, short, setting, longer)):
+            began = time.monotonic()
+            wants = partial(self._wants, longer, short, setting)
+            self._conduct([short, longer], _SECOND, wants)
+            took_s = time.monotonic() - began - self._seconds(1 + LONGER * runs[1].whole)
+            self._starts_s += [] if known else [max(took_s, 0.0)]
+        return self._with_longer(self._result(short, setting), longer)
+
+    def _wants(self, longer: PlannedTrial, short: PlannedTrial, setting: Setting, planned: PlannedTrial) -> bool:
+        """Whether a trial is worth its time: a longer one, where the short one was good."""
+        if planned.place.id != longer.place.id:
+            return True
+        result = self._result(short, setting)
+        return not result.objection and self._promising(setting, result.value)
+
+    def measure(self, setting: Setting, repeat: int) -> TuneTrial:
+        """Measure a setting with a longer load, unless that is done."""
+        planned = self.plan.trial(setting, LONGER, repeat, repeat)
+        if not self.folder.run(planned.place).whole:
+            self._conduct([planned], repeat)
+        return self._result(planned, setting)
+
+    def _with_longer(self, trial: TuneTrial, planned: PlannedTrial) -> TuneTrial:
+        run = self.folder.run(planned.place)
+        if not run.whole and failure_of(run) is None:
+            return trial
+        again = self._result(planned, trial.setting)
+        return replace(trial, long_value=again.value, objection=again.objection or again.why)
 
     def _problem(self, planned: PlannedTrial) -> str:
         """Say why a setting can't work, or can't be the best, before it is started."""
@@ -338,12 +369,14 @@ class Tuner:
             return f"{reads}, for {slots:g} requests at once: at most {most} tok/s, and {number(best)} is measured."
         return ""
 
-    def _conduct(self, planned: Sequence[PlannedTrial], repeats: int = 1) -> None:
+    def _conduct(
+        self, planned: Sequence[PlannedTrial], repeats: int = 1, wants: Callable[[PlannedTrial], bool] = lambda _: True
+    ) -> None:
         self._planned |= {p.place.id: p for p in planned}
         whole = replace(self.plan.study, trials=list(self._planned.values()), repeats=repeats, tune=None)
         self.folder.write(*study_plan.public(whole, self.text))
         study = replace(whole, trials=list(planned), on_failure="carry_on", interleave="engines", stop=None)
-        Conductor(study, self.folder, self.headers, self.watcher, self.stop).conduct(planned)
+        Conductor(study, self.folder, self.headers, self.watcher, self.stop, wants=wants).conduct(planned)
         if self.stop.requested:
             raise KeyboardInterrupt
 
@@ -428,7 +461,7 @@ class Tuner:
             if self.stop.requested:
                 (path / "find.json").unlink(missing_ok=True)  # of a part
                 raise KeyboardInterrupt
-            self._took_s.append(time.monotonic() - began)
+            self._starts_s.append(max(time.monotonic() - began - asked.budget_s, 0.0))
         if failed.exists():
             return TuneTrial(setting, "failed", failed.read_text(), run=str(path))
         answer = read(path / "find.json", FindAnswer)
