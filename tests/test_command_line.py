@@ -1,14 +1,20 @@
 """The command line's own rules: help, mistakes in words and flags, completion, exit codes."""
 
 import argparse
+import shlex
 from argparse import Namespace
 
 import pytest
 
 from dyno.cli import exit_codes
 from dyno.cli.main import main, parser
-from dyno.cli.vocabulary import in_flags, in_keys
+from dyno.cli.vocabulary import command, in_flags, in_keys
+from dyno.facts.engine import EngineSpec
 from dyno.facts.finding import Verdict
+from dyno.facts.load import LoadSpec
+from dyno.facts.target import TargetSpec
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import WorkloadSpec
 
 # ---- exit codes ----
 
@@ -149,3 +155,17 @@ def _name(action: argparse.Action) -> str:
 def test_a_setting_has_the_name_of_where_the_user_is(message: str, flags: str, keys: str) -> None:
     assert in_flags(message) == flags
     assert in_keys(message) == keys
+
+
+def test_a_command_to_paste_has_flags_that_dyno_takes() -> None:
+    engine = EngineSpec("vllm", model="m", prefix_caching=False, chunked_prefill=True)
+    trial = TrialSpec(
+        TargetSpec("http://x", backend="openai", endpoint="/v1/completions"),
+        WorkloadSpec("random"),
+        LoadSpec(),
+        engine=engine,
+        correctness_check=False,
+    )
+    words = shlex.split(command(trial))
+    assert {"--no-correctness-check", "--no-enable-prefix-caching", "--enable-chunked-prefill"} <= {*words}
+    assert not any("no-no" in word for word in words)

@@ -16,7 +16,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import WorkloadSpec
-from dyno.option import fields
+from dyno.option import fields, opposite
 from dyno.transport import Transport
 
 _STRUCTS = {
@@ -72,7 +72,7 @@ def command(trial: TrialSpec) -> str:
 
 def _words(flag: str, value: Any) -> list[str]:
     if isinstance(value, bool):
-        return [flag if value else flag.replace("--", "--no-", 1)]
+        return [flag if value != flag.startswith("--no-") else opposite(flag)]
     if flag in ("--engine-args", "--engine-container-args"):
         return [f"{flag}={shlex.join(value)}"]
     if isinstance(value, dict):
