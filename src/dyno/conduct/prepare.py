@@ -90,7 +90,8 @@ def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = Non
     if spec.traits.sessions and spec.num_sessions is None:
         # A rate is of sessions: as many are needed as begin in its time.
         spec = msgspec.structs.replace(spec, num_sessions=plan.prompts_needed(trial.load))
-    what = f"{spec.num_sessions} sessions" if spec.num_sessions else f"{spec.num_prompts or 'all'} prompts"
+    most = "up to " if file and spec.num_prompts else ""
+    what = f"{spec.num_sessions} sessions" if spec.num_sessions else f"{most}{spec.num_prompts or 'all'} prompts"
     watcher.phase(f"Generating {what} ({spec.dataset}{source})")
     work = workload.make(spec, tokenizer)
     for reason, number in work.dropped.items():

@@ -133,6 +133,8 @@ def trial_s(trial: TrialSpec) -> float:
     if load.rates:
         rate = w.num_prompts / next(load.rates.times([w.num_prompts]))
     served_s = math.ceil(w.num_prompts / streams) * request_s
+    if load.arrivals == "recorded" and w.trace_end_s:
+        served_s = (w.trace_end_s - w.trace_start_s) / load.speedup + request_s
     return warmup_s + max(w.num_prompts / rate + request_s if rate else 0.0, served_s)
 
 
