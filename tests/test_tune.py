@@ -16,10 +16,11 @@ from dyno.cli.run import key_headers
 from dyno.conduct import study_plan
 from dyno.conduct.proposer import Proposer, key_of, possible
 from dyno.conduct.study import StudyWatcher
-from dyno.conduct.tune import TunePlan, Tuner, applied, folder_for, stored
+from dyno.conduct.tune import LONGER, TunePlan, Tuner, applied, folder_for, stored
 from dyno.facts.engine import EngineSpec
-from dyno.facts.tune import TuneAxis, TuneSpec
+from dyno.facts.tune import Setting, TuneAxis, TuneSpec
 from dyno.probe import rig
+from dyno.store.study import Failure, StudyFolder, write_failure
 
 FAKE = """
 [engines.fake]
@@ -44,6 +45,10 @@ def written(folder: Path, tune: str, more: str = "", head: str = FAKE) -> str:
 
 def trials_of(runs: Path) -> dict[str, int]:
     return {p.parent.name: p.stat().st_mtime_ns for p in runs.glob("*/trials/*/summary.json")}
+
+
+def starts_of(runs: Path) -> int:
+    return len(list(runs.glob("*/engines/*")))
 
 
 @pytest.mark.engines  # slow
@@ -71,11 +76,57 @@ def test_the_known_best_is_found_confirmed_and_given_as_a_command(
     for words in ("against the default (95 % interval: +", "Effect of each setting", "Reproduce", "4 of 4 settings"):
         assert words in text
 
-    # Again: nothing is measured anew, and the answer is the same.
-    before = trials_of(runs)
+    # Again: nothing is started or measured anew, and the answer is the same.
+    before = trials_of(runs), starts_of(runs)
     assert main(["tune", path, "--runs", str(runs), "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
-    assert trials_of(runs) == before and again["gain"]["change"] == gain.change
+    assert (trials_of(runs), starts_of(runs)) == before and again["gain"]["change"] == gain.change
+
+
+def tuner_of(folder: Path, tune: str, **study: str) -> Tuner:
+    """A search that goes where a test leads it; a second one of the same folder resumes the first."""
+    study_, text = study_plan.read(Path(written(folder, tune, **study)))
+    plan = TunePlan(study_)
+    path = folder_for(folder / "runs", plan).path
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "search.json").write_text(plan.identity)
+    return Tuner(plan, text, StudyFolder(path), rig.look(), key_headers, StudyWatcher())
+
+
+@pytest.mark.engines  # slow
+def test_a_promising_setting_gets_its_longer_load_in_the_same_start_and_others_none(tmp_path: Path) -> None:
+    tune, runs = 'seconds = 0.1\nsettings."gap_ms=" = [1, 60, 100]\nsettings."fault=" = ["die@1"]\n', tmp_path / "runs"
+    each: list[Setting] = [{"gap_ms=": 1}, {"gap_ms=": 60}, {"fault=": "die@1"}]
+
+    def attempted() -> list[tuple[str, bool]]:
+        tuner = tuner_of(tmp_path, tune, head=FAKE.replace("seconds = 0.7", ""))
+        for setting in each:
+            tuner.trials[key_of(setting)] = tuner.attempt(setting)
+        return [(t.state, t.long_value is not None) for t in tuner.trials.values()]
+
+    expected = [("measured", True), ("measured", False), ("failed", False)]
+    assert attempted() == expected
+    assert starts_of(runs) == 3 and len(trials_of(runs)) == 3  # two loads, one load, none
+    before = trials_of(runs)
+    assert attempted() == expected  # resumed: no load that was left out is made up for
+    assert starts_of(runs) == 3 and trials_of(runs) == before
+
+
+@pytest.mark.engines  # slow
+def test_a_longer_load_that_was_cut_off_or_failed_is_known_after_a_resume(tmp_path: Path) -> None:
+    tune, runs = 'seconds = 0.1\nsettings."gap_ms=" = [1]\n', tmp_path / "runs"
+    head = FAKE.replace("seconds = 0.7", "")
+    first = tuner_of(tmp_path, tune, head=head).attempt({"gap_ms=": 1})
+    longer = tuner_of(tmp_path, tune, head=head).plan.trial({"gap_ms=": 1}, LONGER, 2, 2)
+    run = StudyFolder(runs / "study-tune").run(longer.place)
+    run.summary_path.unlink()
+    (run.path / "client.json").unlink()  # as a dyno that was killed leaves it
+    again = tuner_of(tmp_path, tune, head=head).attempt({"gap_ms=": 1})
+    assert again.value == first.value and again.long_value is not None and starts_of(runs) == 2
+    run.summary_path.unlink()
+    write_failure(run, Failure("The engine died.", 1, "2026-01-01T00:00:00+00:00"))
+    refused = tuner_of(tmp_path, tune, head=head).attempt({"gap_ms=": 1})
+    assert refused.objection == "The engine died." and starts_of(runs) == 2
 
 
 @pytest.mark.engines  # slow
@@ -173,9 +224,7 @@ limit = 24
 [tune]
 settings.quantization = ["TQ2_0", "F16"]
 """
-    study, text = study_plan.read(Path(written(tmp_path, "", head=head)))
-    plan = TunePlan(study)
-    tuner = Tuner(plan, text, folder_for(tmp_path, plan), rig.look(), key_headers, StudyWatcher())
+    tuner = tuner_of(tmp_path, "", head=head)
     assert tuner._worse({"quantization": "F16"}) == ""
     assert "Its answers score lower" in tuner._worse({"quantization": "TQ2_0"})
 
@@ -276,6 +325,7 @@ def test_without_optuna_the_message_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert main(["tune", written(tmp_path, 'settings."slots=" = [1]'), "--runs", str(tmp_path / "runs")]) == 2
     assert "pip install 'llm-dyno[tune]'" in capsys.readouterr().err
+    assert not list(tmp_path.glob("runs/*"))  # before anything is measured
 
 
 def test_a_dry_run_lists_what_may_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

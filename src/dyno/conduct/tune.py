@@ -170,11 +170,15 @@ class Tuner:
     def run(self, command: Callable[[TrialSpec], str]) -> TuneAnswer:
         """`command`: makes the command line of a trial."""
         make_folder(self.folder.path)
+        proposer = Proposer(  # first: without Optuna nothing is measured
+            self.folder.path / "optuna.log", self.spec.settings, lower=self.spec.lower, seed=self.plan.study.seed,
+            trials=self.spec.trials,
+        )  # fmt: skip
         write(self.folder.path / "search.json", self.plan.identity.encode())
         best, gain = None, None
         ended: TuneEnd = "interrupted"
         try:
-            ended = self._search()
+            ended = self._search(proposer)
             self._longer()
             best = self._best()
             gain = self._confirm(best) if best and best.setting else None
@@ -201,12 +205,8 @@ class Tuner:
 
     # ---- the steps ----
 
-    def _search(self) -> TuneEnd:
+    def _search(self, proposer: Proposer) -> TuneEnd:
         self.default = self.attempt({})
-        lower, seed = self.spec.lower, self.plan.study.seed
-        proposer = Proposer(
-            self.folder.path / "optuna.log", self.spec.settings, lower=lower, seed=seed, trials=self.spec.trials
-        )
         waiting = list(proposer.earlier)
         started = 0
         while started < self.spec.trials:
@@ -305,19 +305,23 @@ class Tuner:
     def attempt(self, setting: Setting) -> TuneTrial:
         """Measure a setting, unless that is done or it can't work."""
         short, longer = self.plan.trial(setting), self.plan.trial(setting, LONGER, _SECOND, _SECOND)
-        if why := self._problem(short):
+        known = self._known(short)
+        if not known and (why := self._problem(short)):  # not of one that was measured: the best so far may differ now
             return TuneTrial(setting, "discarded", why)
         if self.spec.objective == "load":
             return self._find(short, setting)
-        runs = [self.folder.run(p.place) for p in (short, longer)]
-        known = runs[0].whole or failure_of(runs[0]) is not None
-        if not known or (not runs[1].whole and self._wants(longer, short, setting, longer)):
+        wants = partial(self._wants, longer, short, setting)
+        if not known or (not self._known(longer) and wants(longer)):
             began = time.monotonic()
-            wants = partial(self._wants, longer, short, setting)
             self._conduct([short, longer], _SECOND, wants)
-            took_s = time.monotonic() - began - self._seconds(1 + LONGER * runs[1].whole)
+            took_s = time.monotonic() - began - self._seconds(1 + LONGER * self._known(longer))
             self._starts_s += [] if known else [max(took_s, 0.0)]
         return self._with_longer(self._result(short, setting), longer)
+
+    def _known(self, planned: PlannedTrial) -> bool:
+        """Whether it was measured or has failed: a resumed search doesn't start it again."""
+        run = self.folder.run(planned.place)
+        return run.whole or failure_of(run) is not None
 
     def _wants(self, longer: PlannedTrial, short: PlannedTrial, setting: Setting, planned: PlannedTrial) -> bool:
         """Whether a trial is worth its time: a longer one, where the short one was good."""
@@ -329,13 +333,12 @@ class Tuner:
     def measure(self, setting: Setting, repeat: int) -> TuneTrial:
         """Measure a setting with a longer load, unless that is done."""
         planned = self.plan.trial(setting, LONGER, repeat, repeat)
-        if not self.folder.run(planned.place).whole:
+        if not self._known(planned):
             self._conduct([planned], repeat)
         return self._result(planned, setting)
 
     def _with_longer(self, trial: TuneTrial, planned: PlannedTrial) -> TuneTrial:
-        run = self.folder.run(planned.place)
-        if not run.whole and failure_of(run) is None:
+        if not self._known(planned):
             return trial
         again = self._result(planned, trial.setting)
         return replace(trial, long_value=again.value, objection=again.objection or again.why)
