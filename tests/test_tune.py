@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dyno.cli.main import main
@@ -18,8 +19,11 @@ from dyno.conduct.proposer import Proposer, key_of, possible
 from dyno.conduct.study import StudyWatcher
 from dyno.conduct.tune import LONGER, TunePlan, Tuner, applied, folder_for, stored
 from dyno.facts.engine import EngineSpec
-from dyno.facts.tune import Setting, TuneAxis, TuneSpec
+from dyno.facts.rig import Peaks
+from dyno.facts.tune import Setting, TuneAxis, TuneSpec, TuneTrial
 from dyno.probe import rig
+from dyno.probe.peaks import KnownPeaks
+from dyno.store.run import Run
 from dyno.store.study import Failure, StudyFolder, write_failure
 
 FAKE = """
@@ -192,11 +196,14 @@ def test_where_every_setting_fails_the_answer_says_so(tmp_path: Path, capsys: py
 
 
 @pytest.mark.engines  # slow
-def test_the_highest_load_within_a_target_is_an_objective(tmp_path: Path) -> None:
+def test_the_highest_load_within_a_target_is_an_objective_and_its_best_is_searched_again(tmp_path: Path) -> None:
     tune = """objective = "load"
 target = "ttft_p50:90"
-confirm_repeats = 0
+confirm_repeats = 1
 settings."slots=" = [16]
+[find]
+target = ["ttft_p50:1"]
+to = 64
 """
     head = FAKE.replace("seconds = 0.7", "seconds = 4")
     path, runs = written(tmp_path, tune, more=', "slots=2"', head=head), tmp_path / "runs"
@@ -206,6 +213,92 @@ settings."slots=" = [16]
     # TTFT grows from 40 ms in proportion to the requests beyond the slots: 90 ms at twice their number.
     assert answer.default.judged is not None and answer.best.judged is not None
     assert answer.default.judged <= 5 and answer.best.judged >= 8
+    assert answer.best.long_value is None  # a search is as long as it must be
+    assert answer.gain is not None and answer.gain.best > answer.gain.default
+    searches = [r for p in runs.glob("*/trials/*/summary.json") if (r := Run(p.parent).result().find)]
+    assert sorted(s.spec.budget_s for s in searches) == [24, 24, 72, 72]
+    assert {(s.spec.most, s.spec.limits[0].most) for s in searches} == {(64, 90)}  # [find]'s range, [tune]'s target
+    before = starts_of(runs)
+    assert main(["tune", path, "--runs", str(runs)]) == 0
+    assert starts_of(runs) == before == 4
+
+
+@pytest.mark.engines  # slow
+def test_a_search_in_which_no_load_meets_the_target_is_refused_with_the_lowest_load(tmp_path: Path) -> None:
+    tune = 'objective = "load"\ntarget = "ttft_p50:20"\nsettings."slots=" = [16]\n'
+    trial = tuner_of(tmp_path, tune, head=FAKE.replace("0.7", "2")).attempt({})
+    assert trial.value is None and trial.objection == "No load meets the target, not even concurrency 1."
+
+
+PRICE = "[rigs.here]\nprice = { machine_hour = 3.6 }\n"
+
+
+@pytest.mark.engines  # slow
+@pytest.mark.parametrize("objective", ["cost", "ttft_p90", "tpot_mean"])
+def test_less_is_better_of_costs_and_latencies(objective: str, tmp_path: Path) -> None:
+    key, best, other = ("gap_ms=", 2, 20) if objective == "tpot_mean" else ("first_ms=", 10, 80)
+    tune = f'objective = "{objective}"\nsettings."{key}" = [{best}, {other}]\n'
+    head = FAKE.replace("seconds = 0.7", "seconds = 0.2\nconfirm_repeats = 0")
+    path, runs = written(tmp_path, tune + PRICE, head=head), tmp_path / "runs"
+    assert main(["tune", path, "--runs", str(runs), "--rig", "here"]) == 0
+    answer = stored(runs / "study-tune")
+    assert answer.best is not None and answer.best.setting == {key: best}
+    each = [answer.default, *answer.trials]
+    if objective == "cost":  # $3.60 an hour is $0.001 a second
+        assert all(t.value == pytest.approx(1e-3 / (t.throughput or 0) * 1e6) for t in each)
+        assert answer.unit == "cost per million output tokens (USD)"
+    else:
+        assert answer.best.value == pytest.approx(best, rel=0.5)
+    effects = answer.effects()[key]
+    assert effects[str(best)][0] < effects[str(other)][0]
+
+
+@pytest.mark.engines  # slow
+def test_energy_is_read_from_telemetry_and_refused_where_nothing_reports_it(tmp_path: Path) -> None:
+    tuner = tuner_of(tmp_path, 'objective = "energy"\nsettings."gap_ms=" = [1]\n')
+    setting = {"gap_ms=": 1}
+    trial = tuner.attempt(setting)
+    assert trial.value is None and trial.objection == "energy per output token (J) is unknown."
+    run = Run(Path(trial.run))
+    sampled = run.result().telemetry
+    assert sampled is not None
+    counted = msgspec.structs.replace(sampled, energy_per_output_token_j=0.25)  # as a GPU's counter gives it
+    run.write_result(msgspec.structs.replace(run.result(), telemetry=counted))
+    again = tuner._result(tuner.plan.trial(setting), setting)
+    assert again.value == 0.25 and not again.objection and tuner.spec.lower
+
+
+def test_what_the_machines_bandwidth_forbids_is_discarded_before_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = Peaks("a processor", 1, 1e8, {"fp32": 1e12}, "a sheet")
+    monkeypatch.setattr("dyno.probe.peaks.of_processor", lambda *_, **__: KnownPeaks(slow))
+    head = re.sub(r"(?s)\[engines.fake\].*?\[workloads", "[engines.llama]\nkind = 'llamacpp'\n[workloads", FAKE)
+    axes = 'settings.quantization = ["F16", "Q4_0"]\nsettings.max_num_seqs = [1, 4]\n'
+    # 5.2 million weights: 10.5 MB in F16, 3.0 MB in Q4_0, at 0.1 GB/s.
+    tuner = tuner_of(tmp_path, f'target = "tpot_p50:60"\n{axes}', head=head)
+    whole = tuner.attempt({"quantization": "F16"})
+    assert whole.state == "discarded" and starts_of(tmp_path / "runs") == 0
+    assert re.fullmatch(
+        r"A step reads 0\.010\d+ GB of weights at up to 0\.1000 GB/s: at least 10\d(\.\d)? ms per token, "
+        r"but the target is median TPOT ≤ 60 ms\.",
+        whole.why,
+    )
+    assert tuner._problem(tuner.plan.trial({"quantization": "Q4_0"})) == ""
+    # By throughput: one request at a time has at most 33 tok/s in Q4_0, four have 133.
+    tuner = tuner_of(tmp_path, axes, head=head)
+    tuner.trials["measured"] = TuneTrial({"max_num_seqs": 4}, "measured", value=90.0)
+    why = tuner.attempt({"quantization": "Q4_0", "max_num_seqs": 1}).why
+    assert why.startswith("A step reads 0.002962 GB")
+    assert why.endswith("for 1 request at once: at most 33.76 tok/s, but another setting has 90.00.")
+    assert tuner._problem(tuner.plan.trial({"quantization": "Q4_0", "max_num_seqs": 4})) == ""
+    # A peak that was measured may be too low: what it forbids by a little is tried.
+    tuner.trials["measured"] = TuneTrial({"max_num_seqs": 4}, "measured", value=36.0)
+    alone = tuner.plan.trial({"quantization": "Q4_0", "max_num_seqs": 1})
+    assert "another setting has 36.00" in tuner._problem(alone)
+    measured = KnownPeaks(msgspec.structs.replace(slow, measured=True))
+    monkeypatch.setattr("dyno.probe.peaks.of_processor", lambda *_, **__: measured)
+    assert tuner._problem(alone) == ""
 
 
 def test_a_setting_that_answers_worse_is_refused(tmp_path: Path) -> None:

@@ -11,34 +11,35 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from dyno.checks.physics import UNSURE
 from dyno.compare.compare import difference
 from dyno.compare.scores import score_difference
 from dyno.conduct import study_plan
 from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.find import Finder, server
 from dyno.conduct.prepare import longest
 from dyno.conduct.proposer import Proposer, key_of, possible
 from dyno.conduct.study import Conductor, Headers, StudyWatcher
 from dyno.engines.kinds import kind_of
 from dyno.engines.launch import shown as shown_launch
-from dyno.errors import DynoError, EngineError, TargetError, UsageError, WorkloadError
+from dyno.errors import DynoError, EngineError, UsageError
 from dyno.facts.comparison import Estimate
 from dyno.facts.engine import EngineSpec
-from dyno.facts.find import FindAnswer, FindSpec, Over
+from dyno.facts.find import FindAnswer, FindSpec, Over, spec_of
 from dyno.facts.limits import Limit
 from dyno.facts.metric import words as metric_words
 from dyno.facts.rig import Rig
 from dyno.facts.study import Place, PlannedTrial, Study
 from dyno.facts.trial import TrialSpec
-from dyno.facts.tune import Setting, TuneAnswer, TuneEnd, TuneGain, TuneSpec, TuneTrial, words
+from dyno.facts.tune import Setting, TuneAnswer, TuneEnd, TuneGain, TuneSpec, TuneTrial
 from dyno.load.plan import prompts_needed
 from dyno.load.progress import Stop
 from dyno.measure.cost import hour, per_million
 from dyno.measure.estimate import error_of_repeats, value_of
-from dyno.measure.roofline import as_loaded, bandwidth_at
-from dyno.numbers import number, percent
+from dyno.measure.roofline import as_loaded, bandwidth_at, tokens_per_step
+from dyno.numbers import duration, many, number, percent
+from dyno.report.find import level_words
 from dyno.store.rows import read_row, read_rows
-from dyno.store.run import Run, make_folder, pretty, read, slug, write
+from dyno.store.run import Run, make_folder, pretty, write
 from dyno.store.study import StudyFolder, failure_of
 from dyno.study import file
 from dyno.study.tune import own_argument
@@ -74,7 +75,8 @@ class TunePlan:
             for p in study.trials
             if p.place.engine == (self.spec.engine or p.place.engine) and p.place.repeat == 1 and p.place.rig == rig
         ]
-        serving = [p for p in mine if p.trial.kind == "serve"]
+        searches = [p for p in mine if p.trial.find and self.spec.objective == "load"]
+        serving = searches or [p for p in mine if p.trial.kind == "serve" and not p.trial.find]
         if len(serving) != 1:
             which = "; ".join(p.place.label for p in serving[:3]) or "none"
             raise UsageError(
@@ -82,6 +84,7 @@ class TunePlan:
                 "one workload and one load, and no lists in the engine's table."
             )
         self.base = serving[0]
+        self.search = self._search() if self.spec.objective == "load" else None
         self.quality = next((p for p in mine if p.trial.quality), None)
         if self.base.trial.engine is None or not kind_of(self.base.trial.engine.kind).starts:
             raise UsageError("[tune] needs an engine that dyno starts, not a running server.")
@@ -89,6 +92,13 @@ class TunePlan:
             raise UsageError(
                 "[tune] objective = 'cost' needs the rig's price: [rigs.NAME] price = { machine_hour = … }."
             )
+
+    def _search(self) -> FindSpec:
+        """The search for a setting's highest load: the study's [find] may set its range, [tune] sets the target."""
+        load, asked = self.base.trial.load, self.base.trial.find
+        over: Over = "rate" if load.request_rate_rps else "concurrency"
+        spec = spec_of(self.spec.target, {"over": over, "resolution": _RESOLUTION}, "tune.")
+        return replace(asked, limits=spec.limits, confirm_s=None) if asked else spec
 
     @property
     def identity(self) -> str:
@@ -107,7 +117,10 @@ class TunePlan:
         """`times`: as long a load as a short one."""
         base, seconds = self.base.trial, self.spec.seconds * times
         load, work = base.load, base.workload
-        if load.max_concurrency or not load.closed_loop:
+        search = replace(self.search, budget_s=seconds * _SEARCH) if self.search else None
+        if search:
+            count = work.num_prompts
+        elif load.max_concurrency or not load.closed_loop:
             load = replace(load, duration_s=seconds)
             each = prompts_needed(load) or max(work.num_prompts, 20 * (load.max_concurrency or 1))
             count = each if work.num_prompts else 0  # 0: all of a file
@@ -120,6 +133,7 @@ class TunePlan:
             load=replace(load, seed=0),
             workload=replace(work, seed=0, num_prompts=count),
             percentiles=sorted({*base.percentiles, *percentiles, 99.0}),
+            find=search,
         )
         place, key = self._place(self.base.place, setting), self.base.api_key_env
         return file.placed(place, trial, key, self.study.name, self.study.seed, repeat, repeats)
@@ -252,7 +266,7 @@ class Tuner:
 
     def _longer(self) -> None:
         """Give the best third a longer load, where it had none yet: the first of many short ones is partly luck."""
-        if self.spec.objective == "load":  # a search is as long as it must be
+        if self.plan.search:  # it is as long as it must be
             return
         ranked = sorted((t for t in self._ranked() if t.setting), key=lambda t: (t.value or 0.0) * self._sign)
         for trial in ranked[: math.ceil(len(ranked) / 3)]:
@@ -281,19 +295,13 @@ class Tuner:
         values: dict[str, list[float]] = {}
         # The loads that chose the best are partly luck, and no part of this.
         numbers = range(_SECOND + 1, _SECOND + 1 + repeats)
-        if self.spec.objective == "load":
-            for repeat in numbers:
-                for setting in (best.setting, {}) if repeat % 2 else ({}, best.setting):
-                    trial = self._find(self.plan.trial(setting, LONGER, repeat, numbers[-1]), setting)
-                    values.setdefault(key_of(setting), []).extend([trial.value] if trial.value else [])
-        else:
-            sides: list[Setting] = [{}, best.setting]
-            planned = {key_of(s): [self.plan.trial(s, LONGER, r, numbers[-1]) for r in numbers] for s in sides}
-            self._conduct([p for mine in planned.values() for p in mine], numbers[-1])
-            for key, mine in planned.items():
-                runs = [self.folder.run(p.place) for p in mine]
-                each = [self._objective(run, p) for run, p in zip(runs, mine, strict=True) if run.whole]
-                values[key] = [v for v in each if v is not None]
+        sides: list[Setting] = [{}, best.setting]
+        planned = {key_of(s): [self.plan.trial(s, LONGER, r, numbers[-1]) for r in numbers] for s in sides}
+        self._conduct([p for mine in planned.values() for p in mine], numbers[-1])
+        for key, mine in planned.items():
+            runs = [self.folder.run(p.place) for p in mine]
+            each = [self._objective(run, p) for run, p in zip(runs, mine, strict=True) if run.whole]
+            values[key] = [v for v in each if v is not None]
         default, tuned = values.get(key_of({}), []), values.get(key_of(best.setting), [])
         if not default or not tuned:
             return None
@@ -308,8 +316,6 @@ class Tuner:
         known = self._known(short)
         if not known and (why := self._problem(short)):  # not of one that was measured: the best so far may differ now
             return TuneTrial(setting, "discarded", why)
-        if self.spec.objective == "load":
-            return self._find(short, setting)
         wants = partial(self._wants, longer, short, setting)
         if not known or (not self._known(longer) and wants(longer)):
             began = time.monotonic()
@@ -327,6 +333,8 @@ class Tuner:
         """Whether a trial is worth its time: a longer one, where the short one was good."""
         if planned.place.id != longer.place.id:
             return True
+        if self.plan.search:  # it is as long as it must be
+            return False
         result = self._result(short, setting)
         return not result.objection and self._promising(setting, result.value)
 
@@ -355,21 +363,22 @@ class Tuner:
     def _beyond(self, plan: EnginePlan, trial: TrialSpec) -> str:
         """Say which bound of the machine the setting would have to break: each step reads all weights once."""
         shape, peaks = plan.shape(), plan.peaks()
-        drafts = plan.spec.draft_model or any("spec" in word for word in plan.spec.args)  # several tokens a step
-        loaded = as_loaded(shape, plan.spec) if shape and peaks and not drafts else None
+        single = tokens_per_step(plan.spec, None) == 1.0
+        loaded = as_loaded(shape, plan.spec) if shape and peaks and single else None
         speed = bandwidth_at(peaks, loaded.least_bytes) if loaded and peaks else None
-        if not loaded or not speed:
+        if not loaded or not peaks or not speed:
             return ""
+        speed *= 1 + UNSURE if peaks.measured else 1.0
         step_s = loaded.least_bytes / speed
         reads = f"A step reads {number(loaded.least_bytes / 1e9)} GB of weights at up to {number(speed / 1e9)} GB/s"
         for limit in self.spec.limits:
             if limit.stem == "tpot" and limit.most < step_s * 1000:
                 return f"{reads}: at least {number(step_s * 1000)} ms per token, but the target is {limit.words}."
-        slots = min(plan.limits.slots or math.inf, trial.load.max_concurrency or math.inf) * plan.spec.replicas
+        slots = min((plan.limits.slots or math.inf) * plan.spec.replicas, trial.load.max_concurrency or math.inf)
         best = next((t.judged for t in self._ranked()), None)
         if self.spec.objective == "throughput" and best and slots / step_s < best:
-            most = number(slots / step_s)
-            return f"{reads}, for {slots:g} requests at once: at most {most} tok/s, and {number(best)} is measured."
+            most, at_once = number(slots / step_s), many(int(slots), "request")
+            return f"{reads}, for {at_once} at once: at most {most} tok/s, but another setting has {number(best)}."
         return ""
 
     def _conduct(
@@ -404,6 +413,9 @@ class Tuner:
         row, spec, engine = read_row(run, samples=False), self.spec, planned.trial.engine
         if spec.latency:
             return value_of(row, spec.latency.metric)
+        if spec.objective == "load":
+            answer = run.result().find
+            return answer.low if answer else None
         if spec.objective == "energy":
             sampled = run.result().telemetry
             return sampled.energy_per_output_token_j if sampled else None
@@ -419,10 +431,16 @@ class Tuner:
     def _objection(self, run: Run) -> str:
         """Say why a measured setting can't be the best: wrong answers, void figures, a missed target."""
         result = run.result()
-        for finding in sorted(result.findings, key=lambda f: f.level != "void"):
+        findings = result.findings
+        if result.find:  # the answers were checked in its first probe
+            probes = [Run(run.path / probe.run).result() for probe in result.find.probes]
+            findings = [*findings, *(f for p in probes for f in p.findings if f.code.startswith("correctness."))]
+        for finding in sorted(findings, key=lambda f: f.level != "void"):
             wrong = finding.code.startswith("correctness.") and finding.level in ("doubt", "void")
             if wrong or finding.level == "void":
                 return f"{finding.code}: {finding.text}"
+        if result.find:
+            return _unmet(result.find)
         row = read_row(run, samples=False)
         return next(
             filter(None, (_missed(limit, row.get, value_of(row, limit.metric)) for limit in self.spec.limits)), ""
@@ -444,43 +462,6 @@ class Tuner:
         worse = d.low > 0 if d.lower else d.high < 0
         return f"Its answers score lower: {number(d.b.value)}, the default's {number(d.a.value)}." if worse else ""
 
-    def _find(self, planned: PlannedTrial, setting: Setting) -> TuneTrial:
-        """Search for the highest load of a setting, unless that is done."""
-        path = self.folder.path / "finds" / f"{slug(words(setting))[:60]}-{planned.place.id}"
-        times = (planned.trial.load.duration_s or self.spec.seconds) / self.spec.seconds
-        over: Over = "rate" if planned.trial.load.request_rate_rps else "concurrency"
-        asked = FindSpec(self.spec.limits, over, resolution=_RESOLUTION, budget_s=self._seconds(1) * times)
-        failed = path / "failed.txt"
-        if not (path / "find.json").exists() and not failed.exists():
-            make_folder(path)
-            began = time.monotonic()
-            try:
-                with server(planned.trial, path, self.headers(planned), self.watcher, self.stop) as session:
-                    Finder(planned.trial, asked, path, self.watcher, self.stop).run(session)
-            except (EngineError, TargetError, UsageError, WorkloadError) as e:
-                if self.stop.requested:
-                    raise KeyboardInterrupt from None
-                write(failed, str(e).encode())
-            if self.stop.requested:
-                (path / "find.json").unlink(missing_ok=True)  # of a part
-                raise KeyboardInterrupt
-            self._starts_s.append(max(time.monotonic() - began - asked.budget_s, 0.0))
-        if failed.exists():
-            return TuneTrial(setting, "failed", failed.read_text(), run=str(path))
-        answer = read(path / "find.json", FindAnswer)
-        probe = answer.at_level(answer.low)
-        return TuneTrial(
-            setting=setting,
-            state="measured",
-            value=answer.low,
-            objection="" if answer.low is not None else f"No load is shown to meet the target ({answer.ended}).",
-            throughput=probe.throughput if probe else None,
-            p99_ttft_ms=next((f.value for f in probe.figures if f.limit.metric == "p99_ttft_ms"), None)
-            if probe
-            else None,
-            run=str(path),
-        )
-
     def _commands(self, best: TuneTrial, command: Callable[[TrialSpec], str]) -> list[str]:
         trial = replace(self.plan.base.trial, engine=self.plan.trial(best.setting).trial.engine)
         assert trial.engine is not None
@@ -496,6 +477,15 @@ def _estimate(values: Sequence[float]) -> Estimate:
     if error is None:
         return Estimate(mean, len(values), why="only one repeat")
     return Estimate(mean, len(values), error.error, error.df, "repeats")
+
+
+def _unmet(answer: FindAnswer) -> str:
+    """Say that a search has no load as its answer; '' where it has one."""
+    if answer.low is not None:
+        return ""
+    if answer.high is None:
+        return f"No load is shown to meet the target in {duration(answer.duration_s)}: raise seconds."
+    return f"No load meets the target, not even {level_words(answer, answer.high)}."
 
 
 def _missed(limit: Limit, get: Callable[[str], float | None], value: float | None) -> str:
