@@ -163,6 +163,19 @@ def test_interrupted_and_killed_it_resumes_with_what_was_measured(tmp_path: Path
     assert all(isinstance(t.setting["gap_ms="], int) for t in answer.trials)
 
 
+def test_interrupted_in_its_first_setting_it_has_no_answer_yet(tmp_path: Path) -> None:
+    head = FAKE.replace("first_ms=40", "first_ms=600000")
+    path, runs = written(tmp_path, 'settings."gap_ms=" = [1]\n', head=head), tmp_path / "runs"
+    command = [sys.executable, "-m", "dyno", "tune", path, "--runs", str(runs)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    deadline = time.monotonic() + 60
+    while not starts_of(runs) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "not known: no setting was measured yet.\n  Interrupted" in out
+
+
 @pytest.mark.engines  # slow
 def test_what_fails_lies_or_misses_the_target_is_no_answer_and_the_reason_is_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -193,6 +206,44 @@ def test_where_every_setting_fails_the_answer_says_so(tmp_path: Path, capsys: py
     assert "none: no setting of 3 can be recommended. The reasons are below." in text
     assert text.count("failed: the fake engine exited with code 3") == 1  # one reason, three settings
     assert "default; first_ms=" in text and "    Log: " in text
+
+
+@pytest.mark.engines  # slow
+def test_a_target_that_no_setting_meets_has_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tune = 'seconds = 0.2\ntarget = "ttft_p50:20"\nsettings."gap_ms=" = [1]\n'
+    path, runs = written(tmp_path, tune, head=FAKE.replace("seconds = 0.7", "")), tmp_path / "runs"
+    assert main(["tune", path, "--runs", str(runs)]) == 1
+    text = capsys.readouterr().out
+    assert "none: no setting of 2 can be recommended" in text and "Relax the target" in text
+    assert "Reproduce" not in text
+    assert text.count("ms, but the target is median TTFT ≤ 20 ms.") == 2
+    assert starts_of(runs) == 2 == len(trials_of(runs))  # nothing longer, and nothing is confirmed
+
+
+@pytest.mark.engines  # slow
+def test_an_engine_that_dies_under_load_is_one_failed_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tune = 'seconds = 0.2\nsettings."fault=" = ["die@12"]\n'
+    path, runs = written(tmp_path, tune, head=FAKE.replace("seconds = 0.7", "")), tmp_path / "runs"
+    assert main(["tune", path, "--runs", str(runs)]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"the default \([\d.]+\): no other setting is better\.", text)
+    assert "fault=die@12\n    failed: the fake engine died with code 3 under load" in text
+    log = re.search(r"Log: (\S+)", text)
+    assert log and Path(log[1]).exists()
+
+
+@pytest.mark.engines  # slow
+def test_a_budget_below_one_start_measures_only_the_default_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tune = 'seconds = 0.1\nsettings."gap_ms=" = [1]\n'
+    path = written(tmp_path, tune, head=FAKE.replace("seconds = 0.7", ""))
+    assert main(["tune", path, "--runs", str(tmp_path / "runs"), "--budget", "0.1"]) == 0
+    text = capsys.readouterr().out
+    assert "no other setting was started.\n  The time is used up (--budget). Repeat the command with more" in text
+    assert "0 of 1 settings besides the default (none)" in text
 
 
 @pytest.mark.engines  # slow
@@ -386,6 +437,7 @@ def test_a_setting_becomes_fields_and_arguments(setting: Any, args: list[str], f
         ("settings.max_num_seqs = 4", "must be a list of values, or a range"),
         ("settings.max_num_seqs = []", "must be a list of values, or a range"),
         ("settings.max_num_seqs = { from = 4, to = 2 }", "from 4 must be below to 2"),
+        ("settings.max_num_seqs = { from = 4, to = 4 }", "from 4 must be below to 4"),
         ("settings.max_num_seqs = { from = 1, upto = 2 }", "unknown key. Did you mean|needs two numbers"),
         ('settings.quantization = { from = "a", to = "b" }', "a range needs two numbers"),
         ("trials = 3", "settings is missing"),
@@ -408,9 +460,15 @@ def test_a_study_without_tune_or_with_several_loads_is_refused(
     plain = FAKE.partition("[tune]")[0]
     assert main(["tune", written(tmp_path, "", head=plain)]) == 2
     assert "has no [tune]: docs/tune.md shows one." in capsys.readouterr().err
-    several = FAKE.replace("max_concurrency = 4", "max_concurrency = [1, 4]")
-    assert main(["tune", written(tmp_path, "settings.max_model_len = [64]", head=several)]) == 2
-    assert "[tune] needs one trial of the engine that it tunes, but the study has 2" in capsys.readouterr().err
+    second = "[loads.one]\nmax_concurrency = 1\n[tune]\n"
+    for several in (
+        FAKE.replace("max_concurrency = 4", "max_concurrency = [1, 4]"),
+        FAKE.replace("[tune]\n", second),
+    ):
+        assert main(["tune", written(tmp_path, "settings.max_model_len = [64]", head=several)]) == 2
+        error = capsys.readouterr().err
+        assert "[tune] needs one trial of the engine that it tunes, but the study has 2: fake, short, " in error
+        assert "Leave one workload and one load" in error
 
 
 def test_without_optuna_the_message_says_how_to_get_it(
@@ -428,5 +486,13 @@ def test_a_dry_run_lists_what_may_change(tmp_path: Path, capsys: pytest.CaptureF
     )
     assert main(["tune", path, "--dry-run", "--runs", str(tmp_path / "runs")]) == 0
     text = capsys.readouterr().out
-    assert "slots=: 1, 2" in text and "max_model_len: 64 to 128" in text and "130 settings; 5 trials of 0.7 s" in text
+    assert (
+        "slots=: 1, 2" in text
+        and "max_model_len: 64 to 128" in text
+        and "130 settings; 5 trials, each with a load of 0.7 s" in text
+    )
     assert "-m dyno.engines.fake" in text and not (tmp_path / "runs").exists()
+    path = written(tmp_path, 'objective = "load"\ntarget = "ttft_p99:90"\nsettings."slots=" = [1, 2]\n')
+    assert main(["tune", path, "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert "each with a search of up to 4.200 s" in text and "longer loads" not in text

@@ -85,7 +85,8 @@ def run(options: argparse.Namespace) -> int:
 def _preview(plan: "TunePlan") -> int:
     from dyno.conduct.proposer import possible
     from dyno.conduct.study_plan import plans, problems
-    from dyno.numbers import count, many
+    from dyno.conduct.tune import SEARCH
+    from dyno.numbers import count, duration, many
     from dyno.probe import rig
 
     spec, default = plan.spec, plan.trial({})
@@ -94,10 +95,10 @@ def _preview(plan: "TunePlan") -> int:
     for key, axis in spec.settings.items():
         what = axis.values if axis.values else f"{axis.least:g} to {axis.most:g}{' (log)' if axis.log else ''}"
         print(f"#   {key}: {', '.join(map(str, what)) if isinstance(what, list) else what}")
-    print(
-        f"# {count(total) if total else 'Any number of'} settings; {many(spec.trials, 'trial')} of {spec.seconds:g} s"
-    )
-    print(f"# then longer loads for the best third, and {many(spec.confirm_repeats, 'repeat')} of best and default")
+    each = f"a search of up to {duration(spec.seconds * SEARCH)}" if plan.search else f"a load of {spec.seconds:g} s"
+    print(f"# {count(total) if total else 'Any number of'} settings; {many(spec.trials, 'trial')}, each with {each}")
+    longer = "" if plan.search else "longer loads for the best third, and "
+    print(f"# then {longer}{many(spec.confirm_repeats, 'repeat')} of best and default")
     print(f"# {default.place.label}: {default.trial.load.words}")
     known = plans(plan.study, [default], rig.look(), dry=True)
     for setting in known:

@@ -46,7 +46,7 @@ from dyno.study.tune import own_argument
 
 LONGER = 3  # times as long a load for the best third
 _SECOND = 2  # the repeat that is this longer load; the first is the short one
-_SEARCH = 6  # a search for the highest load takes this times `seconds`
+SEARCH = 6  # a search for the highest load takes this times `seconds`
 _PORT = 8000  # in a command to paste
 _RESOLUTION = 0.1  # of such a search
 
@@ -117,7 +117,7 @@ class TunePlan:
         """`times`: as long a load as a short one."""
         base, seconds = self.base.trial, self.spec.seconds * times
         load, work = base.load, base.workload
-        search = replace(self.search, budget_s=seconds * _SEARCH) if self.search else None
+        search = replace(self.search, budget_s=seconds * SEARCH) if self.search else None
         if search:
             count = work.num_prompts
         elif load.max_concurrency or not load.closed_loop:
@@ -245,7 +245,7 @@ class Tuner:
         return time.monotonic() - self._began + reserve_s > self._budget_s
 
     def _seconds(self, times: int) -> float:
-        return self.spec.seconds * times * (_SEARCH if self.spec.objective == "load" else 1)
+        return self.spec.seconds * times * (SEARCH if self.spec.objective == "load" else 1)
 
     def _ranked(self) -> list[TuneTrial]:
         """The settings that may be best, the best first; those with a longer load before all others."""
@@ -489,15 +489,17 @@ def _unmet(answer: FindAnswer) -> str:
 
 
 def _missed(limit: Limit, get: Callable[[str], float | None], value: float | None) -> str:
-    """'p99 TTFT is 812 ms: the target is p99 TTFT ≤ 500 ms.'"""
+    """'p99 TTFT is 812 ms, but the target is p99 TTFT ≤ 500 ms.'"""
     if limit.stem == "failed":
         failed, done = get("failed") or 0.0, get("completed") or 0.0
         share = failed / max(failed + done, 1.0)
-        return f"{percent(share)} of the requests failed: the target is {limit.words}." if share > limit.most else ""
+        return (
+            f"{percent(share)} of the requests failed, but the target is {limit.words}." if share > limit.most else ""
+        )
     if value is None:
-        return f"{metric_words(limit.metric)} is unknown, and the target has it."
+        return f"{metric_words(limit.metric)} is unknown, but the target limits it."
     name = limit.words.partition(" ≤")[0]
-    return f"{name} is {number(value)} ms: the target is {limit.words}." if value > limit.most else ""
+    return f"{name} is {number(value)} ms, but the target is {limit.words}." if value > limit.most else ""
 
 
 def stored(folder: Path) -> TuneAnswer:

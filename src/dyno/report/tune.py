@@ -49,11 +49,17 @@ def _target(answer: TuneAnswer) -> str:
 def _headline(answer: TuneAnswer) -> Iterator[str]:
     best, gain = answer.best, answer.gain
     if best is None:
-        tried = [answer.default, *answer.trials]
+        tried = [t for t in [answer.default, *answer.trials] if t.why or t.state == "measured"]
+        if not tried:
+            yield "not known: no setting was measured yet."
+            return
         yield f"none: no setting of {len(tried)} can be recommended. The reasons are below."
+        if answer.spec.target and any(t.state == "measured" for t in tried):
+            yield "Relax the target, lower the load, or let other settings change."
         return
     if not best.setting:
-        yield f"the default: no setting that was tried is better ({number(best.judged)})."
+        others = [t for t in answer.trials if t.state != "discarded"]
+        yield f"the default ({number(best.judged)}): no other setting {'is better' if others else 'was started'}."
         return
     yield words(best.setting)
     if gain is None:
@@ -125,12 +131,14 @@ def _refused(answer: TuneAnswer) -> Iterator[str]:
             reason, log = brief(why)
             reason = re.sub(r" after [\d.,]+ (?:ms|s|min)\b", "", reason) if trial.state == "failed" else reason
             reasons.setdefault(f"{trial.state if trial.why else 'refused'}: {reason}", []).append((trial, log))
-    for reason, trials in reasons.items():
+    for reason, trials in list(reasons.items())[:_SHOWN]:
         more = f" and {many(len(trials) - 3, 'more setting')}" if len(trials) > 3 else ""
         yield from wrapped("; ".join(words(t.setting) for t, _ in trials[:3]) + more, "  ", "    ")
         yield from wrapped(reason, "    ")
         if log := trials[0][1]:
             yield f"    Log: {log}"
+    if len(reasons) > _SHOWN:
+        yield f"  and {many(len(reasons) - _SHOWN, 'more reason')} (tune.json has all)"
 
 
 def brief(why: str) -> tuple[str, str]:
