@@ -17,7 +17,8 @@ from pathlib import Path
 from dyno.cli.run import key_headers
 from dyno.conduct import study_plan
 from dyno.conduct.study import StudyWatcher
-from dyno.conduct.tune import TunePlan, Tuner, folder_for
+from dyno.conduct.tune import Tuner
+from dyno.conduct.tune_plan import TunePlan, folder_for
 from dyno.facts.tune import Setting, words
 from dyno.probe import rig
 

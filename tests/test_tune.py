@@ -17,7 +17,8 @@ from dyno.cli.run import key_headers
 from dyno.conduct import study_plan
 from dyno.conduct.proposer import Proposer, key_of, possible
 from dyno.conduct.study import StudyWatcher
-from dyno.conduct.tune import LONGER, TunePlan, Tuner, applied, folder_for, stored
+from dyno.conduct.tune import Tuner, stored
+from dyno.conduct.tune_plan import LONGER, TunePlan, applied, folder_for
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Peaks
 from dyno.facts.tune import Setting, TuneAxis, TuneSpec, TuneTrial

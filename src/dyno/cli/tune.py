@@ -14,7 +14,7 @@ from dyno.cli.vocabulary import command, in_keys
 from dyno.facts.tune import TuneSpec
 
 if TYPE_CHECKING:
-    from dyno.conduct.tune import TunePlan
+    from dyno.conduct.tune_plan import TunePlan
 
 _EXAMPLE = """examples:
   dyno tune study.toml
@@ -51,7 +51,8 @@ def add(p: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dyno.cli.progress import TuneView
     from dyno.conduct import study_plan
-    from dyno.conduct.tune import TunePlan, Tuner, folder_for
+    from dyno.conduct.tune import Tuner
+    from dyno.conduct.tune_plan import TunePlan, folder_for
     from dyno.probe import rig
     from dyno.report import tune as text
 
@@ -85,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
 def _preview(plan: "TunePlan") -> int:
     from dyno.conduct.proposer import possible
     from dyno.conduct.study_plan import plans, problems
-    from dyno.conduct.tune import SEARCH
+    from dyno.conduct.tune_plan import SEARCH
     from dyno.numbers import count, duration, many
     from dyno.probe import rig
 
