@@ -353,6 +353,7 @@ def test_what_the_machines_bandwidth_forbids_is_discarded_before_a_start(
     assert tuner._problem(alone) == ""
 
 
+@pytest.mark.engines  # slow
 def test_a_setting_that_answers_worse_is_refused(tmp_path: Path) -> None:
     head = """
 [engines.llama]

@@ -2,13 +2,12 @@
 
 import argparse
 import math
-import sys
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from dyno.cli import exit_codes, flags, preparing, settings
-from dyno.cli.find import span
+from dyno.cli.find import show, span
 from dyno.cli.run import given_variables, key_headers, study_path
 from dyno.cli.vocabulary import command, in_keys
 from dyno.facts.tune import TuneSpec
@@ -73,11 +72,7 @@ def run(options: argparse.Namespace) -> int:
             answer = tuner.run(command)
         finally:
             view.close()
-    if options.json:
-        print(msgspec.json.encode(answer).decode())
-    else:
-        print("\n".join(text.lines(answer)))
-    print(f"Search: {folder.path}", file=sys.stderr)
+    show(answer, text.lines(answer), folder.path, as_json=options.json)
     if answer.ended == "interrupted":
         return exit_codes.INTERRUPTED
     return exit_codes.FAILED if answer.best is None else exit_codes.DONE
