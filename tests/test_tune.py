@@ -376,6 +376,19 @@ settings.quantization = ["TQ2_0", "F16"]
     assert "Its answers score lower" in tuner._worse({"quantization": "TQ2_0"})
 
 
+def test_a_workloads_own_seed_is_used_and_every_setting_has_the_same_prompts(tmp_path: Path) -> None:
+    def seeds(head: str) -> list[int]:
+        plan = tuner_of(tmp_path, 'settings."gap_ms=" = [1]\n', head=head).plan
+        each = [plan.trial(s, t, r, r) for t, r in ((1, 1), (LONGER, 2)) for s in ({}, {"gap_ms=": 1})]
+        assert all(p.trial.load.seed == p.trial.workload.seed for p in each)
+        return [p.trial.workload.seed for p in each]
+
+    own = seeds(FAKE.replace("num_prompts = 50", "num_prompts = 50\nseed = 7"))
+    assert own[:2] == [7, 7] and own[2] == own[3] != 7
+    given, other = seeds(FAKE), seeds("seed = 5\n" + FAKE)
+    assert given[0] == given[1] != given[2] == given[3] and not {*given} & {*other, 0, 7}
+
+
 def test_no_setting_is_proposed_twice_and_all_are(tmp_path: Path) -> None:
     axes = {"a": TuneAxis([1, 2, 4]), "b": TuneAxis(["x", "y"]), "c": TuneAxis(least=1, most=3, whole=True)}
     assert possible(axes) == 18

@@ -20,6 +20,7 @@ from dyno.study.tune import own_argument
 LONGER = 3  # times as long a load for the best third
 SEARCH = 6  # a search for the highest load takes up to this times `seconds`
 _RESOLUTION = 0.1  # of such a search
+_STRIDE = 104_729  # between the seeds of repeats; a search adds smaller steps
 
 
 def applied(spec: EngineSpec, setting: Setting, tune: TuneSpec) -> EngineSpec:
@@ -55,6 +56,7 @@ class TunePlan:
                 "one workload and one load, and no lists in the engine's table."
             )
         self.base = serving[0]
+        self._own_seed = self._seed()
         self.search = self._search() if self.spec.objective == "load" else None
         self.quality = next((p for p in mine if p.trial.quality), None)
         if self.base.trial.engine is None or not kind_of(self.base.trial.engine.kind).starts:
@@ -63,6 +65,13 @@ class TunePlan:
             raise UsageError(
                 "[tune] objective = 'cost' needs the rig's price: [rigs.NAME] price = { machine_hour = … }."
             )
+
+    def _seed(self) -> int:
+        """The workload's own seed; 0: it has none, and the study has given it one."""
+        trial, place = self.base.trial, self.base.place
+        plain = replace(trial, workload=replace(trial.workload, seed=0), load=replace(trial.load, seed=0))
+        given = file.placed(place, plain, None, self.study.name, self.study.seed, 1, 1).trial
+        return 0 if trial.workload.seed == given.workload.seed else trial.workload.seed
 
     def _search(self) -> FindSpec:
         """The search for a setting's highest load: the study's [find] may set its range, [tune] sets the target."""
@@ -97,12 +106,14 @@ class TunePlan:
             count = each if work.num_prompts else 0  # 0: all of a file
         else:  # all at once
             count = work.num_prompts * times
+        # Other prompts in each repeat: two loads of one start would meet a cache of the same ones.
+        seed = self._own_seed and self._own_seed + _STRIDE * (repeat - 1)
         percentiles = [x.percentile for x in [*self.spec.limits, self.spec.latency] if x and x.percentile]
         trial = replace(
             base,
             engine=self._spec(setting),
-            load=replace(load, seed=0),
-            workload=replace(work, seed=0, num_prompts=count),
+            load=replace(load, seed=seed),
+            workload=replace(work, seed=seed, num_prompts=count),
             percentiles=sorted({*base.percentiles, *percentiles, 99.0}),
             find=search,
         )
