@@ -16,6 +16,7 @@ from pathlib import Path
 
 from dyno.cli.run import key_headers
 from dyno.conduct import study_plan
+from dyno.conduct.proposer import key_of
 from dyno.conduct.study import StudyWatcher
 from dyno.conduct.tune import Tuner
 from dyno.conduct.tune_plan import TunePlan, folder_for
@@ -75,9 +76,10 @@ def main() -> None:
     grid = tuner(options, "grid", 1000)
     keys = [key.strip('"') for key in AXES]
     every: list[Setting] = [dict(zip(keys, v, strict=True)) for v in itertools.product(*AXES.values())]
-    measured = [grid.attempt(setting) for setting in every]
+    for setting in every:  # by the rules of the search: the best third so far gets a longer load
+        grid.trials[key_of(setting)] = grid.attempt(setting)
     grid_s = time.monotonic() - began
-    best = max((t for t in measured if t.value and not t.objection), key=lambda t: t.value or 0.0)
+    best = max((t for t in grid.trials.values() if t.long_value and not t.objection), key=lambda t: t.long_value or 0.0)
 
     sides = {"default": {}, "search": answer.best.setting, "grid": best.setting}
     values: dict[str, list[float]] = {name: [] for name in sides}

@@ -233,6 +233,7 @@ def test_an_engine_that_dies_under_load_is_one_failed_setting(
     assert "fault=die@12\n    failed: the fake engine died with code 3 under load" in text
     log = re.search(r"Log: (\S+)", text)
     assert log and Path(log[1]).exists()
+    assert starts_of(runs) == 2  # none for the longer load of a failed setting
 
 
 @pytest.mark.engines  # slow
