@@ -390,6 +390,35 @@ def test_a_workloads_own_seed_is_used_and_every_setting_has_the_same_prompts(tmp
     assert given[0] == given[1] != given[2] == given[3] and not {*given} & {*other, 0, 7}
 
 
+def test_ctrl_c_in_the_repeats_is_no_end_of_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuner = tuner_of(tmp_path, 'settings."gap_ms=" = [1]\n')
+
+    def pressed(_: TuneTrial) -> None:
+        raise KeyboardInterrupt
+
+    def measured(setting: Setting) -> TuneTrial:
+        return TuneTrial(setting, "measured", value=9.0 if setting else 5.0, long_value=9.0 if setting else 5.0)
+
+    monkeypatch.setattr(tuner, "attempt", measured)
+    monkeypatch.setattr(tuner, "_confirm", pressed)
+    answer = tuner.run(lambda _: "")
+    assert answer.ended == "interrupted" and answer.gain is None
+    assert answer.best is not None and answer.best.setting == {"gap_ms=": 1}
+    assert not (tuner.folder.path / "tune.json").exists()
+
+
+def test_a_range_in_which_nothing_works_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tune = 'trials = 2\nsettings."fault=" = { from = 1, to = 1000000 }\n'
+    path = written(tmp_path, tune, head=FAKE.replace("0.7", "0.1"), more=', "fault=1"')
+    assert main(["tune", path, "--runs", str(tmp_path / "runs")]) == 1
+    text = capsys.readouterr().out
+    assert (
+        "none: no setting of 42 can be recommended" in text
+        and "Nearly all proposed settings can't work: narrow them." in text
+    )
+    assert "41 of 1,000,000 settings besides the default (41 discarded)" in text
+
+
 def test_no_setting_is_proposed_twice_and_all_are(tmp_path: Path) -> None:
     axes = {"a": TuneAxis([1, 2, 4]), "b": TuneAxis(["x", "y"]), "c": TuneAxis(least=1, most=3, whole=True)}
     assert possible(axes) == 18

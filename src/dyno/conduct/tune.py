@@ -41,6 +41,7 @@ from dyno.store.run import Run, make_folder, pretty, write
 from dyno.store.study import StudyFolder, failure_of
 
 _SECOND = 2  # the repeat that is a longer load; the first is the short one
+_DISCARDED = 20  # settings for each that is to be started: then the search ends
 _PORT = 8000  # in a command to paste
 
 
@@ -72,7 +73,7 @@ class Tuner:
         )  # fmt: skip
         write(self.folder.path / "search.json", self.plan.identity.encode())
         best, gain = None, None
-        ended: TuneEnd = "interrupted"
+        ended: TuneEnd
         try:
             ended = self._search(proposer)
             self._longer()
@@ -80,6 +81,7 @@ class Tuner:
             gain = self._confirm(best) if best and best.setting else None
         except KeyboardInterrupt:
             self.stop.requested = True
+            ended = "interrupted"
             best = best or next(iter(self._ranked()), None)
         answer = TuneAnswer(
             study=self.plan.study.name,
@@ -115,6 +117,8 @@ class Tuner:
             self.trials[key_of(setting)] = trial
             proposer.tell(setting, None if trial.objection else trial.value)
             started += trial.state != "discarded"
+            if len(self.trials) - started > _DISCARDED * self.spec.trials:  # a wide range may have no end of them
+                return "discarded"
         return "trials"
 
     def _spent(self) -> bool:
@@ -152,7 +156,7 @@ class Tuner:
             return
         ranked = sorted((t for t in self._ranked() if t.setting), key=lambda t: (t.value or 0.0) * self._sign)
         for trial in ranked[: math.ceil(len(ranked) / 3)]:
-            if trial.long_value is None:
+            if trial.long_value is None and not self._spent():
                 self.measure(trial.setting, _SECOND)
                 self._put(self._with_longer(trial, self.plan.trial(trial.setting, LONGER, _SECOND, _SECOND)))
 

@@ -10,8 +10,9 @@ from dyno.screen import wrapped
 
 _ENDED = {
     "settings": "Every setting was tried.",
+    "discarded": "Nearly all proposed settings can't work: narrow them. The reasons are below.",
     "budget": "The time is used up (--budget). Repeat the command with more to try further settings.",
-    "interrupted": "Interrupted: this is the best so far. Repeat the command to resume.",
+    "interrupted": "Interrupted. Repeat the command to resume.",
 }
 _SHOWN = 10  # rows of a table
 _REASON = 200  # characters, about two lines
