@@ -78,6 +78,13 @@ def test_a_short_reason_stays_as_it_is() -> None:
     assert brief('It died: "a | b". Read x/engine.log for the rest.') == ('It died: "a".', "x/engine.log")
 
 
+def test_a_load_is_a_count() -> None:
+    text = "\n".join(
+        printed(Screen(), answer(TuneGain(4.0, 38.0, 2, 8.5, 8.0, 9.0), objective="load", target=["ttft:9"]))
+    )
+    assert "38; default: 4 (mean of 2" in text and "1,649" in text and "1,649.0" not in text
+
+
 @pytest.mark.parametrize(
     ("objective", "gain", "words"),
     [

@@ -267,6 +267,7 @@ to = 64
     assert answer.default.judged is not None and answer.best.judged is not None
     assert answer.default.judged <= 5 and answer.best.judged >= 8
     assert answer.best.long_value is None  # a search is as long as it must be
+    assert f"--max-concurrency {answer.best.judged:g}" in answer.commands[0]
     assert answer.gain is not None and answer.gain.best > answer.gain.default
     searches = [r for p in runs.glob("*/trials/*/summary.json") if (r := Run(p.parent).result().find)]
     assert sorted(s.spec.budget_s for s in searches) == [24, 24, 72, 72]

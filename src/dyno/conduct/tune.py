@@ -349,10 +349,16 @@ class Tuner:
         return f"Its answers score lower: {number(d.b.value)}, the default's {number(d.a.value)}." if worse else ""
 
     def _commands(self, best: TuneTrial, command: Callable[[TrialSpec], str]) -> list[str]:
-        trial = replace(self.plan.base.trial, engine=self.plan.trial(best.setting).trial.engine)
-        assert trial.engine is not None
+        engine, load = self.plan.trial(best.setting).trial.engine, self.plan.base.trial.load
+        assert engine is not None
+        if self.plan.search and best.judged:  # at its highest load
+            if self.plan.search.over == "concurrency":
+                load = replace(load, max_concurrency=int(best.judged))
+            else:
+                load = replace(load, request_rate_rps=best.judged)
+        trial = replace(self.plan.base.trial, engine=engine, load=load, find=None)
         try:
-            plan = EnginePlan(trial.engine, self.machine, port=_PORT)
+            plan = EnginePlan(engine, self.machine, port=_PORT)
         except DynoError:
             return [command(trial)]
         return [command(trial), *(plan.clean(shown_launch(launch)) for launch in plan.launches)]

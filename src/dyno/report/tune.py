@@ -59,25 +59,31 @@ def _headline(answer: TuneAnswer) -> Iterator[str]:
             yield "Relax the target, lower the load, or let other settings change."
         return
     if not best.setting:
-        others = [t for t in answer.trials if t.state != "discarded"]
-        yield f"the default ({number(best.judged)}): no other setting {'is better' if others else 'was started'}."
+        end = "is better" if any(t.state != "discarded" for t in answer.trials) else "was started"
+        yield f"the default ({_value(answer, best.judged)}): no other setting {end}."
         return
     yield words(best.setting)
     if gain is None:
         default = answer.default.judged
-        known = "the default has no result" if default is None else f"default: {number(default)}"
-        yield f"{number(best.judged)}; {known} (not confirmed by repeats)"
+        known = "the default has no result" if default is None else f"default: {_value(answer, default)}"
+        yield f"{_value(answer, best.judged)}; {known} (not confirmed by repeats)"
         return
     interval = f" (95 % interval: {change(gain.low)} to {change(gain.high)})" if gain.low is not None else ""
     yield f"{change(gain.change)} against the default{interval}"
     each = "one more run of each" if gain.repeats == 1 else f"mean of {gain.repeats} interleaved repeats of each"
-    yield f"{number(gain.best)}; default: {number(gain.default)} ({each})"
+    yield f"{_value(answer, gain.best)}; default: {_value(answer, gain.default)} ({each})"
     if gain.low is None or gain.high is None:
         yield "Single repeats have no interval: set confirm_repeats to 3 or more."
     elif gain.low <= 0 <= gain.high:
         yield "The interval includes no difference: the default may be as good. Raise confirm_repeats or seconds."
     elif (gain.low > 0) == answer.spec.lower:
         yield "In these repeats the default is better: short loads chose by chance. Keep the default, or raise seconds."
+
+
+def _value(answer: TuneAnswer, value: float | None) -> str:
+    """The objective: a load is a count."""
+    whole = answer.spec.objective == "load" and value is not None and value == round(value)
+    return count(value) if whole else number(value)
 
 
 def _ranked(answer: TuneAnswer) -> list[TuneTrial]:
@@ -87,16 +93,16 @@ def _ranked(answer: TuneAnswer) -> list[TuneTrial]:
 
 
 def _settings(answer: TuneAnswer, ranked: list[TuneTrial]) -> list[str]:
-    figures = {answer.unit: [t.value for t in ranked]}
+    figures = {answer.unit: [_value(answer, t.value) for t in ranked]}
     if any(t.long_value is not None for t in ranked):
-        figures["longer load"] = [t.long_value for t in ranked]
+        figures["longer load"] = [_value(answer, t.long_value) for t in ranked]
     if answer.spec.objective != "throughput":
-        figures["tok/s"] = [t.throughput for t in ranked]
+        figures["tok/s"] = [number(t.throughput) for t in ranked]
     if answer.spec.objective != "ttft_p99":
-        figures["p99 TTFT (ms)"] = [t.p99_ttft_ms for t in ranked]
+        figures["p99 TTFT (ms)"] = [number(t.p99_ttft_ms) for t in ranked]
     rows = [
         [words(t.setting), "refused" if t.objection else "best" if t == answer.best else "",
-         *(number(values[i]) for values in figures.values())]
+         *(shown[i] for shown in figures.values())]
         for i, t in enumerate(ranked)
     ]  # fmt: skip
     titles = ["setting", "result", *figures]
@@ -105,7 +111,7 @@ def _settings(answer: TuneAnswer, ranked: list[TuneTrial]) -> list[str]:
 
 def _effects(answer: TuneAnswer, effects: dict[str, dict[str, tuple[float, int]]]) -> list[str]:
     rows = [
-        [key if i == 0 else "", value, number(median), count(settings)]
+        [key if i == 0 else "", value, _value(answer, median), count(settings)]
         for key, by_value in effects.items()
         for i, (value, (median, settings)) in enumerate(sorted(by_value.items(), key=lambda v: _order(v[0])))
     ]
