@@ -91,7 +91,7 @@ def test_a_load_is_a_count() -> None:
         ("throughput", TuneGain(100.0, 101.0, 3, 0.01, -0.02, 0.04), "The interval includes no difference"),
         ("throughput", TuneGain(100.0, 90.0, 3, -0.1, -0.12, -0.08), "In these repeats the default is better"),
         ("ttft_p99", TuneGain(100.0, 110.0, 3, 0.1, 0.08, 0.12), "In these repeats the default is better"),
-        ("throughput", TuneGain(100.0, 110.0, 1, 0.1), "Single repeats have no interval"),
+        ("throughput", TuneGain(100.0, 110.0, 1, 0.1), "The gain has no interval: set confirm_repeats"),
         ("throughput", None, "1,659; default: 930.0 (not confirmed by repeats)"),
     ],
 )

@@ -73,7 +73,7 @@ def _headline(answer: TuneAnswer) -> Iterator[str]:
     each = "one more run of each" if gain.repeats == 1 else f"mean of {gain.repeats} interleaved repeats of each"
     yield f"{_value(answer, gain.best)}; default: {_value(answer, gain.default)} ({each})"
     if gain.low is None or gain.high is None:
-        yield "Single repeats have no interval: set confirm_repeats to 3 or more."
+        yield "The gain has no interval: set confirm_repeats to 3 or more."
     elif gain.low <= 0 <= gain.high:
         yield "The interval includes no difference: the default may be as good. Raise confirm_repeats or seconds."
     elif (gain.low > 0) == answer.spec.lower:
