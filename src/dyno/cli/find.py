@@ -2,6 +2,8 @@
 
 import argparse
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 
@@ -67,16 +69,18 @@ def run(options: argparse.Namespace) -> int:
     with ProgressLine(bar=not options.disable_tqdm) as watcher:
         watcher.phase(_beforehand(spec))
         answer = find(trial, spec, folder=folder, headers=headers, watcher=watcher, stop=stop)
-    if options.json:
-        print(msgspec.json.encode(answer).decode())
-    else:
-        print("\n".join(text.lines(answer)))
-    print(f"Search: {folder}", file=sys.stderr)
+    show(answer, text.lines(answer), folder, as_json=options.json)
     if answer.ended == "interrupted":
         return exit_codes.INTERRUPTED
     if answer.confirmed is not None and answer.confirmed.outcome == "misses":
         return exit_codes.VOID
     return exit_codes.FAILED if answer.low is None else 0
+
+
+def show(answer: msgspec.Struct, lines: Iterable[str], folder: Path, *, as_json: bool) -> None:
+    """Print the answer of a search, and where its results are."""
+    print(msgspec.json.encode(answer).decode() if as_json else "\n".join(lines))
+    print(f"Search: {folder}", file=sys.stderr)
 
 
 def _beforehand(spec: FindSpec) -> str:

@@ -23,7 +23,7 @@ from dyno.facts.telemetry import Sample
 from dyno.load.progress import Progress
 from dyno.numbers import count, deviating, duration, number, percent
 from dyno.probe.telemetry.sampler import Sampler
-from dyno.report import find, quality
+from dyno.report import find, quality, tune
 from dyno.study.order import trial_s
 from dyno.units import NS_PER_MS, seconds
 from dyno.visible import visible
@@ -336,6 +336,10 @@ class TuneView(StudyView):
     def __init__(self, name: str, trials: int, live: bool = True) -> None:
         super().__init__(name, [], 0, live)
         self._total = trials + 1
+
+    def ended(self, planned: PlannedTrial, ending: TrialEnd) -> None:
+        reason, log = tune.brief(ending.text)
+        super().ended(planned, ending._replace(text=f"{reason} Log: {log}" if log else reason))
 
     def _count(self) -> str:
         return f"[{self._done + self._failed}]"

@@ -2,19 +2,18 @@
 
 import argparse
 import math
-import sys
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from dyno.cli import exit_codes, flags, preparing, settings
-from dyno.cli.find import span
+from dyno.cli.find import show, span
 from dyno.cli.run import given_variables, key_headers, study_path
 from dyno.cli.vocabulary import command, in_keys
 from dyno.facts.tune import TuneSpec
 
 if TYPE_CHECKING:
-    from dyno.conduct.tune import TunePlan
+    from dyno.conduct.tune_plan import TunePlan
 
 _EXAMPLE = """examples:
   dyno tune study.toml
@@ -51,7 +50,8 @@ def add(p: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dyno.cli.progress import TuneView
     from dyno.conduct import study_plan
-    from dyno.conduct.tune import TunePlan, Tuner, folder_for
+    from dyno.conduct.tune import Tuner
+    from dyno.conduct.tune_plan import TunePlan, folder_for
     from dyno.probe import rig
     from dyno.report import tune as text
 
@@ -72,11 +72,7 @@ def run(options: argparse.Namespace) -> int:
             answer = tuner.run(command)
         finally:
             view.close()
-    if options.json:
-        print(msgspec.json.encode(answer).decode())
-    else:
-        print("\n".join(text.lines(answer)))
-    print(f"Search: {folder.path}", file=sys.stderr)
+    show(answer, text.lines(answer), folder.path, as_json=options.json)
     if answer.ended == "interrupted":
         return exit_codes.INTERRUPTED
     return exit_codes.FAILED if answer.best is None else exit_codes.DONE
@@ -85,7 +81,8 @@ def run(options: argparse.Namespace) -> int:
 def _preview(plan: "TunePlan") -> int:
     from dyno.conduct.proposer import possible
     from dyno.conduct.study_plan import plans, problems
-    from dyno.numbers import count, many
+    from dyno.conduct.tune_plan import SEARCH
+    from dyno.numbers import count, duration, many
     from dyno.probe import rig
 
     spec, default = plan.spec, plan.trial({})
@@ -94,10 +91,10 @@ def _preview(plan: "TunePlan") -> int:
     for key, axis in spec.settings.items():
         what = axis.values if axis.values else f"{axis.least:g} to {axis.most:g}{' (log)' if axis.log else ''}"
         print(f"#   {key}: {', '.join(map(str, what)) if isinstance(what, list) else what}")
-    print(
-        f"# {count(total) if total else 'Any number of'} settings; {many(spec.trials, 'trial')} of {spec.seconds:g} s"
-    )
-    print(f"# then longer loads for the best third, and {many(spec.confirm_repeats, 'repeat')} of best and default")
+    each = f"a search of up to {duration(spec.seconds * SEARCH)}" if plan.search else f"a load of {spec.seconds:g} s"
+    print(f"# {count(total) if total else 'Any number of'} settings; {many(spec.trials, 'trial')}, each with {each}")
+    longer = "" if plan.search else "longer loads for the best third, and "
+    print(f"# then {longer}{many(spec.confirm_repeats, 'repeat')} of best and default")
     print(f"# {default.place.label}: {default.trial.load.words}")
     known = plans(plan.study, [default], rig.look(), dry=True)
     for setting in known:

@@ -118,7 +118,7 @@ class Conductor:
             for group in order.sessions(self.study, ids):
                 queue = deque(p for p in group.trials if not self._recovered(p))
                 while queue and not self.stop.requested:
-                    self._skip_saturated(queue)
+                    self._skip(queue)
                     if queue:
                         self._session(group.name, queue, machine)
 
@@ -224,9 +224,7 @@ class Conductor:
     ) -> None:
         """Run trials until none is left, the next one needs another engine, this one is dead, or the user stops it."""
         while queue and not self.stop.requested:
-            self._skip_saturated(queue)
-            while queue and not self.wants(queue[0]):
-                queue.popleft()
+            self._skip(queue)
             if not queue or not fits(queue[0]):
                 return
             planned = queue[0]
@@ -364,13 +362,18 @@ class Conductor:
             return True
         return False
 
-    def _skip_saturated(self, queue: deque[PlannedTrial]) -> None:
-        """Skip trials at the head of the queue whose series is saturated at less load."""
-        while queue and (why := self._saturated(queue[0])):
+    def _skip(self, queue: deque[PlannedTrial]) -> None:
+        """Skip trials at the head of the queue that aren't wanted, or whose series is saturated at less load."""
+        while queue:
+            wanted = self.wants(queue[0])
+            why = self._saturated(queue[0]) if wanted else None
+            if wanted and why is None:
+                return
             planned = queue.popleft()
-            self._skipped[planned.place.id] = why
-            self.folder.write_skipped(self._skipped)
-            self.watcher.ended(planned, TrialEnd("skipped", why))
+            if why is not None:
+                self._skipped[planned.place.id] = why
+                self.folder.write_skipped(self._skipped)
+                self.watcher.ended(planned, TrialEnd("skipped", why))
 
     def _saturated(self, planned: PlannedTrial) -> str | None:
         if self.study.stop is None or planned.trial.quality or planned.trial.find:

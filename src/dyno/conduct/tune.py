@@ -11,141 +11,38 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from dyno.checks.physics import UNSURE
 from dyno.compare.compare import difference
 from dyno.compare.scores import score_difference
 from dyno.conduct import study_plan
 from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.find import Finder, server
 from dyno.conduct.prepare import longest
 from dyno.conduct.proposer import Proposer, key_of, possible
 from dyno.conduct.study import Conductor, Headers, StudyWatcher
-from dyno.engines.kinds import kind_of
+from dyno.conduct.tune_plan import LONGER, SEARCH, TunePlan
 from dyno.engines.launch import shown as shown_launch
-from dyno.errors import DynoError, EngineError, TargetError, UsageError, WorkloadError
+from dyno.errors import DynoError, EngineError, UsageError
 from dyno.facts.comparison import Estimate
-from dyno.facts.engine import EngineSpec
-from dyno.facts.find import FindAnswer, FindSpec, Over
+from dyno.facts.find import FindAnswer
 from dyno.facts.limits import Limit
 from dyno.facts.metric import words as metric_words
 from dyno.facts.rig import Rig
-from dyno.facts.study import Place, PlannedTrial, Study
+from dyno.facts.study import PlannedTrial
 from dyno.facts.trial import TrialSpec
-from dyno.facts.tune import Setting, TuneAnswer, TuneEnd, TuneGain, TuneSpec, TuneTrial, words
-from dyno.load.plan import prompts_needed
+from dyno.facts.tune import Setting, TuneAnswer, TuneEnd, TuneGain, TuneTrial
 from dyno.load.progress import Stop
 from dyno.measure.cost import hour, per_million
 from dyno.measure.estimate import error_of_repeats, value_of
-from dyno.measure.roofline import as_loaded, bandwidth_at
-from dyno.numbers import number, percent
+from dyno.measure.roofline import as_loaded, bandwidth_at, tokens_per_step
+from dyno.numbers import duration, many, number, percent
+from dyno.report.find import level_words
 from dyno.store.rows import read_row, read_rows
-from dyno.store.run import Run, make_folder, pretty, read, slug, write
+from dyno.store.run import Run, make_folder, pretty, write
 from dyno.store.study import StudyFolder, failure_of
-from dyno.study import file
-from dyno.study.tune import own_argument
 
-LONGER = 3  # times as long a load for the best third
-_SECOND = 2  # the repeat that is this longer load; the first is the short one
-_SEARCH = 6  # a search for the highest load takes this times `seconds`
+_SECOND = 2  # the repeat that is a longer load; the first is the short one
+_DISCARDED = 20  # settings for each that is to be started: then the search ends
 _PORT = 8000  # in a command to paste
-_RESOLUTION = 0.1  # of such a search
-
-
-def applied(spec: EngineSpec, setting: Setting, tune: TuneSpec) -> EngineSpec:
-    """Return the engine with this setting. Arguments in the engine's own words follow the others."""
-    fields = {key: value for key, value in setting.items() if not own_argument(key)}
-    args = [*fields.pop("args", spec.args)]
-    for key, value in setting.items():
-        if not own_argument(key) or value is False:
-            continue
-        args += [key] if value is True else [f"{key}{value}"] if key.endswith("=") else [key, str(value)]
-    recipes = {name: recipe for name, recipe in tune.weights.items() if name in fields.values()}
-    return replace(spec, **fields, args=args, weights={**spec.weights, **recipes})
-
-
-class TunePlan:
-    """The trials of a study that is tuned: of any setting, as long as wanted."""
-
-    def __init__(self, study: Study, rig: str | None = None) -> None:
-        if study.tune is None:
-            raise UsageError(f"The study {study.name} has no [tune]: docs/tune.md shows one.")
-        self.study, self.spec = study, study.tune
-        mine = [
-            p
-            for p in study.trials
-            if p.place.engine == (self.spec.engine or p.place.engine) and p.place.repeat == 1 and p.place.rig == rig
-        ]
-        serving = [p for p in mine if p.trial.kind == "serve"]
-        if len(serving) != 1:
-            which = "; ".join(p.place.label for p in serving[:3]) or "none"
-            raise UsageError(
-                f"[tune] needs one trial of the engine that it tunes, but the study has {len(serving)}: {which}. Leave "
-                "one workload and one load, and no lists in the engine's table."
-            )
-        self.base = serving[0]
-        self.quality = next((p for p in mine if p.trial.quality), None)
-        if self.base.trial.engine is None or not kind_of(self.base.trial.engine.kind).starts:
-            raise UsageError("[tune] needs an engine that dyno starts, not a running server.")
-        if self.spec.objective == "cost" and self.base.place.price is None:
-            raise UsageError(
-                "[tune] objective = 'cost' needs the rig's price: [rigs.NAME] price = { machine_hour = … }."
-            )
-
-    @property
-    def identity(self) -> str:
-        """The same for a file that asks the same: how many trials and repeats may change."""
-        plain = replace(self.spec, trials=1, confirm_repeats=0)
-        return msgspec.json.encode([plain, self.base.place.id], order="deterministic").decode()
-
-    def _spec(self, setting: Setting) -> EngineSpec:
-        assert self.base.trial.engine is not None
-        return applied(self.base.trial.engine, setting, self.spec)
-
-    def _place(self, place: Place, setting: Setting) -> Place:
-        return replace(place, settings={**place.settings, **{f"engine.{k.rstrip('=')}": v for k, v in setting.items()}})
-
-    def trial(self, setting: Setting, times: int = 1, repeat: int = 1, repeats: int = 1) -> PlannedTrial:
-        """`times`: as long a load as a short one."""
-        base, seconds = self.base.trial, self.spec.seconds * times
-        load, work = base.load, base.workload
-        if load.max_concurrency or not load.closed_loop:
-            load = replace(load, duration_s=seconds)
-            each = prompts_needed(load) or max(work.num_prompts, 20 * (load.max_concurrency or 1))
-            count = each if work.num_prompts else 0  # 0: all of a file
-        else:  # all at once
-            count = work.num_prompts * times
-        percentiles = [x.percentile for x in [*self.spec.limits, self.spec.latency] if x and x.percentile]
-        trial = replace(
-            base,
-            engine=self._spec(setting),
-            load=replace(load, seed=0),
-            workload=replace(work, seed=0, num_prompts=count),
-            percentiles=sorted({*base.percentiles, *percentiles, 99.0}),
-        )
-        place, key = self._place(self.base.place, setting), self.base.api_key_env
-        return file.placed(place, trial, key, self.study.name, self.study.seed, repeat, repeats)
-
-    def quality_trial(self, setting: Setting) -> PlannedTrial:
-        assert self.quality is not None
-        trial = replace(self.quality.trial, engine=self._spec(setting))
-        place, key = self._place(self.quality.place, setting), self.quality.api_key_env
-        return file.placed(place, trial, key, self.study.name, self.study.seed, 1, 1)
-
-    def models(self) -> list[TrialSpec]:
-        """The trials that name every model and engine that the search may need."""
-        named = [key for key in ("model", "draft_model", "quantization") if key in self.spec.settings]
-        each: list[Setting] = [{key: value} for key in named for value in self.spec.settings[key].values]
-        quality = [self.quality.trial] if self.quality else []
-        return [self.trial(setting).trial for setting in ({}, *each)] + quality
-
-
-def folder_for(runs: Path, plan: TunePlan) -> StudyFolder:
-    """Return where this search resumes or begins: NAME-tune, NAME-tune-2, …"""
-    for n in range(1, 10_000):
-        folder = StudyFolder(runs / f"{plan.study.name}-tune{f'-{n}' if n > 1 else ''}")
-        mark = folder.path / "search.json"
-        if not folder.path.exists() or (mark.exists() and mark.read_text() == plan.identity):
-            return folder
-    raise UsageError(f"{runs} has too many searches of this study. Choose another place with --runs DIR.")
 
 
 class Tuner:
@@ -170,16 +67,21 @@ class Tuner:
     def run(self, command: Callable[[TrialSpec], str]) -> TuneAnswer:
         """`command`: makes the command line of a trial."""
         make_folder(self.folder.path)
+        proposer = Proposer(  # first: without Optuna nothing is measured
+            self.folder.path / "optuna.log", self.spec.settings, lower=self.spec.lower, seed=self.plan.study.seed,
+            trials=self.spec.trials,
+        )  # fmt: skip
         write(self.folder.path / "search.json", self.plan.identity.encode())
         best, gain = None, None
-        ended: TuneEnd = "interrupted"
+        ended: TuneEnd
         try:
-            ended = self._search()
+            ended = self._search(proposer)
             self._longer()
             best = self._best()
             gain = self._confirm(best) if best and best.setting else None
         except KeyboardInterrupt:
             self.stop.requested = True
+            ended = "interrupted"
             best = best or next(iter(self._ranked()), None)
         answer = TuneAnswer(
             study=self.plan.study.name,
@@ -201,12 +103,8 @@ class Tuner:
 
     # ---- the steps ----
 
-    def _search(self) -> TuneEnd:
+    def _search(self, proposer: Proposer) -> TuneEnd:
         self.default = self.attempt({})
-        lower, seed = self.spec.lower, self.plan.study.seed
-        proposer = Proposer(
-            self.folder.path / "optuna.log", self.spec.settings, lower=lower, seed=seed, trials=self.spec.trials
-        )
         waiting = list(proposer.earlier)
         started = 0
         while started < self.spec.trials:
@@ -219,6 +117,8 @@ class Tuner:
             self.trials[key_of(setting)] = trial
             proposer.tell(setting, None if trial.objection else trial.value)
             started += trial.state != "discarded"
+            if len(self.trials) - started > _DISCARDED * self.spec.trials:  # a wide range may have no end of them
+                return "discarded"
         return "trials"
 
     def _spent(self) -> bool:
@@ -231,7 +131,7 @@ class Tuner:
         return time.monotonic() - self._began + reserve_s > self._budget_s
 
     def _seconds(self, times: int) -> float:
-        return self.spec.seconds * times * (_SEARCH if self.spec.objective == "load" else 1)
+        return self.spec.seconds * times * (SEARCH if self.spec.objective == "load" else 1)
 
     def _ranked(self) -> list[TuneTrial]:
         """The settings that may be best, the best first; those with a longer load before all others."""
@@ -252,11 +152,11 @@ class Tuner:
 
     def _longer(self) -> None:
         """Give the best third a longer load, where it had none yet: the first of many short ones is partly luck."""
-        if self.spec.objective == "load":  # a search is as long as it must be
+        if self.plan.search:  # it is as long as it must be
             return
         ranked = sorted((t for t in self._ranked() if t.setting), key=lambda t: (t.value or 0.0) * self._sign)
         for trial in ranked[: math.ceil(len(ranked) / 3)]:
-            if trial.long_value is None:
+            if trial.long_value is None and not self._spent():
                 self.measure(trial.setting, _SECOND)
                 self._put(self._with_longer(trial, self.plan.trial(trial.setting, LONGER, _SECOND, _SECOND)))
 
@@ -281,19 +181,13 @@ class Tuner:
         values: dict[str, list[float]] = {}
         # The loads that chose the best are partly luck, and no part of this.
         numbers = range(_SECOND + 1, _SECOND + 1 + repeats)
-        if self.spec.objective == "load":
-            for repeat in numbers:
-                for setting in (best.setting, {}) if repeat % 2 else ({}, best.setting):
-                    trial = self._find(self.plan.trial(setting, LONGER, repeat, numbers[-1]), setting)
-                    values.setdefault(key_of(setting), []).extend([trial.value] if trial.value else [])
-        else:
-            sides: list[Setting] = [{}, best.setting]
-            planned = {key_of(s): [self.plan.trial(s, LONGER, r, numbers[-1]) for r in numbers] for s in sides}
-            self._conduct([p for mine in planned.values() for p in mine], numbers[-1])
-            for key, mine in planned.items():
-                runs = [self.folder.run(p.place) for p in mine]
-                each = [self._objective(run, p) for run, p in zip(runs, mine, strict=True) if run.whole]
-                values[key] = [v for v in each if v is not None]
+        sides: list[Setting] = [{}, best.setting]
+        planned = {key_of(s): [self.plan.trial(s, LONGER, r, numbers[-1]) for r in numbers] for s in sides}
+        self._conduct([p for mine in planned.values() for p in mine], numbers[-1])
+        for key, mine in planned.items():
+            runs = [self.folder.run(p.place) for p in mine]
+            each = [self._objective(run, p) for run, p in zip(runs, mine, strict=True) if run.whole]
+            values[key] = [v for v in each if v is not None]
         default, tuned = values.get(key_of({}), []), values.get(key_of(best.setting), [])
         if not default or not tuned:
             return None
@@ -305,37 +199,40 @@ class Tuner:
     def attempt(self, setting: Setting) -> TuneTrial:
         """Measure a setting, unless that is done or it can't work."""
         short, longer = self.plan.trial(setting), self.plan.trial(setting, LONGER, _SECOND, _SECOND)
-        if why := self._problem(short):
+        known = self._known(short)
+        if not known and (why := self._problem(short)):  # not of one that was measured: the best so far may differ now
             return TuneTrial(setting, "discarded", why)
-        if self.spec.objective == "load":
-            return self._find(short, setting)
-        runs = [self.folder.run(p.place) for p in (short, longer)]
-        known = runs[0].whole or failure_of(runs[0]) is not None
-        if not known or (not runs[1].whole and self._wants(longer, short, setting, longer)):
+        wants = partial(self._wants, longer, short, setting)
+        if not known or (not self._known(longer) and wants(longer)):
             began = time.monotonic()
-            wants = partial(self._wants, longer, short, setting)
             self._conduct([short, longer], _SECOND, wants)
-            took_s = time.monotonic() - began - self._seconds(1 + LONGER * runs[1].whole)
+            took_s = time.monotonic() - began - self._seconds(1 + LONGER * self._known(longer))
             self._starts_s += [] if known else [max(took_s, 0.0)]
         return self._with_longer(self._result(short, setting), longer)
+
+    def _known(self, planned: PlannedTrial) -> bool:
+        """Whether it was measured or has failed: a resumed search doesn't start it again."""
+        run = self.folder.run(planned.place)
+        return run.whole or failure_of(run) is not None
 
     def _wants(self, longer: PlannedTrial, short: PlannedTrial, setting: Setting, planned: PlannedTrial) -> bool:
         """Whether a trial is worth its time: a longer one, where the short one was good."""
         if planned.place.id != longer.place.id:
             return True
+        if self.plan.search:  # it is as long as it must be
+            return False
         result = self._result(short, setting)
         return not result.objection and self._promising(setting, result.value)
 
     def measure(self, setting: Setting, repeat: int) -> TuneTrial:
         """Measure a setting with a longer load, unless that is done."""
         planned = self.plan.trial(setting, LONGER, repeat, repeat)
-        if not self.folder.run(planned.place).whole:
+        if not self._known(planned):
             self._conduct([planned], repeat)
         return self._result(planned, setting)
 
     def _with_longer(self, trial: TuneTrial, planned: PlannedTrial) -> TuneTrial:
-        run = self.folder.run(planned.place)
-        if not run.whole and failure_of(run) is None:
+        if not self._known(planned):
             return trial
         again = self._result(planned, trial.setting)
         return replace(trial, long_value=again.value, objection=again.objection or again.why)
@@ -352,21 +249,22 @@ class Tuner:
     def _beyond(self, plan: EnginePlan, trial: TrialSpec) -> str:
         """Say which bound of the machine the setting would have to break: each step reads all weights once."""
         shape, peaks = plan.shape(), plan.peaks()
-        drafts = plan.spec.draft_model or any("spec" in word for word in plan.spec.args)  # several tokens a step
-        loaded = as_loaded(shape, plan.spec) if shape and peaks and not drafts else None
+        single = tokens_per_step(plan.spec, None) == 1.0
+        loaded = as_loaded(shape, plan.spec) if shape and peaks and single else None
         speed = bandwidth_at(peaks, loaded.least_bytes) if loaded and peaks else None
-        if not loaded or not speed:
+        if not loaded or not peaks or not speed:
             return ""
+        speed *= 1 + UNSURE if peaks.measured else 1.0
         step_s = loaded.least_bytes / speed
         reads = f"A step reads {number(loaded.least_bytes / 1e9)} GB of weights at up to {number(speed / 1e9)} GB/s"
         for limit in self.spec.limits:
             if limit.stem == "tpot" and limit.most < step_s * 1000:
                 return f"{reads}: at least {number(step_s * 1000)} ms per token, but the target is {limit.words}."
-        slots = min(plan.limits.slots or math.inf, trial.load.max_concurrency or math.inf) * plan.spec.replicas
+        slots = min((plan.limits.slots or math.inf) * plan.spec.replicas, trial.load.max_concurrency or math.inf)
         best = next((t.judged for t in self._ranked()), None)
         if self.spec.objective == "throughput" and best and slots / step_s < best:
-            most = number(slots / step_s)
-            return f"{reads}, for {slots:g} requests at once: at most {most} tok/s, and {number(best)} is measured."
+            most, at_once = number(slots / step_s), many(int(slots), "request")
+            return f"{reads}, for {at_once} at once: at most {most} tok/s, but another setting has {number(best)}."
         return ""
 
     def _conduct(
@@ -401,6 +299,9 @@ class Tuner:
         row, spec, engine = read_row(run, samples=False), self.spec, planned.trial.engine
         if spec.latency:
             return value_of(row, spec.latency.metric)
+        if spec.objective == "load":
+            answer = run.result().find
+            return answer.low if answer else None
         if spec.objective == "energy":
             sampled = run.result().telemetry
             return sampled.energy_per_output_token_j if sampled else None
@@ -416,10 +317,16 @@ class Tuner:
     def _objection(self, run: Run) -> str:
         """Say why a measured setting can't be the best: wrong answers, void figures, a missed target."""
         result = run.result()
-        for finding in sorted(result.findings, key=lambda f: f.level != "void"):
+        findings = result.findings
+        if result.find:  # the answers were checked in its first probe
+            probes = [Run(run.path / probe.run).result() for probe in result.find.probes]
+            findings = [*findings, *(f for p in probes for f in p.findings if f.code.startswith("correctness."))]
+        for finding in sorted(findings, key=lambda f: f.level != "void"):
             wrong = finding.code.startswith("correctness.") and finding.level in ("doubt", "void")
             if wrong or finding.level == "void":
                 return f"{finding.code}: {finding.text}"
+        if result.find:
+            return _unmet(result.find)
         row = read_row(run, samples=False)
         return next(
             filter(None, (_missed(limit, row.get, value_of(row, limit.metric)) for limit in self.spec.limits)), ""
@@ -441,48 +348,17 @@ class Tuner:
         worse = d.low > 0 if d.lower else d.high < 0
         return f"Its answers score lower: {number(d.b.value)}, the default's {number(d.a.value)}." if worse else ""
 
-    def _find(self, planned: PlannedTrial, setting: Setting) -> TuneTrial:
-        """Search for the highest load of a setting, unless that is done."""
-        path = self.folder.path / "finds" / f"{slug(words(setting))[:60]}-{planned.place.id}"
-        times = (planned.trial.load.duration_s or self.spec.seconds) / self.spec.seconds
-        over: Over = "rate" if planned.trial.load.request_rate_rps else "concurrency"
-        asked = FindSpec(self.spec.limits, over, resolution=_RESOLUTION, budget_s=self._seconds(1) * times)
-        failed = path / "failed.txt"
-        if not (path / "find.json").exists() and not failed.exists():
-            make_folder(path)
-            began = time.monotonic()
-            try:
-                with server(planned.trial, path, self.headers(planned), self.watcher, self.stop) as session:
-                    Finder(planned.trial, asked, path, self.watcher, self.stop).run(session)
-            except (EngineError, TargetError, UsageError, WorkloadError) as e:
-                if self.stop.requested:
-                    raise KeyboardInterrupt from None
-                write(failed, str(e).encode())
-            if self.stop.requested:
-                (path / "find.json").unlink(missing_ok=True)  # of a part
-                raise KeyboardInterrupt
-            self._starts_s.append(max(time.monotonic() - began - asked.budget_s, 0.0))
-        if failed.exists():
-            return TuneTrial(setting, "failed", failed.read_text(), run=str(path))
-        answer = read(path / "find.json", FindAnswer)
-        probe = answer.at_level(answer.low)
-        return TuneTrial(
-            setting=setting,
-            state="measured",
-            value=answer.low,
-            objection="" if answer.low is not None else f"No load is shown to meet the target ({answer.ended}).",
-            throughput=probe.throughput if probe else None,
-            p99_ttft_ms=next((f.value for f in probe.figures if f.limit.metric == "p99_ttft_ms"), None)
-            if probe
-            else None,
-            run=str(path),
-        )
-
     def _commands(self, best: TuneTrial, command: Callable[[TrialSpec], str]) -> list[str]:
-        trial = replace(self.plan.base.trial, engine=self.plan.trial(best.setting).trial.engine)
-        assert trial.engine is not None
+        engine, load = self.plan.trial(best.setting).trial.engine, self.plan.base.trial.load
+        assert engine is not None
+        if self.plan.search and best.judged:  # at its highest load
+            if self.plan.search.over == "concurrency":
+                load = replace(load, max_concurrency=int(best.judged))
+            else:
+                load = replace(load, request_rate_rps=best.judged)
+        trial = replace(self.plan.base.trial, engine=engine, load=load, find=None)
         try:
-            plan = EnginePlan(trial.engine, self.machine, port=_PORT)
+            plan = EnginePlan(engine, self.machine, port=_PORT)
         except DynoError:
             return [command(trial)]
         return [command(trial), *(plan.clean(shown_launch(launch)) for launch in plan.launches)]
@@ -495,16 +371,27 @@ def _estimate(values: Sequence[float]) -> Estimate:
     return Estimate(mean, len(values), error.error, error.df, "repeats")
 
 
+def _unmet(answer: FindAnswer) -> str:
+    """Say that a search has no load as its answer; '' where it has one."""
+    if answer.low is not None:
+        return ""
+    if answer.high is None:
+        return f"No load is shown to meet the target in {duration(answer.duration_s)}: raise seconds."
+    return f"No load meets the target, not even {level_words(answer, answer.high)}."
+
+
 def _missed(limit: Limit, get: Callable[[str], float | None], value: float | None) -> str:
-    """'p99 TTFT is 812 ms: the target is p99 TTFT ≤ 500 ms.'"""
+    """'p99 TTFT is 812 ms, but the target is p99 TTFT ≤ 500 ms.'"""
     if limit.stem == "failed":
         failed, done = get("failed") or 0.0, get("completed") or 0.0
         share = failed / max(failed + done, 1.0)
-        return f"{percent(share)} of the requests failed: the target is {limit.words}." if share > limit.most else ""
+        return (
+            f"{percent(share)} of the requests failed, but the target is {limit.words}." if share > limit.most else ""
+        )
     if value is None:
-        return f"{metric_words(limit.metric)} is unknown, and the target has it."
+        return f"{metric_words(limit.metric)} is unknown, but the target limits it."
     name = limit.words.partition(" ≤")[0]
-    return f"{name} is {number(value)} ms: the target is {limit.words}." if value > limit.most else ""
+    return f"{name} is {number(value)} ms, but the target is {limit.words}." if value > limit.most else ""
 
 
 def stored(folder: Path) -> TuneAnswer:

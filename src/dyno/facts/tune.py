@@ -16,8 +16,8 @@ OBJECTIVES = {
     "cost": "cost per million output tokens",
     "energy": "energy per output token (J)",
 }
-# Why a search ended. settings: every one was tried.
-TuneEnd = Literal["trials", "settings", "budget", "interrupted"]
+# Why a search ended. settings: every one was tried. discarded: nearly all that were proposed can't work.
+TuneEnd = Literal["trials", "settings", "discarded", "budget", "interrupted"]
 TuneState = Literal["measured", "failed", "discarded"]  # discarded: known beforehand not to work
 
 

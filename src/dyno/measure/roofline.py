@@ -66,7 +66,7 @@ def of_served(
     cached = s.cached_input_tokens
     if cached is None and telemetry is not None:
         cached = round(telemetry.total("prefix_hit_tokens") or 0)
-    step, per_step = None, _tokens_per_step(spec, telemetry)
+    step, per_step = None, tokens_per_step(spec, telemetry)
     if s.tpot.mean and per_step is not None:
         tpot_s = s.tpot.mean / 1000
         throughput = (s.steady and s.steady.output_throughput) or s.output_throughput
@@ -92,7 +92,7 @@ def of_offline(
     loaded, s, copies = as_loaded(shape, spec, target), summary, spec.replicas if spec else 1
     if loaded is None or not s.completed:
         return None
-    per_step = _tokens_per_step(spec, None)
+    per_step = tokens_per_step(spec, None)
     if s.speculation and s.decoded_tokens > s.speculation.accepted_tokens:
         # Of all steps: n-grams aren't found in each, and those without a draft give one token. The first token is none
         # of them: the prompt gave it.
@@ -122,7 +122,7 @@ def _decode_pace(s: OfflineSummary) -> tuple[float, float] | None:
     return None if in_flight is None else (in_flight / speed, in_flight)
 
 
-def _tokens_per_step(spec: EngineSpec | None, telemetry: TelemetrySummary | None) -> float | None:
+def tokens_per_step(spec: EngineSpec | None, telemetry: TelemetrySummary | None) -> float | None:
     """None: some are drafted, and it isn't known how many are accepted."""
     drafted = telemetry.total("drafted_tokens") if telemetry else None
     asked = spec is not None and (

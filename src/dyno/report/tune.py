@@ -1,28 +1,33 @@
 """The answer of a search for an engine's best settings: setting, gain, effects, trade-offs, and what was refused."""
 
+import re
 from collections.abc import Iterator
 
 from dyno.facts.tune import TuneAnswer, TuneTrial, words
 from dyno.numbers import change, count, duration, many, number
 from dyno.report.table import terminal, text_table
+from dyno.screen import wrapped
 
 _ENDED = {
     "settings": "Every setting was tried.",
+    "discarded": "Nearly all proposed settings can't work: narrow them. The reasons are below.",
     "budget": "The time is used up (--budget). Repeat the command with more to try further settings.",
-    "interrupted": "Interrupted: this is the best so far. Repeat the command to resume.",
+    "interrupted": "Interrupted. Repeat the command to resume.",
 }
 _SHOWN = 10  # rows of a table
+_REASON = 200  # characters, about two lines
+_QUOTE = 110  # … of an engine's own words in it
+_LOG = re.compile(r" ?Read (\S+) for the rest\.$")
+_QUOTED = re.compile(r'(?<=: ")(.+)(?="\.)', re.DOTALL)
 
 
 def lines(answer: TuneAnswer) -> Iterator[str]:
-    """The answer, as printed."""
-    yield f"Best setting of {answer.engine} by {answer.spec.words}{_target(answer)}:"
-    yield from (f"  {line}" for line in _headline(answer))
-    if answer.ended in _ENDED:
-        yield f"  {_ENDED[answer.ended]}"
+    """The answer, as printed. Commands stay in one line, to be pasted."""
+    yield from wrapped(f"Best setting of {answer.engine} by {answer.spec.words}{_target(answer)}:")
+    for line in (*_headline(answer), *filter(None, [_ENDED.get(answer.ended)])):
+        yield from wrapped(line, "  ", "    ")
     if answer.commands:
-        yield from ("", "Reproduce", f"  {answer.commands[0]}")
-        yield from (f"  {line}" for line in answer.commands[1:])
+        yield from ("", "Reproduce", *(f"  {line}" for line in answer.commands))
     if ranked := _ranked(answer):
         yield from ("", "Settings", *_settings(answer, ranked[:_SHOWN]))
         if len(ranked) > _SHOWN:
@@ -30,11 +35,11 @@ def lines(answer: TuneAnswer) -> Iterator[str]:
     if effects := answer.effects():
         yield from ("", "Effect of each setting", *_effects(answer, effects))
     if len(front := answer.front()) > 1:
-        yield from ("", "Pareto front: no other setting has both more throughput and a lower p99 TTFT", *_front(front))
+        yield from ("", *wrapped("Pareto front: no other setting has both more throughput and a lower p99 TTFT"))
+        yield from _front(front)
     if refused := list(_refused(answer)):
         yield from ("", "Not the best, and why", *refused)
-    yield ""
-    yield _sum(answer)
+    yield from ("", *wrapped(_sum(answer)))
 
 
 def _target(answer: TuneAnswer) -> str:
@@ -45,21 +50,40 @@ def _target(answer: TuneAnswer) -> str:
 def _headline(answer: TuneAnswer) -> Iterator[str]:
     best, gain = answer.best, answer.gain
     if best is None:
-        tried = [answer.default, *answer.trials]
+        tried = [t for t in [answer.default, *answer.trials] if t.why or t.state == "measured"]
+        if not tried:
+            yield "not known: no setting was measured yet."
+            return
         yield f"none: no setting of {len(tried)} can be recommended. The reasons are below."
+        if answer.spec.target and any(t.state == "measured" for t in tried):
+            yield "Relax the target, lower the load, or let other settings change."
         return
     if not best.setting:
-        yield f"the default: no setting that was tried is better ({number(best.judged)})."
+        end = "is better" if any(t.state != "discarded" for t in answer.trials) else "was started"
+        yield f"the default ({_value(answer, best.judged)}): no other setting {end}."
         return
     yield words(best.setting)
     if gain is None:
-        yield f"{number(best.judged)}; default: {number(answer.default.judged)} (one run each, not confirmed)"
+        default = answer.default.judged
+        known = "the default has no result" if default is None else f"default: {_value(answer, default)}"
+        yield f"{_value(answer, best.judged)}; {known} (not confirmed by repeats)"
         return
     interval = f" (95 % interval: {change(gain.low)} to {change(gain.high)})" if gain.low is not None else ""
-    yield f"{change(gain.change)} against the default{interval}: {number(gain.best)} after {number(gain.default)}"
-    yield f"by {many(gain.repeats, 'interleaved repeat')} of each"
-    if gain.low is not None and gain.high is not None and gain.low <= 0 <= gain.high:
+    yield f"{change(gain.change)} against the default{interval}"
+    each = "one more run of each" if gain.repeats == 1 else f"mean of {gain.repeats} interleaved repeats of each"
+    yield f"{_value(answer, gain.best)}; default: {_value(answer, gain.default)} ({each})"
+    if gain.low is None or gain.high is None:
+        yield "The gain has no interval: set confirm_repeats to 3 or more."
+    elif gain.low <= 0 <= gain.high:
         yield "The interval includes no difference: the default may be as good. Raise confirm_repeats or seconds."
+    elif (gain.low > 0) == answer.spec.lower:
+        yield "In these repeats the default is better: short loads chose by chance. Keep the default, or raise seconds."
+
+
+def _value(answer: TuneAnswer, value: float | None) -> str:
+    """The objective: a load is a count."""
+    whole = answer.spec.objective == "load" and value is not None and value == round(value)
+    return count(value) if whole else number(value)
 
 
 def _ranked(answer: TuneAnswer) -> list[TuneTrial]:
@@ -69,18 +93,25 @@ def _ranked(answer: TuneAnswer) -> list[TuneTrial]:
 
 
 def _settings(answer: TuneAnswer, ranked: list[TuneTrial]) -> list[str]:
-    titles = ["setting", answer.unit, "longer load", "tok/s", "p99 TTFT (ms)", ""]
+    figures = {answer.unit: [_value(answer, t.value) for t in ranked]}
+    if any(t.long_value is not None for t in ranked):
+        figures["longer load"] = [_value(answer, t.long_value) for t in ranked]
+    if answer.spec.objective != "throughput":
+        figures["tok/s"] = [number(t.throughput) for t in ranked]
+    if answer.spec.objective != "ttft_p99":
+        figures["p99 TTFT (ms)"] = [number(t.p99_ttft_ms) for t in ranked]
     rows = [
-        [words(t.setting), number(t.value), number(t.long_value), number(t.throughput), number(t.p99_ttft_ms),
-         "refused" if t.objection else "best" if t == answer.best else ""]
-        for t in ranked
+        [words(t.setting), "refused" if t.objection else "best" if t == answer.best else "",
+         *(shown[i] for shown in figures.values())]
+        for i, t in enumerate(ranked)
     ]  # fmt: skip
-    return terminal(text_table(titles, rows, [1, 2, 3, 4], keep=range(3)))
+    titles = ["setting", "result", *figures]
+    return terminal(text_table(titles, rows, range(2, len(titles)), keep=range(3)))
 
 
 def _effects(answer: TuneAnswer, effects: dict[str, dict[str, tuple[float, int]]]) -> list[str]:
     rows = [
-        [key if i == 0 else "", value, number(median), count(settings)]
+        [key if i == 0 else "", value, _value(answer, median), count(settings)]
         for key, by_value in effects.items()
         for i, (value, (median, settings)) in enumerate(sorted(by_value.items(), key=lambda v: _order(v[0])))
     ]
@@ -100,14 +131,32 @@ def _front(front: list[TuneTrial]) -> list[str]:
 
 
 def _refused(answer: TuneAnswer) -> Iterator[str]:
-    """Each reason once, with its settings."""
-    reasons: dict[str, list[TuneTrial]] = {}
+    """Each reason once, with its settings and the log of the first."""
+    reasons: dict[str, list[tuple[TuneTrial, str]]] = {}
     for trial in [answer.default, *answer.trials]:
         if why := trial.why or trial.objection:
-            reasons.setdefault(f"{trial.state if trial.why else 'refused'}: {why}", []).append(trial)
-    for why, trials in reasons.items():
+            reason, log = brief(why)
+            reason = re.sub(r" after [\d.,]+ (?:ms|s|min)\b", "", reason) if trial.state == "failed" else reason
+            reasons.setdefault(f"{trial.state if trial.why else 'refused'}: {reason}", []).append((trial, log))
+    for reason, trials in list(reasons.items())[:_SHOWN]:
         more = f" and {many(len(trials) - 3, 'more setting')}" if len(trials) > 3 else ""
-        yield f"  {'; '.join(words(t.setting) for t in trials[:3])}{more}: {why}"
+        yield from wrapped("; ".join(words(t.setting) for t, _ in trials[:3]) + more, "  ", "    ")
+        yield from wrapped(reason, "    ")
+        if log := trials[0][1]:
+            yield f"    Log: {log}"
+    if len(reasons) > _SHOWN:
+        yield f"  and {many(len(reasons) - _SHOWN, 'more reason')} (tune.json has all)"
+
+
+def brief(why: str) -> tuple[str, str]:
+    """Shorten a reason to about two lines: the first of the engine's own words, advice, and the path of its log."""
+    log = _LOG.search(why)
+    text = _QUOTED.sub(lambda m: _cut(m[0].partition(" | ")[0], _QUOTE), _LOG.sub("", why))
+    return _cut(text, _REASON), log[1] if log else ""
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: max(text.rfind(" ", 0, most), most // 2)] + " …"
 
 
 def _sum(answer: TuneAnswer) -> str:
