@@ -1,6 +1,7 @@
 """Finds the highest load within a target: probes of one server, each as long as it must be, chosen by a search."""
 
 import contextlib
+import math
 import shutil
 import time
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from dyno.facts.find import Ended, FindAnswer, FindSpec, ProbeFacts
 from dyno.facts.study import Place
 from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Progress, Stop
-from dyno.measure.judge import Judge
+from dyno.measure.judge import FILL_TIMES, Judge, steady_s_of
 from dyno.measure.search import Probe, Search
 from dyno.measure.statistics import samples_needed
 from dyno.numbers import count, many
@@ -38,6 +39,7 @@ _LONGER = 20  # times as many requests as the percentile needs, at most: then a 
 _LONG_FEWEST = 1000
 _AGAIN = 2  # times a void probe is repeated
 _SHARE_OF_BUDGET = 10  # one probe takes at most this part
+_LENGTH_S = 1.0  # of a request, before one is known
 _CLIFF = 3.0  # times as much, between the highest load that meets the target and the lowest that misses it
 _CLIENT = ("client.limits", "client.unseen_chunks", "client.late_sends", "client.late_loop", "client.busy",
            "client.process_lost")  # fmt: skip
@@ -144,9 +146,14 @@ class Finder:
         self, session: Session, level: float, brief: bool, confirm_s: float | None = None
     ) -> tuple[Outcome, Judge, float]:
         self._tried += 1
-        wave = level if self.spec.over == "concurrency" else level * 5
+        open_loop = self.spec.over == "rate"
+        length_s = max((p.length_s or 0.0 for p in self.probes), default=_LENGTH_S)
+        wave = level * (2 * FILL_TIMES * length_s + 1) if open_loop else level  # requests that don't count
         most_s = BRIEF_S if brief else max(self.spec.budget_s / _SHARE_OF_BUDGET, BRIEF_S)
         most = BRIEF_REQUESTS if brief else self._requests_within(most_s)
+        if open_loop and not brief:  # as long as it must last to meet the target, and then some
+            steady_s = 1.5 * steady_s_of(length_s)
+            most_s, most = max(most_s, steady_s), max(most, math.ceil(level * steady_s))
         trial = self._trial(level, int(wave + most * 1.2) + 1, confirm_s)
         stop = Stop()
         watcher = _ProbeWatcher(self.watcher, stop, wave, min(most_s, max(self.left_s, BRIEF_S)))
@@ -160,7 +167,9 @@ class Finder:
         work = prepared.prompts.workload
         lengths = [PlannedLength(r.prompt_tokens, r.output_tokens) for r in work.requests]
         alpha = ERROR / PROBES_MOST * 2  # the bounds rest on a few of them
-        task = FollowTask(str(run.spool_path), trial.target.backend, lengths, self.spec.limits, alpha, most, brief)
+        task = FollowTask(
+            str(run.spool_path), trial.target.backend, lengths, self.spec.limits, alpha, most, brief, open_loop
+        )
         began = time.monotonic()
         with contextlib.ExitStack() as following:
             if confirm_s is None:
@@ -170,7 +179,7 @@ class Finder:
         if stop.requested and not stop.decided:
             self.stop.request()
         outcome = finish(run, prepared.prompts.counter, keys_known=True)
-        judge = Judge(self.spec.limits, alpha)
+        judge = task.judge()
         if confirm_s is None:
             judged(run.records(), judge, task)
         else:
@@ -271,6 +280,7 @@ def _facts(outcome: Outcome, judge: Judge, level: float, brief: bool, took_s: fl
         figures=judge.figures(),
         run=outcome.run.path.name,
         queue_grew=judge.queue_grows,
+        length_s=judge.length_s,
         throughput=served.output_throughput,
         verdict=outcome.result.verdict,
     )

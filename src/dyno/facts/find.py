@@ -104,6 +104,7 @@ class ProbeFacts(msgspec.Struct, frozen=True):
     queue_grew: bool = False
     throughput: float | None = None  # output tokens/s
     verdict: str = ""
+    length_s: float | None = None  # of a request: the median
 
     @property
     def margin(self) -> float:

@@ -12,12 +12,15 @@ from dyno.measure import timing
 from dyno.measure.search import Outcome
 from dyno.measure.sequential import effective, evidence
 from dyno.measure.statistics import quantile, samples_needed
-from dyno.units import NS_PER_MS
+from dyno.units import NS_PER_MS, seconds
 
 FEWEST = 20  # requests before a load can miss
 _FIRST_LOOK = 64  # at a mean: then after twice as many
 _EVERY = 1.15  # at shares: after so many times as many requests
 _HOPE = 0.7  # of the evidence that decides, at the end
+# An open loop begins with an empty server, which fills slowly: requests count after some times of a request's length, and
+# a load meets its target only when it has lasted long enough for a queue to show.
+FILL_TIMES, STEADY_TIMES, STEADY_S = 3, 10, 6.0
 QUEUE_FEWEST, QUEUE_GROWTH, QUEUE_SURE = 60, 2.0, 6.0
 
 
@@ -25,8 +28,9 @@ class Judge:
     """Takes in what requests took, in the order in which they ended. The first wave is left out: whoever begins a load
     sends as much as it may at once, and no load goes on like that."""
 
-    def __init__(self, limits: Sequence[Limit], alpha: float) -> None:
+    def __init__(self, limits: Sequence[Limit], alpha: float, open_loop: bool = False) -> None:
         self.limits = limits
+        self._open_loop = open_loop
         self._alpha = alpha / len(limits)
         self._values: dict[str, list[float]] = {limit.stem: [] for limit in limits if limit.stem != "failed"}
         self._failed: list[float] = []
@@ -36,14 +40,19 @@ class Judge:
         self._mean_look = _FIRST_LOOK
         self._looks_at_mean = 0
         self._first_end_ns: int | None = None
+        self._count_from_ns = self._last_sent_ns = 0
+        self._lengths_ns: list[int] = []
         self._open: list[int] = []  # requests in flight whenever one is sent
         self.queue_grows = False
 
     def add(self, r: Record) -> None:
         if self._first_end_ns is None or r.end_ns < self._first_end_ns:
             self._first_end_ns = r.end_ns
-        if r.sent_ns < self._first_end_ns or r.error in ("cancelled", "interrupted"):
+            self._count_from_ns = r.end_ns + (FILL_TIMES * (r.end_ns - r.sent_ns) if self._open_loop else 0)
+        if r.sent_ns < self._count_from_ns or r.error in ("cancelled", "interrupted"):
             return
+        self._last_sent_ns = max(self._last_sent_ns, r.sent_ns)
+        self._lengths_ns.append(r.end_ns - r.sent_ns)
         self.add_values(
             r.error is not None,
             {name: values for name in self._values if (values := _values_ms(r, name)) is not None},
@@ -72,10 +81,25 @@ class Judge:
     def outcome(self) -> Outcome:
         """Look at the requests so far. What was decided once stays so."""
         self._update()
-        sides = self._sides.values()
-        if any(s > 0 for s in sides) or self.queue_grows:
+        if any(s > 0 for s in self._sides.values()) or self.queue_grows:
             return "misses"
-        return "meets" if all(s < 0 for s in sides) else "undecided"
+        return "meets" if self.promising and self._steady() else "undecided"
+
+    @property
+    def promising(self) -> bool:
+        """Whether every limit is kept so far: of an open loop that isn't enough."""
+        return all(s < 0 for s in self._sides.values())
+
+    def _steady(self) -> bool:
+        if not self._open_loop:
+            return True
+        lasted_ns = self._last_sent_ns - self._count_from_ns
+        return seconds(lasted_ns) > steady_s_of(self.length_s or 0.0)
+
+    @property
+    def length_s(self) -> float | None:
+        """How long a request takes: the median."""
+        return seconds(float(np.median(self._lengths_ns))) if self._lengths_ns else None
 
     def _update(self) -> None:
         count = len(self._failed)
@@ -163,6 +187,11 @@ class Judge:
     def margin(self) -> float:
         """Of the limit that is nearest to being missed, or missed most."""
         return max((figure.margin for figure in self.figures()), default=0.0)
+
+
+def steady_s_of(length_s: float) -> float:
+    """Return how long an open loop lasts before it can meet its target. `length_s`: of a request."""
+    return max(STEADY_S, STEADY_TIMES * length_s)
 
 
 def _values_ms(r: Record, name: str) -> float | None:
