@@ -13,6 +13,7 @@ import pytest
 
 from conftest import StartFake
 from dyno.cli.main import main
+from dyno.facts.entry import Cost
 from dyno.facts.find import FindAnswer
 from dyno.report.find import lines
 
@@ -35,8 +36,11 @@ def test_the_interval_holds_the_capacity_of_the_server(
     # shows it with few requests.
     url = fake(first_ms=40.0, gap_ms=1.0, slots=4, noise=0.05).base_url
     flags = ["--target", "ttft_p50:85", "failed:0", "--to", "64", "--resolution", "0.1", "--budget", "60", "--json"]
-    assert main(find(url, tmp_path, *flags)) == 0
-    found = json.loads(capsys.readouterr().out)
+    assert main(find(url, tmp_path, *flags, "--price", "machine=2")) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert re.search(r"about \d+ (s|min) to \d+ (s|min): \d+ to \d+ probes; at most 60 s \(--budget\)", err), err
+    assert len(re.findall(r"About .* left", err)) == 1
     assert found["low"] <= 8.5 <= found["high"] and found["high"] / found["low"] < 2
     stored = answer(tmp_path)
     assert stored.ended == "narrow" and stored.limited_by[0] == "median TTFT ≤ 85 ms"
@@ -44,6 +48,14 @@ def test_the_interval_holds_the_capacity_of_the_server(
     assert f"concurrency {found['low']:g} (95 % interval:" in text and "lowest that misses it" in text
     assert {p.outcome for p in stored.probes} >= {"meets", "misses"}
     [folder] = [path.parent for path in tmp_path.glob("*/find.json")]
+    picture = (folder / "find.svg").read_text()
+    assert f"Chart: {folder / 'find.svg'}" in err and "median TTFT (ms)" in picture
+    speed = stored.at_level(stored.low).throughput  # type: ignore[union-attr]
+    assert found["cost"]["per_million_output"] == pytest.approx(2 / 3600 / speed * 1e6, rel=0.01)
+    cost = msgspec.convert(found["cost"], Cost)
+    assert "  cost there: " in "\n".join(lines(stored, cost)) and "per million output tokens" in "\n".join(
+        lines(stored, cost)
+    )
     runs = [folder / p.run for p in stored.probes]
     assert all((run / "summary.json").exists() for run in runs) and len(set(runs)) == len(runs)
 
@@ -89,6 +101,16 @@ def test_ctrl_c_keeps_the_best_answer_so_far(fake: StartFake, tmp_path: Path) ->
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Interrupted: this is the best answer so far." in out and answer(tmp_path).probes
+
+
+def test_a_dry_run_says_how_long_it_takes_and_sends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(find("http://127.0.0.1:9", tmp_path, "--target", "ttft_p90:100", "--to", "64", "--dry-run")) == 0
+    out = capsys.readouterr().out
+    assert "p90 TTFT ≤ 100 ms: about " in out and "at most 20 min (--budget)" in out
+    assert not list(tmp_path.iterdir())
+    assert main([*find("", tmp_path, "--target", "ttft:5", "--dry-run")[:1], "--target", "ttft:5", "--engine", "fake",
+                 "--dry-run"]) == 0  # fmt: skip
+    assert "dyno.engines.fake" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

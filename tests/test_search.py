@@ -162,6 +162,16 @@ def test_an_open_loop_meets_nothing_before_the_server_could_fill() -> None:
     assert judge.outcome() == "meets"
 
 
+def test_an_open_loop_whose_latencies_rise_later_doesnt_meet_the_target() -> None:
+    judge = Judge(parse(["e2el_p50:100"]), 0.01, open_loop=True)
+    for i in range(2000):
+        sent, took_ms = i * NS_PER_S // 200, 50 if i < 400 else 150
+        end = sent + took_ms * NS_PER_MS
+        judge.add(Record(i, sent, sent, end, 8, 1, chunk_ns=[end], output_tokens=1))
+        assert judge.outcome() != "meets"
+    assert not judge.promising
+
+
 def test_flat_latencies_take_large_steps() -> None:
     search = Search(1, 1000, whole=False)
     levels = []

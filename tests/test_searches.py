@@ -101,7 +101,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_interval_covers_the_truth_with_a_third_of_the_requests_of_a_grid(
+def test_the_interval_covers_the_truth_with_a_third_of_the_requests_of_a_grid_in_the_time_estimated(
     name: str, fake: StartFake, tmp_path: Path
 ) -> None:
     case = CASES[name]
@@ -115,3 +115,5 @@ def test_the_interval_covers_the_truth_with_a_third_of_the_requests_of_a_grid(
     grid = case.grid_requests(found.high / found.low)
     assert found.low <= truth <= found.high, (found.low, truth, found.high)
     assert sent <= grid / 3, (sent, grid)
+    assert found.estimate is not None
+    assert found.estimate.least_s / 2 < found.duration_s < 2 * found.estimate.most_s, (found.duration_s, found.estimate)

@@ -2,14 +2,17 @@
 
 import argparse
 import sys
+from pathlib import Path
 
 import msgspec
 
 from dyno.cli import exit_codes, flags, preparing, serve
 from dyno.cli.parser import Parser
+from dyno.cli.report import add_prices
 from dyno.errors import UsageError
-from dyno.facts.find import TARGET, FindSpec, span_s, spec_of
-from dyno.numbers import duration
+from dyno.facts.entry import Cost
+from dyno.facts.find import TARGET, FindAnswer, FindSpec, span_s, spec_of
+from dyno.facts.price import PriceRule
 
 _EXAMPLES = """examples:
   dyno find --base-url http://127.0.0.1:8000 --target ttft_p99:500 tpot_p50:30 failed:0
@@ -36,6 +39,7 @@ def add(p: Parser) -> None:
     flags.add(g, FindSpec, "over", "least", "most", "resolution")
     for name in ("budget_s", "confirm_s"):
         flags.add(g, FindSpec, name, type=span)
+    add_prices(p.add_argument_group("price of the answer"))
     p.set_defaults(command=run)
 
 
@@ -47,12 +51,14 @@ def span(text: str) -> float:
 
 def run(options: argparse.Namespace) -> int:
     from dyno.cli.progress import ProgressLine
-    from dyno.conduct.find import find
+    from dyno.conduct.find import expected, find
     from dyno.load.progress import Stop
     from dyno.report import find as text
     from dyno.store.run import create
+    from dyno.study.prices import price_rules
 
     flags.check_refused(options)
+    rules = price_rules(options.price, options.energy_price, options.prices)
     spec = spec_of(options.target, flags.values(options, FindSpec))
     for flag, value in (("--max-concurrency", options.max_concurrency), ("--duration", options.duration)):
         if value and not (flag == "--max-concurrency" and spec.over == "rate"):
@@ -61,16 +67,23 @@ def run(options: argparse.Namespace) -> int:
     if len(each) > 1 or options.repeats > 1:
         raise UsageError("`dyno find` chooses the loads itself: give it one setting, without --repeats.")
     trial, headers = serve.spec(each[0][1])
+    beforehand = f"Highest load with {text.target_words(spec)}: {text.time_words(expected(trial, spec), spec.budget_s)}"
+    if options.dry_run:
+        print(beforehand)
+        return serve.dry_run(trial) if serve.starts(trial) else 0
     preparing.for_engines([trial], options)
     folder = create(options.runs, f"find-{trial.label or options.engine or 'server'}").path
     stop = Stop()
     with ProgressLine(bar=not options.disable_tqdm) as watcher:
-        watcher.phase(_beforehand(spec))
+        watcher.phase(beforehand)
         answer = find(trial, spec, folder=folder, headers=headers, watcher=watcher, stop=stop)
+    cost = _cost(answer, folder, rules) if rules else None
     if options.json:
-        print(msgspec.json.encode(answer).decode())
+        print(msgspec.json.encode(answer if cost is None else {**msgspec.to_builtins(answer), "cost": cost}).decode())
     else:
-        print("\n".join(text.lines(answer)))
+        print("\n".join(text.lines(answer, cost)))
+    if picture := _picture(answer, folder, trial.label or options.engine or "server"):
+        print(f"Chart: {picture}", file=sys.stderr)
     print(f"Search: {folder}", file=sys.stderr)
     if answer.ended == "interrupted":
         return exit_codes.INTERRUPTED
@@ -79,6 +92,25 @@ def run(options: argparse.Namespace) -> int:
     return exit_codes.FAILED if answer.low is None else 0
 
 
-def _beforehand(spec: FindSpec) -> str:
-    target = ", ".join(limit.words for limit in spec.limits)
-    return f"Searching for the highest load with {target}, in 5 to 20 probes and at most {duration(spec.budget_s)}"
+def _cost(answer: FindAnswer, folder: Path, rules: list[PriceRule]) -> Cost | None:
+    """The cost at the highest load, as a report has it."""
+    from dyno.conduct.read import ReportRequest, make_report, read_words
+
+    best = answer.confirmed or answer.at_level(answer.low)
+    if best is None:
+        return None
+    words = [str(folder / best.run)]
+    report, _ = make_report(read_words(words, folder), ReportRequest(words, rules))
+    return report.entries[0].cost
+
+
+def _picture(answer: FindAnswer, folder: Path, series: str) -> Path | None:
+    from dyno.report.charts.search import search
+    from dyno.report.picture import svg
+    from dyno.store.run import write
+
+    if (chart := search(answer, series)) is None:
+        return None
+    path = folder / "find.svg"
+    write(path, svg(chart).encode(), mode=0o666)
+    return path

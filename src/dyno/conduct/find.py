@@ -18,17 +18,20 @@ from dyno.conduct.session import Session, Watcher, attach
 from dyno.conduct.trial import Outcome, finish, measure
 from dyno.engines.kinds import kind_of
 from dyno.errors import TargetError, UsageError
-from dyno.facts.find import Ended, FindAnswer, FindSpec, ProbeFacts
+from dyno.facts.find import Ended, FindAnswer, FindSpec, ProbeFacts, SearchTime
 from dyno.facts.study import Place
 from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Progress, Stop
 from dyno.measure.judge import FILL_TIMES, Judge, steady_s_of
 from dyno.measure.search import Probe, Search
+from dyno.measure.search_time import Pace, ProbeSizes, search_time
 from dyno.measure.statistics import samples_needed
 from dyno.numbers import count, many
 from dyno.probe import rig
 from dyno.probe.telemetry.sampler import Sampler
+from dyno.report.find import time_words
 from dyno.store.run import Run, create, make_folder, pretty, read_optional, write
+from dyno.study.order import OUTPUT_TOKENS, TOKEN_S
 from dyno.units import seconds
 
 PROBES_MOST = 24
@@ -43,6 +46,16 @@ _LENGTH_S = 1.0  # of a request, before one is known
 _CLIFF = 3.0  # times as much, between the highest load that meets the target and the lowest that misses it
 _CLIENT = ("client.limits", "client.unseen_chunks", "client.late_sends", "client.late_loop", "client.busy",
            "client.process_lost")  # fmt: skip
+
+
+def _sizes(spec: FindSpec) -> ProbeSizes:
+    needed = max(samples_needed(limit.percentile or 50.0) for limit in spec.limits)
+    return ProbeSizes(needed, BRIEF_REQUESTS, max(_LONG_FEWEST, _LONGER * needed))
+
+
+def expected(trial: TrialSpec, spec: FindSpec) -> SearchTime:
+    """Estimate the time before anything is known of the server."""
+    return search_time(spec, Pace((trial.workload.output_len or OUTPUT_TOKENS) * TOKEN_S), _sizes(spec))
 
 
 class _ProbeWatcher(Watcher):
@@ -77,8 +90,10 @@ class Finder:
         for probe in read_optional(self._probes_path, list[ProbeFacts]) or []:  # of a search that was cut off
             self._learn(probe)
         self._began = time.monotonic()
+        self._prompt_s = 0.0  # to make one
+        self.estimate: SearchTime | None = None
+        self._sizes = _sizes(spec)
         percentiles = [limit.percentile or 50.0 for limit in spec.limits]
-        self._most = max(_LONG_FEWEST, _LONGER * max(map(samples_needed, percentiles)))
         self._percentiles = sorted({*trial.percentiles, *(p for p in percentiles if 0 < p < 100)})
 
     @property
@@ -136,6 +151,8 @@ class Finder:
             void = result.verdict == "void" and not result.served.failed  # failures are for the target to judge
             if not client and not void:
                 self._add(outcome, judge, level, brief, took_s)
+                if self.estimate is None:
+                    self._estimate(judge)
                 return None
             self.repeated += 1
             if client and again:
@@ -160,7 +177,9 @@ class Finder:
         session = replace(session, watcher=watcher, stop=stop, tested=self._tried > self._tried_before + 1)
         words = f"{self.spec.over} {count(level)}" + (" requests/s" if self.spec.over == "rate" else "")
         self.watcher.phase(f"Probe {self._tried}: {words}" + (", briefly" if brief else ", in full"))
+        began = time.monotonic()
         prepared = prepare(trial, session)
+        self._prompt_s = (time.monotonic() - began) / trial.workload.num_prompts
         run = create(self.folder, f"{self._tried:02d}-{prepared.trial.load.slug}")
         if session.fleet:
             run.write_engine(session.fleet.facts)
@@ -188,10 +207,18 @@ class Finder:
             judge.outcome()
         return outcome, judge, took_s
 
+    def _estimate(self, judge: Judge) -> None:
+        """Estimate the whole search by its first probe."""
+        if judge.length_s is None:
+            return
+        self.estimate = search_time(self.spec, Pace(judge.length_s, self._prompt_s), self._sizes)
+        spent_s = time.monotonic() - self._began
+        self.watcher.phase(time_words(self.estimate, self.spec.budget_s, spent_s))
+
     def _requests_within(self, span_s: float) -> int:
         """Return how many requests a long probe has at most, by the fastest so far."""
         per_s = max((p.requests / p.duration_s for p in self.probes if p.duration_s), default=0.0)
-        return round(min(self._most, max(per_s * span_s, _LONG_FEWEST / 2)))
+        return round(min(self._sizes.long, max(per_s * span_s, _LONG_FEWEST / 2)))
 
     def _trial(self, level: float, requests: int, confirm_s: float | None) -> TrialSpec:
         """The trial at a load, with prompts of its own: those of another probe may be in the server's cache."""
@@ -237,6 +264,7 @@ class Finder:
             probes=self.probes,
             repeated=self.repeated,
             duration_s=time.monotonic() - self._began,
+            estimate=self.estimate,
         )
         above, below = answer.at_level(answer.high), answer.at_level(answer.low)
         contradictions = self.search.contradictions

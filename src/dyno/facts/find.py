@@ -112,6 +112,15 @@ class ProbeFacts(msgspec.Struct, frozen=True):
         return max((figure.margin for figure in self.figures), default=0.0)
 
 
+class SearchTime(msgspec.Struct, frozen=True):
+    """An estimate of how long a search takes, in all."""
+
+    probes_least: int
+    probes_most: int
+    least_s: float
+    most_s: float
+
+
 class FindAnswer(msgspec.Struct, frozen=True):
     spec: FindSpec
     ended: Ended
@@ -124,6 +133,7 @@ class FindAnswer(msgspec.Struct, frozen=True):
     cliff: str = ""  # where the figures jump
     contradiction: str = ""  # where loads met the target above one that missed it
     confirmed: ProbeFacts | None = None
+    estimate: SearchTime | None = None  # after the first probe
 
     def at_level(self, level: float | None) -> ProbeFacts | None:
         """The longest probe there."""

@@ -18,8 +18,8 @@ FEWEST = 20  # requests before a load can miss
 _FIRST_LOOK = 64  # at a mean: then after twice as many
 _EVERY = 1.15  # at shares: after so many times as many requests
 _HOPE = 0.7  # of the evidence that decides, at the end
-# An open loop begins with an empty server, which fills slowly: requests count after some times of a request's length, and
-# a load meets its target only when it has lasted long enough for a queue to show.
+# An open loop begins with an empty server, which fills slowly: requests count after some times of a request's length,
+# and a load meets its target only when it has lasted long enough for a queue to show.
 FILL_TIMES, STEADY_TIMES, STEADY_S = 3, 10, 6.0
 QUEUE_FEWEST, QUEUE_GROWTH, QUEUE_SURE = 60, 2.0, 6.0
 
@@ -79,7 +79,7 @@ class Judge:
         return math.ceil(self._look)
 
     def outcome(self) -> Outcome:
-        """Look at the requests so far. What was decided once stays so."""
+        """Look at the requests so far. What was decided once stays so, except within an open loop's limits."""
         self._update()
         if any(s > 0 for s in self._sides.values()) or self.queue_grows:
             return "misses"
@@ -110,12 +110,16 @@ class Judge:
             self._mean_look *= 2
             self._looks_at_mean += 1
             for limit in self.limits:
-                if limit.percentile is None and limit.stem != "failed" and not self._sides[limit.metric]:
+                if limit.percentile is None and limit.stem != "failed" and self._pending(limit):
                     self._sides[limit.metric] = self._side_of_mean(limit)
         for limit in self.limits:
-            if not self._sides[limit.metric] and (limit.percentile is not None or limit.stem == "failed"):
+            if self._pending(limit) and (limit.percentile is not None or limit.stem == "failed"):
                 self._sides[limit.metric] = self._side_of_share(limit)
         self._look_at_queue()
+
+    def _pending(self, limit: Limit) -> bool:
+        """Whether it is still to be decided: while a server fills, what was within its limit may leave it."""
+        return self._sides[limit.metric] <= 0 if self._open_loop else not self._sides[limit.metric]
 
     def _side_of_share(self, limit: Limit) -> int:
         if limit.stem == "failed":
