@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,8 +15,10 @@ import pytest
 from conftest import StartFake
 from dyno.cli.main import main
 from dyno.facts.entry import Cost
-from dyno.facts.find import FindAnswer
+from dyno.facts.find import FindAnswer, FindSpec, LimitFigure, ProbeFacts
+from dyno.facts.limits import Limit
 from dyno.report.find import lines
+from dyno.screen import SCREEN, Screen
 
 SHORT = ["--random-input-len", "8", "--random-output-len", "3", "--disable-tqdm", "--no-correctness-check"]
 
@@ -74,7 +77,8 @@ def test_a_server_that_dies_half_way_leaves_what_was_learnt(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = fake(first_ms=20.0, slots=2, faults={"die": 330}).base_url
-    main(find(url, tmp_path, "--target", "ttft_p50:500", "failed:0.5", "--to", "64", "--budget", "30"))
+    flags = ["--target", "ttft_p50:500", "failed:0.5", "--to", "64", "--budget", "30"]
+    assert main(find(url, tmp_path, *flags)) == 1
     found = answer(tmp_path)
     assert found.ended == "server gone" and found.probes
     assert "The server stopped answering" in capsys.readouterr().out
@@ -113,9 +117,30 @@ def test_a_dry_run_says_how_long_it_takes_and_sends_nothing(tmp_path: Path, caps
     assert "dyno.engines.fake" in capsys.readouterr().out
 
 
+def test_ctrl_c_in_the_first_probe(fake: StartFake, tmp_path: Path) -> None:
+    url = fake(first_ms=50.0, slots=2).base_url
+    flags = ["--target", "ttft_p90:900", "--over", "rate"]
+    command = [sys.executable, "-m", "dyno", *find(url, tmp_path, *flags)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("*/*/exchanges.spool")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "not known: the search ended before its first probe." in out or "interrupted" in err
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
+        (["--target", "throughput:5"], "Known: ttft, tpot, itl, e2el, optionally"),
+        (["--target", "ttft_p0:5"], "--target ttft_p0: a search takes ttft"),
+        (["--target", "ttft:5", "--from", "1.5"], "--from 1.5: concurrency is a whole number"),
+        (["--target", "ttft:5", "--over", "rate", "--request-rate", "5"], "--request-rate: .* chooses the load itself"),
+        (["--target", "ttft:5", "--num-prompts", "5"], "--num-prompts: .* chooses the load itself"),
+        (["--target", "ttft:5", "--save-result"], "--json prints its answer"),
         (["--target", "ttft_p99"], "write NAME:MILLISECONDS"),
         (["--target", "tfft:5"], "Did you mean ttft"),
         (["--target", "failed:3"], "share of the requests"),
@@ -133,3 +158,41 @@ def test_mistakes_get_a_sentence(
     except SystemExit as e:
         code = int(str(e.code))
     assert code == 2 and re.search(words, capsys.readouterr().err)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_that_isnt_up_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(find("http://127.0.0.1:9", tmp_path, "--target", "ttft:5")) == 1
+    assert "Nothing listens at http://127.0.0.1:9" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def probe(level: float, outcome: Any, ms: float) -> ProbeFacts:
+    within = {"meets": True, "misses": False, "undecided": None}[outcome]
+    return ProbeFacts(level, outcome, False, 100, 120, 5.0, [LimitFigure(Limit("ttft", 60.0, "p90"), ms, within)], "x")
+
+
+@pytest.mark.parametrize(
+    ("ended", "probes", "least", "words"),
+    [
+        ("narrow", [probe(4, "undecided", 59), probe(8, "undecided", 61)], None,
+         "not known: concurrency 4 to 8 is too close to the limit to decide. Change the limit, or raise --budget."),
+        ("interrupted", [probe(4, "undecided", 40)], None, "not known yet: no load was shown to meet the target."),
+        ("interrupted", [], None, "not known: the search ended before its first probe."),
+        ("no load meets", [probe(1, "misses", 90)], None, "no load meets it, not even concurrency 1. Raise the limit."),
+        ("no load meets", [probe(8, "misses", 90)], 8, "not even concurrency 8. Raise the limit or lower --from."),
+        ("budget", [probe(4, "meets", 40)], None, "at least concurrency 4; no probe showed a load that misses it."),
+    ],
+)  # fmt: skip
+def test_an_answer_that_isnt_one_says_what_to_do(
+    ended: Any, probes: list[ProbeFacts], least: float | None, words: str
+) -> None:
+    spec = FindSpec([Limit("ttft", 60.0, "p90")], least=least)
+    low = max((p.level for p in probes if p.outcome == "meets"), default=None)
+    high = min((p.level for p in probes if p.outcome == "misses"), default=None)
+    text = list(lines(FindAnswer(spec, ended, low, high, probes, 0, 5.0)))
+    assert words in " ".join(line.strip() for line in text)
+    assert ("within" in " ".join(text[2:])) == bool(probes)
+    token = SCREEN.set(Screen(60, fits=True))
+    narrow = list(lines(FindAnswer(spec, ended, low, high, probes, 0, 5.0)))
+    SCREEN.reset(token)
+    assert max(map(len, narrow)) <= 60

@@ -1,6 +1,8 @@
 """`dyno find`: the highest load within a target."""
 
 import argparse
+import contextlib
+import math
 import sys
 from pathlib import Path
 
@@ -60,9 +62,7 @@ def run(options: argparse.Namespace) -> int:
     flags.check_refused(options)
     rules = price_rules(options.price, options.energy_price, options.prices)
     spec = spec_of(options.target, flags.values(options, FindSpec))
-    for flag, value in (("--max-concurrency", options.max_concurrency), ("--duration", options.duration)):
-        if value and not (flag == "--max-concurrency" and spec.over == "rate"):
-            raise UsageError(f"{flag}: `dyno find` chooses the load itself. Remove it, or use --from and --to.")
+    _check(options, spec)
     each = list(serve.loads(options))
     if len(each) > 1 or options.repeats > 1:
         raise UsageError("`dyno find` chooses the loads itself: give it one setting, without --repeats.")
@@ -76,7 +76,12 @@ def run(options: argparse.Namespace) -> int:
     stop = Stop()
     with ProgressLine(bar=not options.disable_tqdm) as watcher:
         watcher.phase(beforehand)
-        answer = find(trial, spec, folder=folder, headers=headers, watcher=watcher, stop=stop)
+        try:
+            answer = find(trial, spec, folder=folder, headers=headers, watcher=watcher, stop=stop)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # nothing was measured
+            raise
     cost = _cost(answer, folder, rules) if rules else None
     if options.json:
         print(msgspec.json.encode(answer if cost is None else {**msgspec.to_builtins(answer), "cost": cost}).decode())
@@ -89,7 +94,22 @@ def run(options: argparse.Namespace) -> int:
         return exit_codes.INTERRUPTED
     if answer.confirmed is not None and answer.confirmed.outcome == "misses":
         return exit_codes.VOID
-    return exit_codes.FAILED if answer.low is None else 0
+    return exit_codes.FAILED if answer.low is None or answer.ended == "server gone" else 0
+
+
+def _check(options: argparse.Namespace, spec: FindSpec) -> None:
+    """Refuse what a search chooses itself."""
+    rates = any(math.isfinite(rate) for rate in options.request_rate)
+    chosen = {
+        "--max-concurrency": spec.over != "rate" and options.max_concurrency, "--request-rate": rates,
+        "--duration": options.duration, "--ramp-up-strategy": options.ramp_up_strategy,
+        "--rate-schedule": options.rate_schedule, "--concurrency-schedule": options.concurrency_schedule,
+        "--num-prompts": options.num_prompts, "--num-sessions": options.num_sessions,
+    }  # fmt: skip
+    for flag in (flag for flag, given in chosen.items() if given):
+        raise UsageError(f"{flag}: `dyno find` chooses the load itself. Remove it, or use --over, --from and --to.")
+    if options.save_result:
+        raise UsageError("--save-result: a search has no such file. --json prints its answer.")
 
 
 def _cost(answer: FindAnswer, folder: Path, rules: list[PriceRule]) -> Cost | None:

@@ -19,7 +19,7 @@ RANGES: dict[str, tuple[float, float, float]] = {"concurrency": (1, 1024, 4), "r
 
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
-_STEMS = ("ttft", "tpot", "itl", "e2el", "failed")
+_STEMS = ("ttft", "tpot", "itl", "e2el")
 TARGET = Option("--target", "FIGURE:LIMIT", f"what the load must keep, such as {limits.EXAMPLE}", nargs="+")
 
 
@@ -53,17 +53,21 @@ class FindSpec(msgspec.Struct, frozen=True):
 
 def spec_of(target: Sequence[str], values: dict[str, Any], dashes: str = "--") -> FindSpec:
     """Make a spec from a target's words. `dashes`: before the names of settings in messages."""
-    wanted = limits.parse(target, f"{dashes}target")
+    wanted = limits.parse(target, f"{dashes}target", _STEMS)
     for limit in wanted:
-        if limit.stem not in _STEMS or limit.statistic == "max":
+        if limit.statistic == "max" or limit.percentile == 0:
             raise UsageError(
-                f"{dashes}target {limit.stem}: a search takes ttft, tpot, itl or e2el with _mean or a percentile."
+                f"{dashes}target {limit.stem}_{limit.statistic}: a search takes ttft, tpot, itl or e2el with _mean or "
+                "_p1 to _p99.9. No number of requests shows the highest or lowest value."
             )
     wanted = [x if x.statistic or x.stem == "failed" else msgspec.structs.replace(x, statistic="p99") for x in wanted]
     spec = FindSpec(limits=wanted, **values)
     low, high, _ = spec.range
     if low > high:
-        raise UsageError(f"{dashes}from {low:g} is above {dashes}to {high:g}.")
+        raise UsageError(f"{dashes}from {low:g} is above {dashes}to {high:g}. Lower the first or raise the second.")
+    if spec.over == "concurrency" and (part := next((x for x in (low, high) if x % 1), None)):
+        name = "from" if part == low else "to"
+        raise UsageError(f"{dashes}{name} {part:g}: concurrency is a whole number of requests.")
     return spec
 
 

@@ -7,6 +7,7 @@ from dyno.facts.find import FindAnswer, FindSpec, ProbeFacts, SearchTime
 from dyno.facts.limits import Limit
 from dyno.numbers import count, duration, many, money, number, percent, rough_span, rough_time
 from dyno.report.table import terminal, text_table
+from dyno.screen import wrapped
 
 _MOST = 5  # further searches in a report's answer
 WITHIN = {"meets": "yes", "misses": "no", "undecided": "undecided"}
@@ -50,6 +51,18 @@ def level_words(answer: FindAnswer, level: float) -> str:
 
 def lines(answer: FindAnswer, cost: Cost | None = None) -> Iterator[str]:
     """The answer, as printed. `cost`: at the highest load."""
+    for line in _sentences(answer, cost):
+        yield from wrapped(line.lstrip(), "  " if line.startswith(" ") else "", "    ")
+    if not answer.probes:
+        return
+    yield ""
+    yield from table(answer)
+    sent = sum(probe.sent for probe in answer.probes)
+    again = f", {many(answer.repeated, 'probe')} repeated" if answer.repeated else ""
+    yield f"{many(len(answer.probes), 'probe')}, {count(sent)} requests, {duration(answer.duration_s)}{again}"
+
+
+def _sentences(answer: FindAnswer, cost: Cost | None) -> Iterator[str]:
     yield f"Highest load with {target_words(answer.spec)}:"
     yield f"  {headline(answer)}"
     for words, level in (("highest that meets it", answer.low), ("lowest that misses it", answer.high)):
@@ -66,13 +79,8 @@ def lines(answer: FindAnswer, cost: Cost | None = None) -> Iterator[str]:
         yield f"  {answer.contradiction} Runs differ by more than the bounds: repeat the search."
     if answer.confirmed is not None:
         yield f"  confirmed for {duration(answer.confirmed.duration_s)}: {_confirmed(answer.confirmed)}"
-    if answer.ended in _ENDED:
+    if answer.ended in _ENDED and answer.probes:
         yield f"  {_ENDED[answer.ended]}"
-    yield ""
-    yield from table(answer)
-    sent = sum(probe.sent for probe in answer.probes)
-    again = f", {many(answer.repeated, 'probe')} repeated" if answer.repeated else ""
-    yield f"{many(len(answer.probes), 'probe')}, {count(sent)} requests, {duration(answer.duration_s)}{again}"
 
 
 def headline(answer: FindAnswer) -> str:
@@ -82,9 +90,16 @@ def headline(answer: FindAnswer) -> str:
         return f"every load up to {level_words(answer, low)} meets it. Raise --to."
     if answer.ended == "no load meets" or (low is None and high is not None):
         lowest = high if high is not None else answer.spec.range[0]
-        return f"no load meets it, not even {level_words(answer, lowest)}. Raise the target or lower --from."
+        lower = "" if answer.spec.over == "concurrency" and lowest == 1 else " or lower --from"
+        return f"no load meets it, not even {level_words(answer, lowest)}. Raise the limit{lower}."
+    if not answer.probes:
+        return "not known: the search ended before its first probe."
+    if low is None and answer.ended != "narrow":
+        return "not known yet: no load was shown to meet the target."
     if low is None:
-        return "not known: no probe decided it."
+        levels = [probe.level for probe in answer.probes]
+        tried = f"{answer.spec.over} {count(min(levels))} to {count(max(levels))}"
+        return f"not known: {tried} is too close to the limit to decide. Change the limit, or raise --budget."
     if high is None:
         return f"at least {level_words(answer, low)}; no probe showed a load that misses it."
     return f"{level_words(answer, low)} (95 % interval: {count(low)} to {count(high)})"
