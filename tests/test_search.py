@@ -172,6 +172,20 @@ def test_an_open_loop_whose_latencies_rise_later_doesnt_meet_the_target() -> Non
     assert not judge.promising
 
 
+@pytest.mark.parametrize(
+    ("target", "outcome"), [("itl_p90:30", "misses"), ("itl_p50:30", "meets"), ("tpot_p90:30", "meets")]
+)
+def test_every_gap_between_tokens_is_judged(target: str, outcome: str) -> None:
+    """Each request has eight gaps of 5 ms and two of 100 ms: 24 ms on average."""
+    judge = Judge(parse([target]), 0.01)
+    for i in range(300):
+        times = list(itertools.accumulate([5] * 8 + [100] * 2, initial=i * 300))
+        chunks = [ms * NS_PER_MS for ms in times]
+        judge.add(Record(i, chunks[0], chunks[0], chunks[-1], 8, 11, chunk_ns=chunks, output_tokens=11))
+        judge.outcome()
+    assert judge.outcome() == outcome
+
+
 def test_flat_latencies_take_large_steps() -> None:
     search = Search(1, 1000, whole=False)
     levels = []

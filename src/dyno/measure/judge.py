@@ -1,7 +1,8 @@
 """A judge of one load: after each request, does the load meet its target, miss it, or isn't that decided yet?"""
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from dyno.units import NS_PER_MS, seconds
 FEWEST = 20  # requests before a load can miss
 _FIRST_LOOK = 64  # at a mean: then after twice as many
 _EVERY = 1.15  # at shares: after so many times as many requests
+_GAPS_EACH = 10  # that a request's gaps are worth, at most: requests in one batch wait together
 _HOPE = 0.7  # of the evidence that decides, at the end
 # An open loop begins with an empty server, which fills slowly: requests count after some times of a request's length,
 # and a load meets its target only when it has lasted long enough for a queue to show.
@@ -58,12 +60,12 @@ class Judge:
             {name: values for name in self._values if (values := _values_ms(r, name)) is not None},
         )
 
-    def add_values(self, failed: bool, values_ms: dict[str, float]) -> None:
-        """`values_ms`: a request's latencies; of gaps between tokens the mean."""
+    def add_values(self, failed: bool, values_ms: Mapping[str, float | Sequence[float]]) -> None:
+        """`values_ms`: a request's latencies; for itl, all its gaps."""
         self._failed.append(float(failed))
         if not failed:
             for name, value in values_ms.items():
-                self._values[name].append(value)
+                self._values[name].extend([value] if isinstance(value, float | int) else value)
 
     def in_flight(self, count: int) -> None:
         """Note how many requests are open, at regular times."""
@@ -133,7 +135,7 @@ class Judge:
         count = len(events)
         if count < FEWEST:
             return 0
-        worth = effective(events) / count
+        worth = min(effective(events), _GAPS_EACH * self.requests) / count
         against = evidence(float(events.sum()) * worth, count * worth, share)
         self._strength[limit.metric] = against / -math.log(self._alpha)
         decided = 0 if self._strength[limit.metric] < 1 else 1 if events.mean() > share else -1
@@ -143,7 +145,7 @@ class Judge:
         values = np.array(self._values[limit.stem])
         if len(values) < FEWEST:
             return 0
-        worth = effective(values)
+        worth = min(effective(values), _GAPS_EACH * self.requests)
         # Looks share the error: the k-th has 6/(πk)² of it.
         alpha = self._alpha * 6 / (math.pi * self._looks_at_mean) ** 2
         off = quantile(1 - alpha / 2, max(worth - 1, 1.0)) * float(values.std(ddof=1)) / math.sqrt(max(worth, 2.0))
@@ -198,11 +200,12 @@ def steady_s_of(length_s: float) -> float:
     return max(STEADY_S, STEADY_TIMES * length_s)
 
 
-def _values_ms(r: Record, name: str) -> float | None:
+def _values_ms(r: Record, name: str) -> float | list[float] | None:
     if r.error is not None:
         return None
     if name == "itl":
-        gaps = np.diff(r.chunk_ns)
-        return float(gaps.mean()) / NS_PER_MS if len(gaps) else None
+        unseen = set(r.unseen)
+        pairs = enumerate(itertools.pairwise(r.chunk_ns))
+        return [(b - a) / NS_PER_MS for i, (a, b) in pairs if i not in unseen and i + 1 not in unseen]
     span = {"ttft": timing.ttft_ns, "tpot": timing.tpot_ns, "e2el": timing.e2el_ns}[name](r)
     return None if span is None else span.middle / NS_PER_MS
