@@ -69,8 +69,9 @@ def test_a_target_that_no_load_meets_and_one_that_every_load_meets(
     url = fake(first_ms=30.0).base_url
     assert main(find(url, tmp_path / "none", "--target", "ttft_p50:10", "--to", "16", "--budget", "30")) == 1
     assert "no load meets it, not even concurrency 1." in capsys.readouterr().out
-    assert main(find(url, tmp_path / "all", "--target", "ttft_p50:1000", "--to", "8", "--budget", "30")) == 0
-    assert "every load up to concurrency 8 meets it. Raise --to." in capsys.readouterr().out
+    assert main(find(url, tmp_path / "all", "--target", "ttft_p50:1000", "--to", "8", "--price", "B999=2")) == 0
+    out, err = capsys.readouterr()
+    assert "every load up to concurrency 8 meets it. Raise --to." in out and "Give --price machine=DOLLARS." in err
 
 
 def test_a_server_that_dies_half_way_leaves_what_was_learnt(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from dyno import secrets
 from dyno.cli import exit_codes, flags, preparing, serve
 from dyno.cli.parser import Parser
 from dyno.cli.report import add_prices
@@ -87,6 +88,8 @@ def run(options: argparse.Namespace) -> int:
         print(msgspec.json.encode(answer if cost is None else {**msgspec.to_builtins(answer), "cost": cost}).decode())
     else:
         print("\n".join(text.lines(answer, cost)))
+    if rules and answer.low is not None and (cost is None or cost.per_million_output is None):
+        print("dyno: the cost is unknown: no price fits this machine. Give --price machine=DOLLARS.", file=sys.stderr)
     if picture := _picture(answer, folder, trial.label or options.engine or "server"):
         print(f"Chart: {picture}", file=sys.stderr)
     print(f"Search: {folder}", file=sys.stderr)
@@ -129,8 +132,12 @@ def _picture(answer: FindAnswer, folder: Path, series: str) -> Path | None:
     from dyno.report.picture import svg
     from dyno.store.run import write
 
-    if (chart := search(answer, series)) is None:
-        return None
     path = folder / "find.svg"
-    write(path, svg(chart).encode(), mode=0o666)
+    try:
+        if (chart := search(answer, series)) is None:
+            return None
+        write(path, svg(chart).encode(), mode=0o666)
+    except Exception as e:  # the answer must not end in a traceback because of a picture of it
+        print(f"dyno: the chart was not drawn because of a bug in dyno: {secrets.clean(repr(e))}.", file=sys.stderr)
+        return None
     return path
