@@ -7,14 +7,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from conftest import StartFake
 from dyno.cli.main import main
-from dyno.facts.find import FindAnswer
+from dyno.facts.entry import Cost
+from dyno.facts.find import FindAnswer, FindSpec, LimitFigure, ProbeFacts
+from dyno.facts.limits import Limit
 from dyno.report.find import lines
+from dyno.screen import SCREEN, Screen
 
 SHORT = ["--random-input-len", "8", "--random-output-len", "3", "--disable-tqdm", "--no-correctness-check"]
 
@@ -35,8 +39,11 @@ def test_the_interval_holds_the_capacity_of_the_server(
     # shows it with few requests.
     url = fake(first_ms=40.0, gap_ms=1.0, slots=4, noise=0.05).base_url
     flags = ["--target", "ttft_p50:85", "failed:0", "--to", "64", "--resolution", "0.1", "--budget", "60", "--json"]
-    assert main(find(url, tmp_path, *flags)) == 0
-    found = json.loads(capsys.readouterr().out)
+    assert main(find(url, tmp_path, *flags, "--price", "machine=2")) == 0
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert re.search(r"about \d+ (s|min) to \d+ (s|min): \d+ to \d+ probes; at most 60 s \(--budget\)", err), err
+    assert len(re.findall(r"About .* left", err)) == 1
     assert found["low"] <= 8.5 <= found["high"] and found["high"] / found["low"] < 2
     stored = answer(tmp_path)
     assert stored.ended == "narrow" and stored.limited_by[0] == "median TTFT ≤ 85 ms"
@@ -44,6 +51,14 @@ def test_the_interval_holds_the_capacity_of_the_server(
     assert f"concurrency {found['low']:g} (95 % interval:" in text and "lowest that misses it" in text
     assert {p.outcome for p in stored.probes} >= {"meets", "misses"}
     [folder] = [path.parent for path in tmp_path.glob("*/find.json")]
+    picture = (folder / "find.svg").read_text()
+    assert f"Chart: {folder / 'find.svg'}" in err and "median TTFT (ms)" in picture
+    speed = stored.at_level(stored.low).throughput  # type: ignore[union-attr]
+    assert found["cost"]["per_million_output"] == pytest.approx(2 / 3600 / speed * 1e6, rel=0.01)
+    cost = msgspec.convert(found["cost"], Cost)
+    assert "  cost there: " in "\n".join(lines(stored, cost)) and "per million output tokens" in "\n".join(
+        lines(stored, cost)
+    )
     runs = [folder / p.run for p in stored.probes]
     assert all((run / "summary.json").exists() for run in runs) and len(set(runs)) == len(runs)
 
@@ -54,15 +69,17 @@ def test_a_target_that_no_load_meets_and_one_that_every_load_meets(
     url = fake(first_ms=30.0).base_url
     assert main(find(url, tmp_path / "none", "--target", "ttft_p50:10", "--to", "16", "--budget", "30")) == 1
     assert "no load meets it, not even concurrency 1." in capsys.readouterr().out
-    assert main(find(url, tmp_path / "all", "--target", "ttft_p50:1000", "--to", "8", "--budget", "30")) == 0
-    assert "every load up to concurrency 8 meets it. Raise --to." in capsys.readouterr().out
+    assert main(find(url, tmp_path / "all", "--target", "ttft_p50:1000", "--to", "8", "--price", "B999=2")) == 0
+    out, err = capsys.readouterr()
+    assert "every load up to concurrency 8 meets it. Raise --to." in out and "Give --price machine=DOLLARS." in err
 
 
 def test_a_server_that_dies_half_way_leaves_what_was_learnt(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = fake(first_ms=20.0, slots=2, faults={"die": 330}).base_url
-    main(find(url, tmp_path, "--target", "ttft_p50:500", "failed:0.5", "--to", "64", "--budget", "30"))
+    flags = ["--target", "ttft_p50:500", "failed:0.5", "--to", "64", "--budget", "30"]
+    assert main(find(url, tmp_path, *flags)) == 1
     found = answer(tmp_path)
     assert found.ended == "server gone" and found.probes
     assert "The server stopped answering" in capsys.readouterr().out
@@ -91,9 +108,40 @@ def test_ctrl_c_keeps_the_best_answer_so_far(fake: StartFake, tmp_path: Path) ->
     assert "Interrupted: this is the best answer so far." in out and answer(tmp_path).probes
 
 
+def test_a_dry_run_says_how_long_it_takes_and_sends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(find("http://127.0.0.1:9", tmp_path, "--target", "ttft_p90:100", "--to", "64", "--dry-run")) == 0
+    out = capsys.readouterr().out
+    assert "p90 TTFT ≤ 100 ms: about " in out and "at most 20 min (--budget)" in out
+    assert not list(tmp_path.iterdir())
+    assert main([*find("", tmp_path, "--target", "ttft:5", "--dry-run")[:1], "--target", "ttft:5", "--engine", "fake",
+                 "--dry-run"]) == 0  # fmt: skip
+    assert "dyno.engines.fake" in capsys.readouterr().out
+
+
+def test_ctrl_c_in_the_first_probe(fake: StartFake, tmp_path: Path) -> None:
+    url = fake(first_ms=50.0, slots=2).base_url
+    flags = ["--target", "ttft_p90:900", "--over", "rate"]
+    command = [sys.executable, "-m", "dyno", *find(url, tmp_path, *flags)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("*/*/exchanges.spool")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "not known: the search ended before its first probe." in out or "interrupted" in err
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
+        (["--target", "throughput:5"], "Known: ttft, tpot, itl, e2el, optionally"),
+        (["--target", "ttft_p0:5"], "--target ttft_p0: a search takes ttft"),
+        (["--target", "ttft:5", "--from", "1.5"], "--from 1.5: concurrency is a whole number"),
+        (["--target", "ttft:5", "--over", "rate", "--request-rate", "5"], "--request-rate: .* chooses the load itself"),
+        (["--target", "ttft:5", "--num-prompts", "5"], "--num-prompts: .* chooses the load itself"),
+        (["--target", "ttft:5", "--save-result"], "--json prints its answer"),
         (["--target", "ttft_p99"], "write NAME:MILLISECONDS"),
         (["--target", "tfft:5"], "Did you mean ttft"),
         (["--target", "failed:3"], "share of the requests"),
@@ -111,3 +159,41 @@ def test_mistakes_get_a_sentence(
     except SystemExit as e:
         code = int(str(e.code))
     assert code == 2 and re.search(words, capsys.readouterr().err)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_server_that_isnt_up_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(find("http://127.0.0.1:9", tmp_path, "--target", "ttft:5")) == 1
+    assert "Nothing listens at http://127.0.0.1:9" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def probe(level: float, outcome: Any, ms: float) -> ProbeFacts:
+    within = {"meets": True, "misses": False, "undecided": None}[outcome]
+    return ProbeFacts(level, outcome, False, 100, 120, 5.0, [LimitFigure(Limit("ttft", 60.0, "p90"), ms, within)], "x")
+
+
+@pytest.mark.parametrize(
+    ("ended", "probes", "least", "words"),
+    [
+        ("narrow", [probe(4, "undecided", 59), probe(8, "undecided", 61)], None,
+         "not known: concurrency 4 to 8 is too close to the limit to decide. Change the limit, or raise --budget."),
+        ("interrupted", [probe(4, "undecided", 40)], None, "not known yet: no load was shown to meet the target."),
+        ("interrupted", [], None, "not known: the search ended before its first probe."),
+        ("no load meets", [probe(1, "misses", 90)], None, "no load meets it, not even concurrency 1. Raise the limit."),
+        ("no load meets", [probe(8, "misses", 90)], 8, "not even concurrency 8. Raise the limit or lower --from."),
+        ("budget", [probe(4, "meets", 40)], None, "at least concurrency 4; no probe showed a load that misses it."),
+    ],
+)  # fmt: skip
+def test_an_answer_that_isnt_one_says_what_to_do(
+    ended: Any, probes: list[ProbeFacts], least: float | None, words: str
+) -> None:
+    spec = FindSpec([Limit("ttft", 60.0, "p90")], least=least)
+    low = max((p.level for p in probes if p.outcome == "meets"), default=None)
+    high = min((p.level for p in probes if p.outcome == "misses"), default=None)
+    text = list(lines(FindAnswer(spec, ended, low, high, probes, 0, 5.0)))
+    assert words in " ".join(line.strip() for line in text)
+    assert ("within" in " ".join(text[2:])) == bool(probes)
+    token = SCREEN.set(Screen(60, fits=True))
+    narrow = list(lines(FindAnswer(spec, ended, low, high, probes, 0, 5.0)))
+    SCREEN.reset(token)
+    assert max(map(len, narrow)) <= 60

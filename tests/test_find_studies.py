@@ -90,7 +90,8 @@ def test_a_study_shows_the_highest_load_of_each_setting(
         assert found and run.manifest().trial.load.max_concurrency == found.low  # its figures are those of the answer
         assert run.manifest().place and all((run.path / probe.run / "summary.json").exists() for probe in found.probes)
     report = Path("r.md")
-    assert main(["report", "runs/s", "-o", str(report)]) == 0
+    assert main(["report", "runs/s", "-o", str(report), "-o", "r.html"]) == 0
+    assert 'id="search-concurrency"' in Path("r.html").read_text()
     text = report.read_text()
     assert "### Highest load within the target" in text and "Within median TTFT ≤ 62 ms" in text
     assert "cost, $/M output" in text.partition("### Highest load")[2].partition("###")[0]

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from dyno.facts.limits import Limit, parse
+from dyno.facts.record import Record
 from dyno.measure.judge import Judge
 from dyno.measure.search import Probe, Search, monotone
 from dyno.measure.sequential import effective, evidence
+from dyno.units import NS_PER_MS, NS_PER_S
 
 SEEDS = 100
 MOST_REQUESTS, BRIEF = 4_000, 120  # of a probe
@@ -145,6 +147,52 @@ def test_a_queue_that_grows_misses() -> None:
         judge.add_values(False, {"ttft": 50.0})
         judge.outcome()
     assert judge.queue_grows and judge.outcome() == "misses"
+
+
+def test_an_open_loop_meets_nothing_before_the_server_could_fill() -> None:
+    judge, closed = (Judge(parse(["e2el_p50:100"]), 0.01, open_loop) for open_loop in (True, False))
+    for i in range(2000):  # 200 each second, of 50 ms
+        sent, end = i * NS_PER_S // 200, i * NS_PER_S // 200 + 50 * NS_PER_MS
+        r = Record(i, sent, sent, end, 8, 1, chunk_ns=[end], output_tokens=1)
+        for each in (judge, closed):
+            each.add(r)
+            each.outcome()
+        if i == 400:
+            assert judge.promising and judge.outcome() == "undecided" and closed.outcome() == "meets"
+    assert judge.outcome() == "meets"
+
+
+def test_an_open_loop_whose_latencies_rise_later_doesnt_meet_the_target() -> None:
+    judge = Judge(parse(["e2el_p50:100"]), 0.01, open_loop=True)
+    for i in range(2000):
+        sent, took_ms = i * NS_PER_S // 200, 50 if i < 400 else 150
+        end = sent + took_ms * NS_PER_MS
+        judge.add(Record(i, sent, sent, end, 8, 1, chunk_ns=[end], output_tokens=1))
+        assert judge.outcome() != "meets"
+    assert not judge.promising
+
+
+@pytest.mark.parametrize(
+    ("target", "outcome"), [("itl_p90:30", "misses"), ("itl_p50:30", "meets"), ("tpot_p90:30", "meets")]
+)
+def test_every_gap_between_tokens_is_judged(target: str, outcome: str) -> None:
+    """Each request has eight gaps of 5 ms and two of 100 ms: 24 ms on average."""
+    judge = Judge(parse([target]), 0.01)
+    for i in range(300):
+        times = list(itertools.accumulate([5] * 8 + [100] * 2, initial=i * 300))
+        chunks = [ms * NS_PER_MS for ms in times]
+        judge.add(Record(i, chunks[0], chunks[0], chunks[-1], 8, 11, chunk_ns=chunks, output_tokens=11))
+        judge.outcome()
+    assert judge.outcome() == outcome
+
+
+def test_flat_latencies_take_large_steps() -> None:
+    search = Search(1, 1000, whole=False)
+    levels = []
+    while (proposed := search.next()) and len(levels) < 5:
+        levels.append(proposed[0])
+        search.add(Probe(proposed[0], "undecided", -0.4, proposed[1], 20))
+    assert levels == [1, 2, 8, 32, 128]
 
 
 def test_what_every_load_meets_and_what_none_meets() -> None:

@@ -93,6 +93,19 @@ def duration(seconds: float | None) -> str:
     return f"{number(seconds)} s"
 
 
+def rough_span(least_s: float, most_s: float) -> str:
+    """'20 s to 2 min'."""
+    one, other = rough_time(least_s), rough_time(most_s)
+    return one if one == other else f"{one} to {other}"
+
+
+def rough_time(seconds: float) -> str:
+    """Round a time that isn't known exactly: '40 s', '3 min', '2 h'."""
+    if seconds < 90:
+        return f"{max(round(seconds, -1), 10):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.2g} h"
+
+
 def human_bytes(n_bytes: float | None) -> str:
     """1536 → '1.5 KiB'."""
     if n_bytes is None:

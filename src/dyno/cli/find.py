@@ -1,17 +1,22 @@
 """`dyno find`: the highest load within a target."""
 
 import argparse
+import contextlib
+import math
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
+from dyno import secrets
 from dyno.cli import exit_codes, flags, preparing, serve
 from dyno.cli.parser import Parser
+from dyno.cli.report import add_prices
 from dyno.errors import UsageError
-from dyno.facts.find import TARGET, FindSpec, span_s, spec_of
-from dyno.numbers import duration
+from dyno.facts.entry import Cost
+from dyno.facts.find import TARGET, FindAnswer, FindSpec, span_s, spec_of
+from dyno.facts.price import PriceRule
 
 _EXAMPLES = """examples:
   dyno find --base-url http://127.0.0.1:8000 --target ttft_p99:500 tpot_p50:30 failed:0
@@ -38,6 +43,7 @@ def add(p: Parser) -> None:
     flags.add(g, FindSpec, "over", "least", "most", "resolution")
     for name in ("budget_s", "confirm_s"):
         flags.add(g, FindSpec, name, type=span)
+    add_prices(p.add_argument_group("price of the answer"))
     p.set_defaults(command=run)
 
 
@@ -49,40 +55,93 @@ def span(text: str) -> float:
 
 def run(options: argparse.Namespace) -> int:
     from dyno.cli.progress import ProgressLine
-    from dyno.conduct.find import find
+    from dyno.conduct.find import expected, find
     from dyno.load.progress import Stop
     from dyno.report import find as text
     from dyno.store.run import create
+    from dyno.study.prices import price_rules
 
     flags.check_refused(options)
+    rules = price_rules(options.price, options.energy_price, options.prices)
     spec = spec_of(options.target, flags.values(options, FindSpec))
-    for flag, value in (("--max-concurrency", options.max_concurrency), ("--duration", options.duration)):
-        if value and not (flag == "--max-concurrency" and spec.over == "rate"):
-            raise UsageError(f"{flag}: `dyno find` chooses the load itself. Remove it, or use --from and --to.")
+    _check(options, spec)
     each = list(serve.loads(options))
     if len(each) > 1 or options.repeats > 1:
         raise UsageError("`dyno find` chooses the loads itself: give it one setting, without --repeats.")
     trial, headers = serve.spec(each[0][1])
+    beforehand = f"Highest load with {text.target_words(spec)}: {text.time_words(expected(trial, spec), spec.budget_s)}"
+    if options.dry_run:
+        print(beforehand)
+        return serve.dry_run(trial) if serve.starts(trial) else 0
     preparing.for_engines([trial], options)
     folder = create(options.runs, f"find-{trial.label or options.engine or 'server'}").path
     stop = Stop()
     with ProgressLine(bar=not options.disable_tqdm) as watcher:
-        watcher.phase(_beforehand(spec))
-        answer = find(trial, spec, folder=folder, headers=headers, watcher=watcher, stop=stop)
-    show(answer, text.lines(answer), folder, as_json=options.json)
+        watcher.phase(beforehand)
+        try:
+            answer = find(trial, spec, folder=folder, headers=headers, watcher=watcher, stop=stop)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # nothing was measured
+            raise
+    cost = _cost(answer, folder, rules) if rules else None
+    whole = answer if cost is None else {**msgspec.to_builtins(answer), "cost": cost}
+    show(whole, text.lines(answer, cost), folder, as_json=options.json)
+    if rules and answer.low is not None and (cost is None or cost.per_million_output is None):
+        print("dyno: the cost is unknown: no price fits this machine. Give --price machine=DOLLARS.", file=sys.stderr)
+    if picture := _picture(answer, folder, trial.label or options.engine or "server"):
+        print(f"Chart: {picture}", file=sys.stderr)
     if answer.ended == "interrupted":
         return exit_codes.INTERRUPTED
     if answer.confirmed is not None and answer.confirmed.outcome == "misses":
         return exit_codes.VOID
-    return exit_codes.FAILED if answer.low is None else 0
+    return exit_codes.FAILED if answer.low is None or answer.ended == "server gone" else 0
 
 
-def show(answer: msgspec.Struct, lines: Iterable[str], folder: Path, *, as_json: bool) -> None:
+def show(answer: object, lines: Iterable[str], folder: Path, *, as_json: bool) -> None:
     """Print the answer of a search, and where its results are."""
     print(msgspec.json.encode(answer).decode() if as_json else "\n".join(lines))
     print(f"Search: {folder}", file=sys.stderr)
 
 
-def _beforehand(spec: FindSpec) -> str:
-    target = ", ".join(limit.words for limit in spec.limits)
-    return f"Searching for the highest load with {target}, in 5 to 20 probes and at most {duration(spec.budget_s)}"
+def _check(options: argparse.Namespace, spec: FindSpec) -> None:
+    """Refuse what a search chooses itself."""
+    rates = any(math.isfinite(rate) for rate in options.request_rate)
+    chosen = {
+        "--max-concurrency": spec.over != "rate" and options.max_concurrency, "--request-rate": rates,
+        "--duration": options.duration, "--ramp-up-strategy": options.ramp_up_strategy,
+        "--rate-schedule": options.rate_schedule, "--concurrency-schedule": options.concurrency_schedule,
+        "--num-prompts": options.num_prompts, "--num-sessions": options.num_sessions,
+    }  # fmt: skip
+    for flag in (flag for flag, given in chosen.items() if given):
+        raise UsageError(f"{flag}: `dyno find` chooses the load itself. Remove it, or use --over, --from and --to.")
+    if options.save_result:
+        raise UsageError("--save-result: a search has no such file. --json prints its answer.")
+
+
+def _cost(answer: FindAnswer, folder: Path, rules: list[PriceRule]) -> Cost | None:
+    """The cost at the highest load, as a report has it."""
+    from dyno.conduct.read import ReportRequest, make_report, read_words
+
+    best = answer.confirmed or answer.at_level(answer.low)
+    if best is None:
+        return None
+    words = [str(folder / best.run)]
+    report, _ = make_report(read_words(words, folder), ReportRequest(words, rules))
+    return report.entries[0].cost
+
+
+def _picture(answer: FindAnswer, folder: Path, series: str) -> Path | None:
+    from dyno.report.charts.search import search
+    from dyno.report.picture import svg
+    from dyno.store.run import write
+
+    path = folder / "find.svg"
+    try:
+        if (chart := search(answer, series)) is None:
+            return None
+        write(path, svg(chart).encode(), mode=0o666)
+    except Exception as e:  # the answer must not end in a traceback because of a picture of it
+        print(f"dyno: the chart was not drawn because of a bug in dyno: {secrets.clean(repr(e))}.", file=sys.stderr)
+        return None
+    return path

@@ -58,15 +58,7 @@ def add(p: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="address of the published page, or of its folder with a / at the end (default: none)",
     )
-    p.add_argument(
-        "--price",
-        nargs="+",
-        default=[],
-        metavar="[NAME=]DOLLARS",
-        help="price per accelerator-hour: 2.99, or H100=2.99 MI300X=4.50; per machine-hour: machine=12",
-    )
-    p.add_argument("--prices", type=Path, metavar="FILE.toml", help="read prices from this file (default: none)")
-    p.add_argument("--energy-price", type=float, metavar="DOLLARS", help="price per kilowatt-hour (default: none)")
+    add_prices(p)
     p.add_argument(
         "--target",
         nargs="+",
@@ -84,6 +76,18 @@ def add(p: argparse.ArgumentParser) -> None:
     settings.add_runs(p, "folder of dyno runs (default: runs)")
     exit_codes.add(p)
     p.set_defaults(command=run)
+
+
+def add_prices(p: argparse._ActionsContainer) -> None:
+    p.add_argument(
+        "--price",
+        nargs="+",
+        default=[],
+        metavar="[NAME=]DOLLARS",
+        help="price per accelerator-hour: 2.99, or H100=2.99 MI300X=4.50; per machine-hour: machine=12",
+    )
+    p.add_argument("--prices", type=Path, metavar="FILE.toml", help="read prices from this file (default: none)")
+    p.add_argument("--energy-price", type=float, metavar="DOLLARS", help="price per kilowatt-hour (default: none)")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -229,7 +229,7 @@ def run(options: argparse.Namespace) -> int:
         return _several(each, options)
     trial, headers = spec(each[0][1])
     if options.dry_run:
-        return _dry_run(trial)
+        return dry_run(trial)
 
     from dyno.cli.progress import ProgressLine
     from dyno.conduct.trial import serve
@@ -358,13 +358,19 @@ def _show(
 # ---- one trial ----
 
 
-def _dry_run(trial: TrialSpec) -> int:
+def starts(trial: TrialSpec) -> bool:
+    """Whether dyno starts the engine."""
+    return trial.engine is not None and trial.engine.kind != "openai"
+
+
+def dry_run(trial: TrialSpec) -> int:
     from dyno.conduct.engine_plan import EnginePlan
     from dyno.conduct.prepare import longest
     from dyno.probe import rig
 
-    if trial.engine is None or trial.engine.kind == "openai":
+    if not starts(trial):
         raise UsageError("--dry-run needs --engine KIND or several loads: one load on a running server starts nothing.")
+    assert trial.engine is not None
     plan = EnginePlan(trial.engine, rig.look(), dry=True)
     settings.print_plan([*plan.lines(), *(f"# {note}" for note in plan.notes(trial.load.max_concurrency))])
     return settings.report_problems(plan.problems([longest(trial)]))

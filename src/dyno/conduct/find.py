@@ -1,6 +1,7 @@
 """Finds the highest load within a target: probes of one server, each as long as it must be, chosen by a search."""
 
 import contextlib
+import math
 import shutil
 import time
 from collections.abc import Iterator
@@ -17,17 +18,20 @@ from dyno.conduct.session import Session, Watcher, attach
 from dyno.conduct.trial import Outcome, finish, measure
 from dyno.engines.kinds import kind_of
 from dyno.errors import TargetError, UsageError
-from dyno.facts.find import Ended, FindAnswer, FindSpec, ProbeFacts
+from dyno.facts.find import Ended, FindAnswer, FindSpec, ProbeFacts, SearchTime
 from dyno.facts.study import Place
 from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Progress, Stop
-from dyno.measure.judge import Judge
+from dyno.measure.judge import FILL_TIMES, Judge, steady_s_of
 from dyno.measure.search import Probe, Search
+from dyno.measure.search_time import Pace, ProbeSizes, search_time
 from dyno.measure.statistics import samples_needed
 from dyno.numbers import count, many
 from dyno.probe import rig
 from dyno.probe.telemetry.sampler import Sampler
+from dyno.report.find import time_words
 from dyno.store.run import Run, create, make_folder, pretty, read_optional, write
+from dyno.study.order import OUTPUT_TOKENS, TOKEN_S
 from dyno.units import seconds
 
 PROBES_MOST = 24
@@ -38,9 +42,20 @@ _LONGER = 20  # times as many requests as the percentile needs, at most: then a 
 _LONG_FEWEST = 1000
 _AGAIN = 2  # times a void probe is repeated
 _SHARE_OF_BUDGET = 10  # one probe takes at most this part
+_LENGTH_S = 1.0  # of a request, before one is known
 _CLIFF = 3.0  # times as much, between the highest load that meets the target and the lowest that misses it
 _CLIENT = ("client.limits", "client.unseen_chunks", "client.late_sends", "client.late_loop", "client.busy",
            "client.process_lost")  # fmt: skip
+
+
+def _sizes(spec: FindSpec) -> ProbeSizes:
+    needed = max(samples_needed(limit.percentile or 50.0) for limit in spec.limits)
+    return ProbeSizes(needed, BRIEF_REQUESTS, max(_LONG_FEWEST, _LONGER * needed))
+
+
+def expected(trial: TrialSpec, spec: FindSpec) -> SearchTime:
+    """Estimate the time before anything is known of the server."""
+    return search_time(spec, Pace((trial.workload.output_len or OUTPUT_TOKENS) * TOKEN_S), _sizes(spec))
 
 
 class _ProbeWatcher(Watcher):
@@ -75,8 +90,10 @@ class Finder:
         for probe in read_optional(self._probes_path, list[ProbeFacts]) or []:  # of a search that was cut off
             self._learn(probe)
         self._began = time.monotonic()
+        self._prompt_s = 0.0  # to make one
+        self.estimate: SearchTime | None = None
+        self._sizes = _sizes(spec)
         percentiles = [limit.percentile or 50.0 for limit in spec.limits]
-        self._most = max(_LONG_FEWEST, _LONGER * max(map(samples_needed, percentiles)))
         self._percentiles = sorted({*trial.percentiles, *(p for p in percentiles if 0 < p < 100)})
 
     @property
@@ -134,6 +151,8 @@ class Finder:
             void = result.verdict == "void" and not result.served.failed  # failures are for the target to judge
             if not client and not void:
                 self._add(outcome, judge, level, brief, took_s)
+                if self.estimate is None:
+                    self._estimate(judge)
                 return None
             self.repeated += 1
             if client and again:
@@ -144,23 +163,32 @@ class Finder:
         self, session: Session, level: float, brief: bool, confirm_s: float | None = None
     ) -> tuple[Outcome, Judge, float]:
         self._tried += 1
-        wave = level if self.spec.over == "concurrency" else level * 5
+        open_loop = self.spec.over == "rate"
+        length_s = max((p.length_s or 0.0 for p in self.probes), default=_LENGTH_S)
+        wave = level * (2 * FILL_TIMES * length_s + 1) if open_loop else level  # requests that don't count
         most_s = BRIEF_S if brief else max(self.spec.budget_s / _SHARE_OF_BUDGET, BRIEF_S)
         most = BRIEF_REQUESTS if brief else self._requests_within(most_s)
+        if open_loop and not brief:  # as long as it must last to meet the target, and then some
+            steady_s = 1.5 * steady_s_of(length_s)
+            most_s, most = max(most_s, steady_s), max(most, math.ceil(level * steady_s))
         trial = self._trial(level, int(wave + most * 1.2) + 1, confirm_s)
         stop = Stop()
         watcher = _ProbeWatcher(self.watcher, stop, wave, min(most_s, max(self.left_s, BRIEF_S)))
         session = replace(session, watcher=watcher, stop=stop, tested=self._tried > self._tried_before + 1)
         words = f"{self.spec.over} {count(level)}" + (" requests/s" if self.spec.over == "rate" else "")
         self.watcher.phase(f"Probe {self._tried}: {words}" + (", briefly" if brief else ", in full"))
+        began = time.monotonic()
         prepared = prepare(trial, session)
+        self._prompt_s = (time.monotonic() - began) / trial.workload.num_prompts
         run = create(self.folder, f"{self._tried:02d}-{prepared.trial.load.slug}")
         if session.fleet:
             run.write_engine(session.fleet.facts)
         work = prepared.prompts.workload
         lengths = [PlannedLength(r.prompt_tokens, r.output_tokens) for r in work.requests]
         alpha = ERROR / PROBES_MOST * 2  # the bounds rest on a few of them
-        task = FollowTask(str(run.spool_path), trial.target.backend, lengths, self.spec.limits, alpha, most, brief)
+        task = FollowTask(
+            str(run.spool_path), trial.target.backend, lengths, self.spec.limits, alpha, most, brief, open_loop
+        )
         began = time.monotonic()
         with contextlib.ExitStack() as following:
             if confirm_s is None:
@@ -170,7 +198,7 @@ class Finder:
         if stop.requested and not stop.decided:
             self.stop.request()
         outcome = finish(run, prepared.prompts.counter, keys_known=True)
-        judge = Judge(self.spec.limits, alpha)
+        judge = task.judge()
         if confirm_s is None:
             judged(run.records(), judge, task)
         else:
@@ -179,10 +207,18 @@ class Finder:
             judge.outcome()
         return outcome, judge, took_s
 
+    def _estimate(self, judge: Judge) -> None:
+        """Estimate the whole search by its first probe."""
+        if judge.length_s is None:
+            return
+        self.estimate = search_time(self.spec, Pace(judge.length_s, self._prompt_s), self._sizes)
+        spent_s = time.monotonic() - self._began
+        self.watcher.phase(time_words(self.estimate, self.spec.budget_s, spent_s))
+
     def _requests_within(self, span_s: float) -> int:
         """Return how many requests a long probe has at most, by the fastest so far."""
         per_s = max((p.requests / p.duration_s for p in self.probes if p.duration_s), default=0.0)
-        return round(min(self._most, max(per_s * span_s, _LONG_FEWEST / 2)))
+        return round(min(self._sizes.long, max(per_s * span_s, _LONG_FEWEST / 2)))
 
     def _trial(self, level: float, requests: int, confirm_s: float | None) -> TrialSpec:
         """The trial at a load, with prompts of its own: those of another probe may be in the server's cache."""
@@ -228,6 +264,7 @@ class Finder:
             probes=self.probes,
             repeated=self.repeated,
             duration_s=time.monotonic() - self._began,
+            estimate=self.estimate,
         )
         above, below = answer.at_level(answer.high), answer.at_level(answer.low)
         contradictions = self.search.contradictions
@@ -271,6 +308,7 @@ def _facts(outcome: Outcome, judge: Judge, level: float, brief: bool, took_s: fl
         figures=judge.figures(),
         run=outcome.run.path.name,
         queue_grew=judge.queue_grows,
+        length_s=judge.length_s,
         throughput=served.output_throughput,
         verdict=outcome.result.verdict,
     )

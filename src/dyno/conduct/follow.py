@@ -40,6 +40,10 @@ class FollowTask(msgspec.Struct, frozen=True):
     alpha: float
     most: int  # requests that are judged
     brief: bool  # `most` are enough, decided or not
+    open_loop: bool
+
+    def judge(self) -> Judge:
+        return Judge(self.limits, self.alpha, self.open_loop)
 
 
 def judged(records: Iterator[Record], judge: Judge, task: FollowTask) -> bool:
@@ -48,7 +52,7 @@ def judged(records: Iterator[Record], judge: Judge, task: FollowTask) -> bool:
         judge.add(record)
         if judge.outcome() != "undecided" or judge.requests >= task.most:
             return True
-        if not task.brief and judge.hopeless(task.most):
+        if judge.promising if task.brief else judge.hopeless(task.most):
             return True
     return False
 
@@ -62,7 +66,7 @@ def main() -> None:
         ready, _, _ = select.select([sys.stdin], [], [], _LOOK_S)
         return not ready  # its end: the load is over, or whoever started this is gone
 
-    path, judge = Path(task.spool), Judge(task.limits, task.alpha)
+    path, judge = Path(task.spool), task.judge()
     while not path.exists():
         if not more_to_come():
             return

@@ -19,7 +19,7 @@ RANGES: dict[str, tuple[float, float, float]] = {"concurrency": (1, 1024, 4), "r
 
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
-_STEMS = ("ttft", "tpot", "itl", "e2el", "failed")
+_STEMS = ("ttft", "tpot", "itl", "e2el")
 TARGET = Option("--target", "FIGURE:LIMIT", f"what the load must keep, such as {limits.EXAMPLE}", nargs="+")
 
 
@@ -53,17 +53,21 @@ class FindSpec(msgspec.Struct, frozen=True):
 
 def spec_of(target: Sequence[str], values: dict[str, Any], dashes: str = "--") -> FindSpec:
     """Make a spec from a target's words. `dashes`: before the names of settings in messages."""
-    wanted = limits.parse(target, f"{dashes}target")
+    wanted = limits.parse(target, f"{dashes}target", _STEMS)
     for limit in wanted:
-        if limit.stem not in _STEMS or limit.statistic == "max":
+        if limit.statistic == "max" or limit.percentile == 0:
             raise UsageError(
-                f"{dashes}target {limit.stem}: a search takes ttft, tpot, itl or e2el with _mean or a percentile."
+                f"{dashes}target {limit.stem}_{limit.statistic}: a search takes ttft, tpot, itl or e2el with _mean or "
+                "_p1 to _p99.9. No number of requests shows the highest or lowest value."
             )
     wanted = [x if x.statistic or x.stem == "failed" else msgspec.structs.replace(x, statistic="p99") for x in wanted]
     spec = FindSpec(limits=wanted, **values)
     low, high, _ = spec.range
     if low > high:
-        raise UsageError(f"{dashes}from {low:g} is above {dashes}to {high:g}.")
+        raise UsageError(f"{dashes}from {low:g} is above {dashes}to {high:g}. Lower the first or raise the second.")
+    if spec.over == "concurrency" and (part := next((x for x in (low, high) if x % 1), None)):
+        name = "from" if part == low else "to"
+        raise UsageError(f"{dashes}{name} {part:g}: concurrency is a whole number of requests.")
     return spec
 
 
@@ -104,11 +108,21 @@ class ProbeFacts(msgspec.Struct, frozen=True):
     queue_grew: bool = False
     throughput: float | None = None  # output tokens/s
     verdict: str = ""
+    length_s: float | None = None  # of a request: the median
 
     @property
     def margin(self) -> float:
         """Of the limit that is nearest to being missed, or missed most."""
         return max((figure.margin for figure in self.figures), default=0.0)
+
+
+class SearchTime(msgspec.Struct, frozen=True):
+    """An estimate of how long a search takes, in all."""
+
+    probes_least: int
+    probes_most: int
+    least_s: float
+    most_s: float
 
 
 class FindAnswer(msgspec.Struct, frozen=True):
@@ -123,6 +137,7 @@ class FindAnswer(msgspec.Struct, frozen=True):
     cliff: str = ""  # where the figures jump
     contradiction: str = ""  # where loads met the target above one that missed it
     confirmed: ProbeFacts | None = None
+    estimate: SearchTime | None = None  # after the first probe
 
     def at_level(self, level: float | None) -> ProbeFacts | None:
         """The longest probe there."""

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 import msgspec
@@ -40,18 +40,18 @@ class Limit(msgspec.Struct, frozen=True):
         return f"{words(self.metric)} ≤ {count(self.most)} ms"
 
 
-def parse(pairs: Iterable[str], flag: str = "--target") -> list[Limit]:
-    """Read limits: ttft:500, ttft_p99:500 or p99_ttft:500, mean_itl:20, failed:0.01."""
+def parse(pairs: Iterable[str], flag: str = "--target", stems: Sequence[str] = tuple(STEMS)) -> list[Limit]:
+    """Read limits: ttft:500, ttft_p99:500 or p99_ttft:500, mean_itl:20, failed:0.01. `stems`: those that may be."""
     out: list[Limit] = []
     for pair in pairs:
-        limit = _one(pair, flag)
+        limit = _one(pair, flag, stems)
         if any((other.stem, other.statistic) == (limit.stem, limit.statistic) for other in out):
             raise UsageError(f"{flag} {pair!r}: {pair.partition(':')[0]} has two limits.")
         out.append(limit)
     return out
 
 
-def _one(pair: str, flag: str) -> Limit:
+def _one(pair: str, flag: str, stems: Sequence[str]) -> Limit:
     name, _, text = pair.partition(":")
     name = name.strip().lower()
     try:
@@ -63,11 +63,11 @@ def _one(pair: str, flag: str) -> Limit:
             raise UsageError(f"{flag} {pair!r}: the limit is a share of the requests, such as failed:0 or failed:0.01.")
         return Limit("failed", most)
     match = _NAME.fullmatch(name)
-    if match is None or match["stem"] not in STEMS or (match["before"] and match["after"]):
-        near = get_close_matches(name, [*STEMS, *(f"{stem}_p99" for stem in STEMS), "failed"], n=1)
+    if match is None or match["stem"] not in stems or (match["before"] and match["after"]):
+        near = get_close_matches(name, [*stems, *(f"{stem}_p99" for stem in stems), "failed"], n=1)
         raise UsageError(
             f"{flag} {pair!r}: unknown latency {name!r}. " + (f"Did you mean {near[0]}? " if near else "")
-            + f"Known: {', '.join(STEMS)}, optionally with _p99, _mean or _max after it, and failed."
+            + f"Known: {', '.join(stems)}, optionally with _p99, _mean or _max after it, and failed."
         )  # fmt: skip
     if not 0 < most < math.inf:
         raise UsageError(f"{flag} {pair!r}: the limit must be above 0 milliseconds.")

@@ -1,7 +1,8 @@
 """A judge of one load: after each request, does the load meet its target, miss it, or isn't that decided yet?"""
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,12 +13,16 @@ from dyno.measure import timing
 from dyno.measure.search import Outcome
 from dyno.measure.sequential import effective, evidence
 from dyno.measure.statistics import quantile, samples_needed
-from dyno.units import NS_PER_MS
+from dyno.units import NS_PER_MS, seconds
 
 FEWEST = 20  # requests before a load can miss
 _FIRST_LOOK = 64  # at a mean: then after twice as many
 _EVERY = 1.15  # at shares: after so many times as many requests
+_GAPS_EACH = 10  # that a request's gaps are worth, at most: requests in one batch wait together
 _HOPE = 0.7  # of the evidence that decides, at the end
+# An open loop begins with an empty server, which fills slowly: requests count after some times of a request's length,
+# and a load meets its target only when it has lasted long enough for a queue to show.
+FILL_TIMES, STEADY_TIMES, STEADY_S = 3, 10, 6.0
 QUEUE_FEWEST, QUEUE_GROWTH, QUEUE_SURE = 60, 2.0, 6.0
 
 
@@ -25,8 +30,9 @@ class Judge:
     """Takes in what requests took, in the order in which they ended. The first wave is left out: whoever begins a load
     sends as much as it may at once, and no load goes on like that."""
 
-    def __init__(self, limits: Sequence[Limit], alpha: float) -> None:
+    def __init__(self, limits: Sequence[Limit], alpha: float, open_loop: bool = False) -> None:
         self.limits = limits
+        self._open_loop = open_loop
         self._alpha = alpha / len(limits)
         self._values: dict[str, list[float]] = {limit.stem: [] for limit in limits if limit.stem != "failed"}
         self._failed: list[float] = []
@@ -36,25 +42,30 @@ class Judge:
         self._mean_look = _FIRST_LOOK
         self._looks_at_mean = 0
         self._first_end_ns: int | None = None
+        self._count_from_ns = self._last_sent_ns = 0
+        self._lengths_ns: list[int] = []
         self._open: list[int] = []  # requests in flight whenever one is sent
         self.queue_grows = False
 
     def add(self, r: Record) -> None:
         if self._first_end_ns is None or r.end_ns < self._first_end_ns:
             self._first_end_ns = r.end_ns
-        if r.sent_ns < self._first_end_ns or r.error in ("cancelled", "interrupted"):
+            self._count_from_ns = r.end_ns + (FILL_TIMES * (r.end_ns - r.sent_ns) if self._open_loop else 0)
+        if r.sent_ns < self._count_from_ns or r.error in ("cancelled", "interrupted"):
             return
+        self._last_sent_ns = max(self._last_sent_ns, r.sent_ns)
+        self._lengths_ns.append(r.end_ns - r.sent_ns)
         self.add_values(
             r.error is not None,
             {name: values for name in self._values if (values := _values_ms(r, name)) is not None},
         )
 
-    def add_values(self, failed: bool, values_ms: dict[str, float]) -> None:
-        """`values_ms`: a request's latencies; of gaps between tokens the mean."""
+    def add_values(self, failed: bool, values_ms: Mapping[str, float | Sequence[float]]) -> None:
+        """`values_ms`: a request's latencies; for itl, all its gaps."""
         self._failed.append(float(failed))
         if not failed:
             for name, value in values_ms.items():
-                self._values[name].append(value)
+                self._values[name].extend([value] if isinstance(value, float | int) else value)
 
     def in_flight(self, count: int) -> None:
         """Note how many requests are open, at regular times."""
@@ -70,12 +81,27 @@ class Judge:
         return math.ceil(self._look)
 
     def outcome(self) -> Outcome:
-        """Look at the requests so far. What was decided once stays so."""
+        """Look at the requests so far. What was decided once stays so, except within an open loop's limits."""
         self._update()
-        sides = self._sides.values()
-        if any(s > 0 for s in sides) or self.queue_grows:
+        if any(s > 0 for s in self._sides.values()) or self.queue_grows:
             return "misses"
-        return "meets" if all(s < 0 for s in sides) else "undecided"
+        return "meets" if self.promising and self._steady() else "undecided"
+
+    @property
+    def promising(self) -> bool:
+        """Whether every limit is kept so far: of an open loop that isn't enough."""
+        return all(s < 0 for s in self._sides.values())
+
+    def _steady(self) -> bool:
+        if not self._open_loop:
+            return True
+        lasted_ns = self._last_sent_ns - self._count_from_ns
+        return seconds(lasted_ns) > steady_s_of(self.length_s or 0.0)
+
+    @property
+    def length_s(self) -> float | None:
+        """How long a request takes: the median."""
+        return seconds(float(np.median(self._lengths_ns))) if self._lengths_ns else None
 
     def _update(self) -> None:
         count = len(self._failed)
@@ -86,12 +112,16 @@ class Judge:
             self._mean_look *= 2
             self._looks_at_mean += 1
             for limit in self.limits:
-                if limit.percentile is None and limit.stem != "failed" and not self._sides[limit.metric]:
+                if limit.percentile is None and limit.stem != "failed" and self._pending(limit):
                     self._sides[limit.metric] = self._side_of_mean(limit)
         for limit in self.limits:
-            if not self._sides[limit.metric] and (limit.percentile is not None or limit.stem == "failed"):
+            if self._pending(limit) and (limit.percentile is not None or limit.stem == "failed"):
                 self._sides[limit.metric] = self._side_of_share(limit)
         self._look_at_queue()
+
+    def _pending(self, limit: Limit) -> bool:
+        """Whether it is still to be decided: while a server fills, what was within its limit may leave it."""
+        return self._sides[limit.metric] <= 0 if self._open_loop else not self._sides[limit.metric]
 
     def _side_of_share(self, limit: Limit) -> int:
         if limit.stem == "failed":
@@ -105,7 +135,7 @@ class Judge:
         count = len(events)
         if count < FEWEST:
             return 0
-        worth = effective(events) / count
+        worth = min(effective(events), _GAPS_EACH * self.requests) / count
         against = evidence(float(events.sum()) * worth, count * worth, share)
         self._strength[limit.metric] = against / -math.log(self._alpha)
         decided = 0 if self._strength[limit.metric] < 1 else 1 if events.mean() > share else -1
@@ -115,7 +145,7 @@ class Judge:
         values = np.array(self._values[limit.stem])
         if len(values) < FEWEST:
             return 0
-        worth = effective(values)
+        worth = min(effective(values), _GAPS_EACH * self.requests)
         # Looks share the error: the k-th has 6/(πk)² of it.
         alpha = self._alpha * 6 / (math.pi * self._looks_at_mean) ** 2
         off = quantile(1 - alpha / 2, max(worth - 1, 1.0)) * float(values.std(ddof=1)) / math.sqrt(max(worth, 2.0))
@@ -165,11 +195,17 @@ class Judge:
         return max((figure.margin for figure in self.figures()), default=0.0)
 
 
-def _values_ms(r: Record, name: str) -> float | None:
+def steady_s_of(length_s: float) -> float:
+    """Return how long an open loop lasts before it can meet its target. `length_s`: of a request."""
+    return max(STEADY_S, STEADY_TIMES * length_s)
+
+
+def _values_ms(r: Record, name: str) -> float | list[float] | None:
     if r.error is not None:
         return None
     if name == "itl":
-        gaps = np.diff(r.chunk_ns)
-        return float(gaps.mean()) / NS_PER_MS if len(gaps) else None
+        unseen = set(r.unseen)
+        pairs = enumerate(itertools.pairwise(r.chunk_ns))
+        return [(b - a) / NS_PER_MS for i, (a, b) in pairs if i not in unseen and i + 1 not in unseen]
     span = {"ttft": timing.ttft_ns, "tpot": timing.tpot_ns, "e2el": timing.e2el_ns}[name](r)
     return None if span is None else span.middle / NS_PER_MS

@@ -16,6 +16,7 @@ import numpy as np
 Outcome = Literal["meets", "misses", "undecided"]
 _STEP, _SMALL_STEP = 4.0, 2.0  # while no level misses
 _NEAR = -0.7  # a margin above this, half of the limit: the target is near
+_RISE = 0.1
 _COARSE = 1.4  # levels of a bracket, one over the other: narrower ones take long probes
 _LONG_MOST = 14
 
@@ -92,7 +93,9 @@ class Search:
 
     def _upwards(self, last: float) -> tuple[float, bool] | None:
         if last < self.most:
-            near = max(p.margin for p in self.probes) > _NEAR
+            # Of an open loop, latencies are flat until the server is nearly full.
+            rises = len(self.probes) < 2 or self.probes[-1].margin > self.probes[-2].margin + _RISE
+            near = rises and self.probes[-1].margin > _NEAR
             return self._rounded(min(last * (_SMALL_STEP if near else _STEP), self.most)), True
         return None if self._tried_long(self.most) else (self.most, False)
 
@@ -129,11 +132,9 @@ class Search:
         gap = abs(math.log(nearest / shown))
         if gap <= math.log1p(self.resolution) / 2:
             return None
-        middle = (
-            math.sqrt(nearest * shown)
-            if undecided
-            else nearest * math.exp((-1 if below else 1) * min(self.resolution / 2, gap / 2))
-        )
+        # A step back from what could not be decided there, half of one from the crossing.
+        away = min(self.resolution * (1.0 if undecided else 0.5), gap / 2)
+        middle = nearest * math.exp(-away if below else away)
         bounds = sorted((nearest, shown))
         tried = self._untried(middle, bounds[0] / 1.0001, bounds[1] * 1.0001, brief=False)
         return (gap, tried) if tried else None

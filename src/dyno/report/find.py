@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 
-from dyno.facts.entry import Entry
-from dyno.facts.find import FindAnswer, FindSpec, ProbeFacts
+from dyno.facts.entry import Cost, Entry
+from dyno.facts.find import FindAnswer, FindSpec, ProbeFacts, SearchTime
 from dyno.facts.limits import Limit
-from dyno.numbers import count, duration, many, number, percent
+from dyno.numbers import count, duration, many, money, number, percent, rough_span, rough_time
 from dyno.report.table import terminal, text_table
+from dyno.screen import wrapped
 
 _MOST = 5  # further searches in a report's answer
-_WORDS = {"meets": "yes", "misses": "no", "undecided": "undecided"}
+WITHIN = {"meets": "yes", "misses": "no", "undecided": "undecided"}
 _ENDED = {
     "budget": "The time is used up (--budget): this is the best answer so far.",
     "client": "dyno itself can't generate a higher load accurately: the search ended there. `dyno doctor` shows its "
@@ -33,17 +34,43 @@ def describe_search(spec: FindSpec) -> str:
     )
 
 
+def time_words(estimate: SearchTime, budget_s: float, spent_s: float | None = None) -> str:
+    """How long it takes; with `spent_s`, how much longer."""
+    least, most = (max(s - (spent_s or 0.0), 0.0) for s in (estimate.least_s, estimate.most_s))
+    if spent_s is not None:
+        return f"About {rough_span(least, most)} left"
+    return (
+        f"about {rough_span(least, most)}: {estimate.probes_least} to {estimate.probes_most} probes; "
+        f"at most {rough_time(budget_s)} (--budget)"
+    )
+
+
 def level_words(answer: FindAnswer, level: float) -> str:
     return f"concurrency {count(level)}" if answer.spec.over == "concurrency" else f"{count(level)} requests/s"
 
 
-def lines(answer: FindAnswer) -> Iterator[str]:
-    """The answer, as printed."""
+def lines(answer: FindAnswer, cost: Cost | None = None) -> Iterator[str]:
+    """The answer, as printed. `cost`: at the highest load."""
+    for line in _sentences(answer, cost):
+        yield from wrapped(line.lstrip(), "  " if line.startswith(" ") else "", "    ")
+    if not answer.probes:
+        return
+    yield ""
+    yield from table(answer)
+    sent = sum(probe.sent for probe in answer.probes)
+    again = f", {many(answer.repeated, 'probe')} repeated" if answer.repeated else ""
+    yield f"{many(len(answer.probes), 'probe')}, {count(sent)} requests, {duration(answer.duration_s)}{again}"
+
+
+def _sentences(answer: FindAnswer, cost: Cost | None) -> Iterator[str]:
     yield f"Highest load with {target_words(answer.spec)}:"
     yield f"  {headline(answer)}"
     for words, level in (("highest that meets it", answer.low), ("lowest that misses it", answer.high)):
         if level is not None and (probe := answer.at_level(level)):
             yield f"  {words}: {level_words(answer, level)} with {figures(probe)}"
+    if cost is not None and cost.per_million_output is not None:
+        each = f"{money(cost.per_million_output)} {cost.currency} per million output tokens"
+        yield f"  cost there: {each} ({cost.source})"
     if answer.limited_by:
         yield f"  limited by: {'; '.join(answer.limited_by)}"
     if answer.cliff:
@@ -52,13 +79,8 @@ def lines(answer: FindAnswer) -> Iterator[str]:
         yield f"  {answer.contradiction} Runs differ by more than the bounds: repeat the search."
     if answer.confirmed is not None:
         yield f"  confirmed for {duration(answer.confirmed.duration_s)}: {_confirmed(answer.confirmed)}"
-    if answer.ended in _ENDED:
+    if answer.ended in _ENDED and answer.probes:
         yield f"  {_ENDED[answer.ended]}"
-    yield ""
-    yield from table(answer)
-    sent = sum(probe.sent for probe in answer.probes)
-    again = f", {many(answer.repeated, 'probe')} repeated" if answer.repeated else ""
-    yield f"{many(len(answer.probes), 'probe')}, {count(sent)} requests, {duration(answer.duration_s)}{again}"
 
 
 def headline(answer: FindAnswer) -> str:
@@ -68,9 +90,16 @@ def headline(answer: FindAnswer) -> str:
         return f"every load up to {level_words(answer, low)} meets it. Raise --to."
     if answer.ended == "no load meets" or (low is None and high is not None):
         lowest = high if high is not None else answer.spec.range[0]
-        return f"no load meets it, not even {level_words(answer, lowest)}. Raise the target or lower --from."
+        lower = "" if answer.spec.over == "concurrency" and lowest == 1 else " or lower --from"
+        return f"no load meets it, not even {level_words(answer, lowest)}. Raise the limit{lower}."
+    if not answer.probes:
+        return "not known: the search ended before its first probe."
+    if low is None and answer.ended != "narrow":
+        return "not known yet: no load was shown to meet the target."
     if low is None:
-        return "not known: no probe decided it."
+        levels = [probe.level for probe in answer.probes]
+        tried = f"{answer.spec.over} {count(min(levels))} to {count(max(levels))}"
+        return f"not known: {tried} is too close to the limit to decide. Change the limit, or raise --budget."
     if high is None:
         return f"at least {level_words(answer, low)}; no probe showed a load that misses it."
     return f"{level_words(answer, low)} (95 % interval: {count(low)} to {count(high)})"
@@ -139,7 +168,7 @@ def table(answer: FindAnswer) -> list[str]:
     rows = [
         [
             count(probe.level),
-            _WORDS[probe.outcome] + (" (queue grew)" if probe.queue_grew else ""),
+            WITHIN[probe.outcome] + (" (queue grew)" if probe.queue_grew else ""),
             *(percent(f.value) if f.limit.stem == "failed" else number(f.value) for f in probe.figures),
             count(probe.requests),
             number(probe.duration_s, digits=3),

@@ -13,13 +13,14 @@ from dyno.report.charts.latency import by_turn, distribution, latency
 from dyno.report.charts.requests import requests, timeline
 from dyno.report.charts.resources import cost, energy, memory
 from dyno.report.charts.roofline import roofline
+from dyno.report.charts.search import searches
 from dyno.report.charts.throughput import throughput, tradeoff
 from dyno.report.look import Look
 
 # In the order in which a page shows them. Those without data make none.
 MAKERS: tuple[Callable[[Sequence[Entry], Look], Iterator[Chart]], ...] = (
-    throughput, side_by_side, micro, latency, by_turn, distribution, tradeoff, requests, timeline, cost, memory, energy,
-    roofline, quality_front, quality,
+    throughput, side_by_side, micro, searches, latency, by_turn, distribution, tradeoff, requests, timeline, cost,
+    memory, energy, roofline, quality_front, quality,
 )  # fmt: skip
 
 
