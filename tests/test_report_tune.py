@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dyno.facts.tune import Setting, TuneAnswer, TuneGain, TuneSpec, TuneTrial
 from dyno.report.tune import brief, lines
@@ -100,3 +101,13 @@ def test_a_gain_that_is_in_doubt_is_not_praised(objective: str, gain: TuneGain |
     real = TuneGain(100.0, 90.0 if objective == "ttft_p99" else 110.0, 3, 0.1, -0.12, -0.08)
     if objective == "ttft_p99":
         assert "default is better" not in "\n".join(printed(Screen(), answer(real, objective=objective)))
+
+
+def test_each_setting_has_its_verdict_and_with_a_price_its_cost() -> None:
+    plain = answer()
+    best = replace(plain.trials[0], cost=0.25, verdict="sound")
+    priced = replace(plain, trials=[best, *plain.trials[1:]], best=best, currency="EUR")
+    [head, row] = [x for x in printed(Screen(200), priced) if x.startswith(("setting", "max_num_seqs=64"))][:2]
+    assert head.split("  ")[-1].strip() == "verdict" and "EUR per M tokens" in head
+    assert row.split()[-2:] == ["0.2500", "sound"]
+    assert "per M tokens" not in "\n".join(printed(Screen(200), plain))

@@ -95,7 +95,7 @@ class Tuner:
             gain=gain,
             commands=self._commands(best, command) if best else [],
             possible=possible(self.spec.settings),
-            currency=price.currency if self.spec.objective == "cost" and (price := self.plan.base.place.price) else "",
+            currency=price.currency if (price := self.plan.base.place.price) else "",
         )
         if ended != "interrupted":
             write(self.folder.path / "tune.json", pretty(answer))
@@ -235,7 +235,8 @@ class Tuner:
         if not self._known(planned):
             return trial
         again = self._result(planned, trial.setting)
-        return replace(trial, long_value=again.value, objection=again.objection or again.why)
+        verdict = again.verdict or trial.verdict
+        return replace(trial, long_value=again.value, objection=again.objection or again.why, verdict=verdict)
 
     def _problem(self, planned: PlannedTrial) -> str:
         """Say why a setting can't work, or can't be the best, before it is started."""
@@ -292,11 +293,13 @@ class Tuner:
             objection=self._objection(run) or ("" if value is not None else f"{self.spec.words} is unknown."),
             throughput=row.get("output_throughput"),
             p99_ttft_ms=value_of(row, "p99_ttft_ms"),
+            cost=self._cost(planned, row.get("output_throughput")),
+            verdict=run.result().verdict,
             run=str(run.path),
         )
 
     def _objective(self, run: Run, planned: PlannedTrial) -> float | None:
-        row, spec, engine = read_row(run, samples=False), self.spec, planned.trial.engine
+        row, spec = read_row(run, samples=False), self.spec
         if spec.latency:
             return value_of(row, spec.latency.metric)
         if spec.objective == "load":
@@ -306,12 +309,15 @@ class Tuner:
             sampled = run.result().telemetry
             return sampled.energy_per_output_token_j if sampled else None
         throughput = row.get("output_throughput")
-        if spec.objective != "cost" or throughput is None:
-            return throughput
-        assert planned.place.price is not None and engine is not None
+        return self._cost(planned, throughput) if spec.objective == "cost" else throughput
+
+    def _cost(self, planned: PlannedTrial, throughput: float | None) -> float | None:
+        """Return the cost per million output tokens; None without a price."""
+        price, engine = planned.place.price, planned.trial.engine
+        if price is None or engine is None or throughput is None:
+            return None
         machine = len(self.machine.accelerators)
-        used = min(engine.world * engine.replicas, machine)
-        paid = hour(planned.place.price, used, machine)
+        paid = hour(price, min(engine.world * engine.replicas, machine), machine)
         return per_million(paid[0], throughput) if paid else None
 
     def _objection(self, run: Run) -> str:

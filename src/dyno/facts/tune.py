@@ -94,6 +94,8 @@ class TuneTrial(msgspec.Struct, frozen=True):
     objection: str = ""  # why it can't be the best although it was measured
     throughput: float | None = None  # output tokens/s
     p99_ttft_ms: float | None = None
+    cost: float | None = None  # per million output tokens, where the rig has a price
+    verdict: str = ""  # of its longest load
     run: str = ""  # its folder
 
     @property
@@ -128,7 +130,7 @@ class TuneAnswer(msgspec.Struct, frozen=True):
 
     @property
     def unit(self) -> str:
-        return f"{self.spec.words} ({self.currency})" if self.currency else self.spec.words
+        return f"{self.spec.words} ({self.currency})" if self.spec.objective == "cost" else self.spec.words
 
     def effects(self) -> dict[str, dict[str, tuple[float, int]]]:
         """Key → value → median objective of the settings with it, and how many those are."""

@@ -100,13 +100,16 @@ def _settings(answer: TuneAnswer, ranked: list[TuneTrial]) -> list[str]:
         figures["tok/s"] = [number(t.throughput) for t in ranked]
     if answer.spec.objective != "ttft_p99":
         figures["p99 TTFT (ms)"] = [number(t.p99_ttft_ms) for t in ranked]
+    if answer.currency and answer.spec.objective != "cost":
+        figures[f"{answer.currency} per M tokens"] = [number(t.cost) for t in ranked]
+    figures["verdict"] = [t.verdict for t in ranked]
     rows = [
         [words(t.setting), "refused" if t.objection else "best" if t == answer.best else "",
          *(shown[i] for shown in figures.values())]
         for i, t in enumerate(ranked)
     ]  # fmt: skip
     titles = ["setting", "result", *figures]
-    return terminal(text_table(titles, rows, range(2, len(titles)), keep=range(3)))
+    return terminal(text_table(titles, rows, range(2, len(titles) - 1), keep=range(3)))
 
 
 def _effects(answer: TuneAnswer, effects: dict[str, dict[str, tuple[float, int]]]) -> list[str]:
