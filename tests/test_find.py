@@ -32,6 +32,7 @@ def answer(folder: Path) -> FindAnswer:
     return msgspec.json.decode(path.read_bytes(), type=FindAnswer)
 
 
+@pytest.mark.engines  # slow
 def test_the_interval_holds_the_capacity_of_the_server(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -307,6 +307,7 @@ def test_copies_of_two_versions_are_refused_by_name(scripted: Serve) -> None:
 # ---- what is told ----
 
 
+@pytest.mark.engines  # slow
 def test_a_replica_that_is_slower_than_the_others_is_a_finding(copies: Copies, tmp_path: Path) -> None:
     base_url, *more_urls = urls(copies({"gap_ms": 10.0}, {"gap_ms": 200.0}))
     trial = TrialSpec(

@@ -63,7 +63,10 @@ def find(oracle: Oracle, search: Search, rng: np.random.Generator) -> Search:
     return search
 
 
-@pytest.mark.parametrize(("statistic", "rho", "cliff"), [("p99", 0.0, False), ("p90", 0.6, False), ("p99", 0.0, True)])
+@pytest.mark.parametrize(
+    ("statistic", "rho", "cliff"),
+    [("p99", 0.0, False), pytest.param("p90", 0.6, False, marks=pytest.mark.engines), ("p99", 0.0, True)],
+)
 def test_the_interval_covers_the_truth_with_a_third_of_the_requests_of_a_grid(
     statistic: str, rho: float, cliff: bool
 ) -> None:

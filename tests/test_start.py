@@ -61,8 +61,8 @@ def up(tmp_path: Path, text: str, heard: Heard | None = None, **fields: Any) -> 
     "moves",
     [
         "print('Loading shard', i, flush=True)",
-        "os.write(data, bytes(1 << 20))",
-        "sum(range(100_000))",
+        pytest.param("os.write(data, bytes(1 << 20))", marks=pytest.mark.engines),
+        pytest.param("sum(range(100_000))", marks=pytest.mark.engines),
     ],
     ids=["log", "data", "cpu"],
 )
