@@ -374,8 +374,11 @@ def test_a_crash_in_the_middle_is_told_and_leaves_no_result(stand_in: Any, tmp_p
 @pytest.mark.hostile
 def test_a_replica_that_dies_stops_the_others_at_once(stand_in: Any, tmp_path: Path) -> None:
     body = f"""
-    first = not os.path.exists("{tmp_path}/second")
-    open("{tmp_path}/second", "w").close()
+    try:
+        os.close(os.open("{tmp_path}/first", os.O_CREAT | os.O_EXCL))
+        first = True
+    except FileExistsError:
+        first = False
     class LLM(LLM):
         def generate(self, prompts, sampling, use_tqdm):
             if self.calls == 1 and not first:

@@ -22,8 +22,9 @@ from conftest import STREAM_HEAD, Driven, Scripted, StartFake, answer, chunked, 
 from dyno.clock import now_ns
 from dyno.errors import StoreError, TargetError, UsageError
 from dyno.facts.load import LoadSpec
+from dyno.facts.workload import Turn
 from dyno.http import Route, Url
-from dyno.load import decode
+from dyno.load import decode, wire
 from dyno.load.plan import Plan
 from dyno.load.progress import Progress, Stop
 from dyno.load.protocols import PROTOCOLS
@@ -125,6 +126,63 @@ def test_a_slow_answer_keeps_its_own_slot_and_no_other(scripted: Serve) -> None:
     driven = drive(scripted(talk).base_url, requests(16), LoadSpec(max_concurrency=4))
     assert [r.error for r in driven.records] == [None] * 16
     assert answered[-1] == 1 and answered.count(1) == 1
+
+
+# ---- many that end together: the wire closes them after the reads of a turn ----
+
+
+@pytest.fixture
+def all_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "TURN_NS", 0)
+
+
+@pytest.mark.usefixtures("all_later")
+def test_the_last_answer_on_a_connection_costs_no_other_connection(scripted: Serve) -> None:
+    def talk(sock: Any, number: int) -> None:
+        while receive_request(sock):
+            if number == 1:
+                sock.sendall(answer(2).replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n", 1))
+                return
+            sock.sendall(answer(2))
+
+    server = scripted(talk)
+    driven = drive(server.base_url, requests(24), LoadSpec(max_concurrency=3))
+    assert [r.error for r in driven.records] == [None] * 24
+    assert server.connections <= 5  # three, one for the closed one, and perhaps one more
+
+
+@pytest.mark.usefixtures("all_later")
+def test_a_response_that_ends_as_it_gets_too_large_is_counted_once(scripted: Serve) -> None:
+    def talk(sock: Any, number: int) -> None:
+        while receive_request(sock):
+            first, *rest = tokens(30)
+            sock.sendall(STREAM_HEAD + chunked(first).removesuffix(b"0\r\n\r\n"))
+            time.sleep(0.005)
+            sock.sendall(chunked(*rest))
+
+    driven = drive(scripted(talk).base_url, requests(12), LoadSpec(max_concurrency=3), response_max=800)
+    assert len(driven.records) == driven.client.sent == 12
+    assert [sum(kind == END and x == e for kind, x in driven.frames) for e in range(12)] == [1] * 12
+
+
+@pytest.mark.parametrize("turn_ns", [0, 4 * NS_PER_MS])
+def test_an_answer_that_cant_be_read_fails_and_its_conversation_ends(
+    turn_ns: int, scripted: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "TURN_NS", turn_ns)
+    event = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
+
+    def talk(sock: Any, number: int) -> None:
+        while receive_request(sock):
+            sock.sendall(STREAM_HEAD + chunked(event).removesuffix(b"0\r\n\r\n"))
+            time.sleep(0.005)
+            sock.sendall(chunked(event).replace(b"\n\n\r\n", b"\n\nXX"))  # a chunk longer than it says
+
+    turns = [Turn("x", 1, 2, session=i // 2, after=[i - 1] if i % 2 else [], history=i - 1 if i % 2 else None)
+             for i in range(6)]  # fmt: skip
+    driven = drive(scripted(talk).base_url, turns, LoadSpec(max_concurrency=3), backend="openai-chat")
+    assert [r.error for r in driven.records] == ["garbage"] * 3
+    assert (driven.client.sent, driven.client.skipped) == (3, 3)
 
 
 def test_without_a_cap_all_are_sent_at_once(scripted: Serve) -> None:

@@ -99,7 +99,8 @@ class Wire:
         self._check_ns = 0  # when time-outs are looked at next
         self._next = 0  # the next session of the plan
         self._open = 0  # sessions that have begun and aren't over
-        self._over: dict[Connection, tuple[bytes, bytes]] = {}  # whole responses: their last read, and its stamp
+        # Exchanges to close, whose responses are whole: their last read, and when it arrived.
+        self._complete: dict[Connection, tuple[bytes, int]] = {}
         # Requests of sessions that are due later; those that are due soon, for which connections are opened.
         self._later: list[tuple[int, int]] = []
         self._soon: list[tuple[int, int]] = []
@@ -149,7 +150,7 @@ class Wire:
                     if plan.due_ns is not None:
                         self._send_due(stop_sending)  # the last one is due at that very moment
                     self._stop_sending("complete")
-                if self._over:
+                if self._complete:
                     self._settle(now + TURN_NS // 2)
                 due = self._send_due(now)
                 if self._next >= plan.count and (self._open == 0 or self._interrupted):
@@ -157,7 +158,7 @@ class Wire:
                 if self._cancels:
                     due = min(due, self._cancel_due(now))
                 asleep = now_ns()
-                wait_ns = 0 if self._over else min(tick, due) - asleep
+                wait_ns = 0 if self._complete else min(tick, due) - asleep
                 if wait_ns <= 0:
                     events = poll(0)
                 elif wait_ns < NS_PER_MS or self._undigested:
@@ -253,9 +254,11 @@ class Wire:
             take = stream.take
             if take is None or event != IN:
                 waiting = len(free) + len(soon)
-                if stream in self._over:
-                    self._ended(stream, *self._over.pop(stream))
-                if stream.ready:
+                if stream in self._complete:
+                    self._ended(stream, *self._complete.pop(stream))
+                if streams.get(fd) is not stream:  # it was the last on its connection
+                    pass
+                elif stream.ready:
                     self._attend(stream, event)
                 else:
                     self._connect(stream, event)
@@ -283,15 +286,15 @@ class Wire:
                 if held := take(data):  # not ONE
                     self._note_since(stream)
                     if held == OVER and (now := clock()) < until:
-                        self._ended(stream, data, stamp)
+                        self._ended(stream, data, self._arrival(stamp))
                         if free or soon:
                             self._send_due(now)
                     elif held == OVER:
                         stream.take = None
-                        self._over[stream] = data, stamp
+                        self._complete[stream] = data, self._arrival(stamp)
             except ValueError as e:
                 self._fail(stream, f"garbage: {e}")
-            if room < 0:
+            if room < 0 and stream not in self._complete:
                 self._too_large(stream)
             if length == READ_BYTES:
                 self._left_over = True
@@ -377,7 +380,7 @@ class Wire:
         while cancels and cancels[0][0] <= now:
             _, exchange = heappop(cancels)
             for stream in list(self._pool.connections.values()):
-                if stream.exchange == exchange and stream not in self._over:
+                if stream.exchange == exchange and stream not in self._complete:
                     self._fail(stream, "cancelled: by the client, as planned")
         return cancels[0][0] if cancels else now + NS_PER_S
 
@@ -454,7 +457,7 @@ class Wire:
                     self._count_first(stream, stamp)
                 try:
                     if data and stream.framing.take(data) == OVER:
-                        self._ended(stream, data, stamp)
+                        self._ended(stream, data, self._arrival(stamp))
                 except ValueError as e:
                     self._fail(stream, f"garbage: {e}")
                 return
@@ -465,7 +468,7 @@ class Wire:
         if stream.left >= 0:
             stream.left -= len(data)
             if stream.left <= 0:
-                self._ended(stream, data, stamp)
+                self._ended(stream, data, self._arrival(stamp))
 
     def _first_of_body(self, stream: Connection, data: bytes) -> int:
         """Note the first bytes of a body, for the live figure: a server may send its head long before."""
@@ -510,10 +513,16 @@ class Wire:
         now = now_ns()
         return min(seconds * NS_PER_S + ns - self._offset_ns, now) if seconds else now
 
-    def _ended(self, stream: Connection, data: bytes, stamp: bytes = NO_STAMP) -> None:
-        """Close an exchange whose response is whole; the connection is free for the next one."""
-        # When it arrived, not when this loop came to it: the slot has been free since then.
-        now = self._arrival(stamp)
+    def _ended(self, stream: Connection, data: bytes, now: int) -> None:
+        """Close an exchange whose response is whole; the connection is free for the next one. `now`: when the response
+        arrived, not when this loop came to it: the slot has been free since then."""
+        answer = b""
+        if stream.answer is not None and not stream.failing:
+            try:
+                answer = stream.answer.text()
+            except ValueError as e:
+                self._fail(stream, f"garbage: {e}")
+                return
         self._spool.note(END, stream.exchange, now)
         if excess := stream.framing.excess if stream.framing else data[stream.left :] if stream.left < 0 else b"":
             self._out_of_turn(stream, excess)
@@ -524,7 +533,7 @@ class Wire:
         stream.replica.refused = 0
         self.progress.ended += 1
         if stream.answer is not None and not failed:
-            self._script.answered(exchange, stream.answer.text())
+            self._script.answered(exchange, answer)
         stream.exchange = -1
         stream.take = stream.framing = stream.answer = None
         stream.body = False
@@ -535,10 +544,12 @@ class Wire:
 
     def _settle(self, until: int = NEVER_NS) -> None:
         """Close exchanges whose responses are whole, for a while."""
-        over = self._over
-        while over and now_ns() < until:
-            stream = next(iter(over))
-            self._ended(stream, *over.pop(stream))
+        complete = self._complete
+        while complete:
+            stream = next(iter(complete))
+            self._ended(stream, *complete.pop(stream))
+            if now_ns() >= until:
+                return
 
     def _out_of_turn(self, stream: Connection, data: bytes) -> None:
         """Note bytes that no request asked for: whose answers came on this connection is unknown then."""
@@ -617,7 +628,7 @@ class Wire:
         """Handle a connection that the server closed."""
         if stream.exchange >= 0 and stream.body and stream.framing is None and stream.left < 0:
             stream.keep_alive = False
-            self._ended(stream, b"")  # a body without a length ends so
+            self._ended(stream, b"", now_ns())  # a body without a length ends so
         elif not self._sent_again(stream):
             self._fail(stream, "cut: the server closed the connection before the response was complete")
 
@@ -707,7 +718,7 @@ class Wire:
                 if held := stream.framing.take(plain):
                     self._note_since(stream)
                     if held == OVER:
-                        self._ended(stream, plain, stamp)
+                        self._ended(stream, plain, self._arrival(stamp))
             except ValueError as e:
                 self._fail(stream, f"garbage: {e}")
 
@@ -794,7 +805,7 @@ class Wire:
 
     def _fail_in_flight(self, reason: str, which: Callable[[Connection], object]) -> None:
         for stream in list(self._pool.connections.values()):
-            if stream.exchange >= 0 and stream not in self._over and which(stream):
+            if stream.exchange >= 0 and stream not in self._complete and which(stream):
                 self._fail(stream, reason)
 
     def _stop_sending(self, outcome: str) -> None:
