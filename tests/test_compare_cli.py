@@ -51,6 +51,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert main(["run", str(folder / "s.toml"), "--runs", str(folder / "runs"), "--no-report"]) == 0
         if all(_steady(f"s:{engine}", folder / "runs") for engine in ("quick", "slow")):
             break
+    else:
+        pytest.skip("the machine is too busy for repeats of 0.05 s")
     return folder / "runs"
 
 

@@ -130,7 +130,7 @@ def test_ctrl_c_in_the_first_probe(fake: StartFake, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
-    assert "not known: the search ended before its first probe." in out or "interrupted" in err
+    assert "not known: no probe was completed." in out or "interrupted" in err
     assert "Traceback" not in err
 
 
@@ -179,7 +179,7 @@ def probe(level: float, outcome: Any, ms: float) -> ProbeFacts:
         ("narrow", [probe(4, "undecided", 59), probe(8, "undecided", 61)], None,
          "not known: concurrency 4 to 8 is too close to the limit to decide. Change the limit, or raise --budget."),
         ("interrupted", [probe(4, "undecided", 40)], None, "not known yet: no load was shown to meet the target."),
-        ("interrupted", [], None, "not known: the search ended before its first probe."),
+        ("interrupted", [], None, "not known: no probe was completed."),
         ("no load meets", [probe(1, "misses", 90)], None, "no load meets it, not even concurrency 1. Raise the limit."),
         ("no load meets", [probe(8, "misses", 90)], 8, "not even concurrency 8. Raise the limit or lower --from."),
         ("budget", [probe(4, "meets", 40)], None, "at least concurrency 4; no probe showed a load that misses it."),
@@ -198,3 +198,14 @@ def test_an_answer_that_isnt_one_says_what_to_do(
     narrow = list(lines(FindAnswer(spec, ended, low, high, probes, 0, 5.0)))
     SCREEN.reset(token)
     assert max(map(len, narrow)) <= 60
+
+
+@pytest.mark.engines  # slow
+def test_a_queue_that_grows_ends_a_probe_and_is_named(
+    fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = fake(first_ms=50.0, slots=2).base_url  # about 40 requests/s
+    flags = ["--over", "rate", "--target", "failed:0", "--from", "150", "--to", "200", "--budget", "60"]
+    assert main(find(url, tmp_path, *flags)) == 1
+    assert any(probe.queue_grew and probe.outcome == "misses" for probe in answer(tmp_path).probes)
+    assert "a queue that grew without end" in capsys.readouterr().out

@@ -165,6 +165,14 @@ def test_an_open_loop_meets_nothing_before_the_server_could_fill() -> None:
     assert judge.outcome() == "meets"
 
 
+def test_how_long_requests_take_is_known_before_one_counts() -> None:
+    judge = Judge(parse(["e2el_p50:100"]), 0.01, open_loop=True)
+    for i in range(28):  # one each second, of 10 s: the server fills for 40
+        sent, end = i * NS_PER_S, (i + 10) * NS_PER_S
+        judge.add(Record(i, sent, sent, end, 8, 1, chunk_ns=[end], output_tokens=1))
+    assert judge.requests == 0 and judge.length_s == 10
+
+
 def test_an_open_loop_whose_latencies_rise_later_doesnt_meet_the_target() -> None:
     judge = Judge(parse(["e2el_p50:100"]), 0.01, open_loop=True)
     for i in range(2000):

@@ -69,15 +69,16 @@ def run(options: argparse.Namespace) -> int:
     if len(each) > 1 or options.repeats > 1:
         raise UsageError("`dyno find` chooses the loads itself: give it one setting, without --repeats.")
     trial, headers = serve.spec(each[0][1])
-    beforehand = f"Highest load with {text.target_words(spec)}: {text.time_words(expected(trial, spec), spec.budget_s)}"
+    time_needed = text.time_words(expected(trial, spec), spec.budget_s, confirm_s=spec.confirm_s)
+    announcement = f"Highest load with {text.target_words(spec)}: {time_needed}"
     if options.dry_run:
-        print(beforehand)
+        print(announcement)
         return serve.dry_run(trial) if serve.starts(trial) else 0
     preparing.for_engines([trial], options)
     folder = create(options.runs, f"find-{trial.label or options.engine or 'server'}").path
     stop = Stop()
     with ProgressLine(bar=not options.disable_tqdm) as watcher:
-        watcher.phase(beforehand)
+        watcher.phase(announcement)
         try:
             answer = find(trial, spec, folder=folder, headers=headers, watcher=watcher, stop=stop)
         except BaseException:

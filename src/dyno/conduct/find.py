@@ -90,6 +90,7 @@ class Finder:
         for probe in read_optional(self._probes_path, list[ProbeFacts]) or []:  # of a search that was cut off
             self._learn(probe)
         self._began = time.monotonic()
+        self._length_s = _LENGTH_S
         self._prompt_s = 0.0  # to make one
         self.estimate: SearchTime | None = None
         self._sizes = _sizes(spec)
@@ -123,9 +124,10 @@ class Finder:
         if ended == "narrow":
             ended = self._how_it_ended()
         answer = self._answer(ended)
-        if self.spec.confirm_s and answer.low is not None and ended not in ("interrupted", "server gone"):
-            answer = replace(answer, confirmed=self._confirm(session, answer.low))
         write(self.folder / "find.json", pretty(answer))
+        if self.spec.confirm_s and answer.low is not None and ended not in ("interrupted", "server gone"):
+            answer = self._confirmed(session, answer, answer.low)
+            write(self.folder / "find.json", pretty(answer))
         return answer
 
     def _how_it_ended(self) -> Ended:
@@ -147,6 +149,10 @@ class Finder:
                 return "interrupted"
             if result.served.outcome in ("server gone", "all failed") and not judge.requests:
                 raise TargetError("The server stopped answering.")
+            if not judge.requests:  # they take longer than was expected: none was sent after the server had filled
+                self._length_s = judge.length_s or 2 * took_s
+                self.repeated += 1
+                continue
             client = any(f.code in _CLIENT and f.level != "note" for f in result.findings)
             void = result.verdict == "void" and not result.served.failed  # failures are for the target to judge
             if not client and not void:
@@ -164,7 +170,7 @@ class Finder:
     ) -> tuple[Outcome, Judge, float]:
         self._tried += 1
         open_loop = self.spec.over == "rate"
-        length_s = max((p.length_s or 0.0 for p in self.probes), default=_LENGTH_S)
+        length_s = max((p.length_s for p in self.probes if p.length_s), default=self._length_s)
         wave = level * (2 * FILL_TIMES * length_s + 1) if open_loop else level  # requests that don't count
         most_s = BRIEF_S if brief else max(self.spec.budget_s / _SHARE_OF_BUDGET, BRIEF_S)
         most = BRIEF_REQUESTS if brief else self._requests_within(most_s)
@@ -201,6 +207,7 @@ class Finder:
         judge = task.judge()
         if confirm_s is None:
             judged(run.records(), judge, task)
+            judge.queue_grows = watcher.follower is not None and watcher.follower.queue_grows
         else:
             for record in run.records():
                 judge.add(record)
@@ -248,9 +255,17 @@ class Finder:
         self.probes.append(probe)
         self.search.add(Probe(probe.level, probe.outcome, probe.margin, probe.brief, probe.requests, probe.duration_s))
 
-    def _confirm(self, session: Session, level: float) -> ProbeFacts:
-        outcome, judge, took_s = self._probe(session, level, brief=False, confirm_s=self.spec.confirm_s)
-        return _facts(outcome, judge, level, False, took_s)
+    def _confirmed(self, session: Session, answer: FindAnswer, level: float) -> FindAnswer:
+        """Return the answer with a longer run at its load; without it, where that was cut off."""
+        try:
+            outcome, judge, took_s = self._probe(session, level, brief=False, confirm_s=self.spec.confirm_s)
+        except KeyboardInterrupt:
+            self.stop.request()
+        except TargetError:
+            return replace(answer, ended="server gone")
+        if self.stop.requested:
+            return replace(answer, ended="interrupted")
+        return replace(answer, confirmed=_facts(outcome, judge, level, False, took_s))
 
     # ---- the answer ----
 

@@ -1,7 +1,8 @@
 """Follows a load while it runs and ends it when it has shown whether it meets its target: `python -m
 dyno.conduct.follow`, and the side that starts it. A process of its own: decoding must not delay the wire.
 
-stdin: the task as a line of JSON; its end means that the load is over. stdout: a line when the load is decided.
+stdin: the task as a line of JSON; its end means that the load is over. stdout: a line when the load is decided: queue
+where its queue grows, else decided.
 """
 
 import contextlib
@@ -72,7 +73,7 @@ def main() -> None:
             return
     seen = _counting(frames(path, more_to_come=more_to_come), judge)
     if judged(decode.records(seen, task.lengths, PROTOCOLS[task.backend]), judge, task):
-        print("decided", flush=True)
+        print("queue" if judge.queue_grows else "decided", flush=True)
 
 
 def _counting(read: Iterator[Frame], judge: Judge) -> Iterator[Frame]:
@@ -99,6 +100,7 @@ class Follower:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         assert self._child.stdin and self._child.stdout
+        self.queue_grows = False
         os.set_blocking(self._child.stdout.fileno(), False)
         with contextlib.suppress(OSError):
             self._child.stdin.write(msgspec.json.encode(task) + b"\n")
@@ -106,7 +108,9 @@ class Follower:
 
     def decided(self) -> bool:
         assert self._child.stdout
-        return bool(self._child.stdout.read())
+        line = self._child.stdout.read() or b""
+        self.queue_grows = self.queue_grows or b"queue" in line
+        return bool(line)
 
     def __enter__(self) -> "Follower":
         return self

@@ -64,10 +64,11 @@ def _one(pair: str, flag: str, stems: Sequence[str]) -> Limit:
         return Limit("failed", most)
     match = _NAME.fullmatch(name)
     if match is None or match["stem"] not in stems or (match["before"] and match["after"]):
+        statistics = "_p99, _mean or _max" if len(stems) == len(STEMS) else "_p99 or _mean"
         near = get_close_matches(name, [*stems, *(f"{stem}_p99" for stem in stems), "failed"], n=1)
         raise UsageError(
             f"{flag} {pair!r}: unknown latency {name!r}. " + (f"Did you mean {near[0]}? " if near else "")
-            + f"Known: {', '.join(stems)}, optionally with _p99, _mean or _max after it, and failed."
+            + f"Known: {', '.join(stems)}, optionally with {statistics} after it, and failed."
         )  # fmt: skip
     if not 0 < most < math.inf:
         raise UsageError(f"{flag} {pair!r}: the limit must be above 0 milliseconds.")

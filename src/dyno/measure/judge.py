@@ -51,10 +51,12 @@ class Judge:
         if self._first_end_ns is None or r.end_ns < self._first_end_ns:
             self._first_end_ns = r.end_ns
             self._count_from_ns = r.end_ns + (FILL_TIMES * (r.end_ns - r.sent_ns) if self._open_loop else 0)
-        if r.sent_ns < self._count_from_ns or r.error in ("cancelled", "interrupted"):
+        if r.error in ("cancelled", "interrupted"):
+            return
+        self._lengths_ns.append(r.end_ns - r.sent_ns)
+        if r.sent_ns < self._count_from_ns:
             return
         self._last_sent_ns = max(self._last_sent_ns, r.sent_ns)
-        self._lengths_ns.append(r.end_ns - r.sent_ns)
         self.add_values(
             r.error is not None,
             {name: values for name in self._values if (values := _values_ms(r, name)) is not None},
@@ -81,7 +83,7 @@ class Judge:
         return math.ceil(self._look)
 
     def outcome(self) -> Outcome:
-        """Look at the requests so far. What was decided once stays so, except within an open loop's limits."""
+        """Look at the requests so far. A decision is final, except that an open loop may leave a limit that it kept."""
         self._update()
         if any(s > 0 for s in self._sides.values()) or self.queue_grows:
             return "misses"

@@ -34,7 +34,9 @@ def describe_search(spec: FindSpec) -> str:
     )
 
 
-def time_words(estimate: SearchTime, budget_s: float, spent_s: float | None = None) -> str:
+def time_words(
+    estimate: SearchTime, budget_s: float, spent_s: float | None = None, confirm_s: float | None = None
+) -> str:
     """How long it takes; with `spent_s`, how much longer."""
     least, most = (max(s - (spent_s or 0.0), 0.0) for s in (estimate.least_s, estimate.most_s))
     if spent_s is not None:
@@ -42,6 +44,7 @@ def time_words(estimate: SearchTime, budget_s: float, spent_s: float | None = No
     return (
         f"about {rough_span(least, most)}: {estimate.probes_least} to {estimate.probes_most} probes; "
         f"at most {rough_time(budget_s)} (--budget)"
+        + (f", then {rough_time(confirm_s)} (--confirm)" if confirm_s else "")
     )
 
 
@@ -79,7 +82,7 @@ def _sentences(answer: FindAnswer, cost: Cost | None) -> Iterator[str]:
         yield f"  {answer.contradiction} Runs differ by more than the bounds: repeat the search."
     if answer.confirmed is not None:
         yield f"  confirmed for {duration(answer.confirmed.duration_s)}: {_confirmed(answer.confirmed)}"
-    if answer.ended in _ENDED and answer.probes:
+    if answer.ended in _ENDED and (answer.probes or answer.ended != "interrupted"):
         yield f"  {_ENDED[answer.ended]}"
 
 
@@ -88,12 +91,14 @@ def headline(answer: FindAnswer) -> str:
     low, high = answer.low, answer.high
     if answer.ended == "every load meets" and low is not None:
         return f"every load up to {level_words(answer, low)} meets it. Raise --to."
-    if answer.ended == "no load meets" or (low is None and high is not None):
-        lowest = high if high is not None else answer.spec.range[0]
+    lowest = high if high is not None else answer.spec.range[0]
+    if answer.ended == "no load meets" or (low is None and high == answer.spec.range[0]):
         lower = "" if answer.spec.over == "concurrency" and lowest == 1 else " or lower --from"
         return f"no load meets it, not even {level_words(answer, lowest)}. Raise the limit{lower}."
     if not answer.probes:
-        return "not known: the search ended before its first probe."
+        return "not known: no probe was completed."
+    if low is None and high is not None:
+        return f"not known: {level_words(answer, high)} misses it, and no lower load was shown to meet it."
     if low is None and answer.ended != "narrow":
         return "not known yet: no load was shown to meet the target."
     if low is None:

@@ -17,7 +17,7 @@ _ENDED = {
 _SHOWN = 10  # rows of a table
 _REASON = 200  # characters, about two lines
 _QUOTE = 110  # … of an engine's own words in it
-_LOG = re.compile(r" ?Read (\S+) for the rest\.$")
+_LOG = re.compile(r" ?Read (.+) for the rest\.$")
 _QUOTED = re.compile(r'(?<=: ")(.+)(?="\.)', re.DOTALL)
 
 
@@ -31,7 +31,7 @@ def lines(answer: TuneAnswer) -> Iterator[str]:
     if ranked := _ranked(answer):
         yield from ("", "Settings", *_settings(answer, ranked[:_SHOWN]))
         if len(ranked) > _SHOWN:
-            yield f"and {many(len(ranked) - _SHOWN, 'more setting')} (tune.json has all)"
+            yield f"and {many(len(ranked) - _SHOWN, 'more setting')} (--json has all)"
     if effects := answer.effects():
         yield from ("", "Effect of each setting", *_effects(answer, effects))
     if len(front := answer.front()) > 1:
@@ -148,7 +148,7 @@ def _refused(answer: TuneAnswer) -> Iterator[str]:
         if log := trials[0][1]:
             yield f"    Log: {log}"
     if len(reasons) > _SHOWN:
-        yield f"  and {many(len(reasons) - _SHOWN, 'more reason')} (tune.json has all)"
+        yield f"  and {many(len(reasons) - _SHOWN, 'more reason')} (--json has all)"
 
 
 def brief(why: str) -> tuple[str, str]:
