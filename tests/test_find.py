@@ -205,7 +205,7 @@ def test_a_queue_that_grows_ends_a_probe_and_is_named(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = fake(first_ms=50.0, slots=2).base_url  # about 40 requests/s
-    flags = ["--over", "rate", "--target", "failed:0", "--from", "150", "--to", "200", "--budget", "60"]
+    flags = ["--over", "rate", "--target", "failed:0", "--from", "90", "--to", "100", "--budget", "30"]
     assert main(find(url, tmp_path, *flags)) == 1
     assert any(probe.queue_grew and probe.outcome == "misses" for probe in answer(tmp_path).probes)
     assert "a queue that grew without end" in capsys.readouterr().out
