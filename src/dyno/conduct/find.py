@@ -90,7 +90,7 @@ class Finder:
         for probe in read_optional(self._probes_path, list[ProbeFacts]) or []:  # of a search that was cut off
             self._learn(probe)
         self._began = time.monotonic()
-        self._length_s = _LENGTH_S
+        self._length_s = _LENGTH_S  # of a request, while no probe counts
         self._prompt_s = 0.0  # to make one
         self.estimate: SearchTime | None = None
         self._sizes = _sizes(spec)

@@ -60,8 +60,7 @@ def spec_of(target: Sequence[str], values: dict[str, Any], dashes: str = "--") -
                 f"{dashes}target {limit.stem}_{limit.statistic}: a search takes ttft, tpot, itl or e2el with _mean or "
                 "_p1 to _p99.9. No number of requests shows the highest or lowest value."
             )
-    wanted = [x if x.statistic or x.stem == "failed" else msgspec.structs.replace(x, statistic="p99") for x in wanted]
-    spec = FindSpec(limits=wanted, **values)
+    spec = FindSpec(limits=limits.with_statistic(wanted), **values)
     low, high, _ = spec.range
     if low > high:
         raise UsageError(f"{dashes}from {low:g} is above {dashes}to {high:g}. Lower the first or raise the second.")

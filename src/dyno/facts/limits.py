@@ -51,6 +51,11 @@ def parse(pairs: Iterable[str], flag: str = "--target", stems: Sequence[str] = t
     return out
 
 
+def with_statistic(limits: Iterable[Limit]) -> list[Limit]:
+    """Return them with p99 where a latency has no statistic."""
+    return [x if x.statistic or x.stem == "failed" else msgspec.structs.replace(x, statistic="p99") for x in limits]
+
+
 def _one(pair: str, flag: str, stems: Sequence[str]) -> Limit:
     name, _, text = pair.partition(":")
     name = name.strip().lower()

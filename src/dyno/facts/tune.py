@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from dyno.facts.limits import Limit, parse
+from dyno.facts.limits import Limit, parse, with_statistic
 from dyno.facts.recipe import ModelRecipe
 from dyno.numbers import number
 from dyno.option import Option
@@ -61,8 +61,7 @@ class TuneSpec(msgspec.Struct, frozen=True):
 
     @property
     def limits(self) -> list[Limit]:
-        each = parse(self.target, "target")
-        return [x if x.statistic or x.stem == "failed" else msgspec.structs.replace(x, statistic="p99") for x in each]
+        return with_statistic(parse(self.target, "target"))
 
     @property
     def latency(self) -> Limit | None:

@@ -17,7 +17,8 @@ _ENDED = {
     "limit; --procs shares the load among processes.",
     "interrupted": "Interrupted: this is the best answer so far.",
     "server gone": "The server stopped answering: this is the best answer so far. Read its log.",
-    "void": "A probe was void three times: `dyno runs show` on the last one says why.",
+    "void": "Three probes of one load were void, or too short for its requests: `dyno runs show` on the last one "
+    "says why.",
 }
 
 
