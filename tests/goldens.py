@@ -182,16 +182,23 @@ def page(text: str, whole: bool = True) -> str:
 
 
 def keys(value: Any, path: str = "") -> set[str]:
-    """The names in a JSON value. What is there on a quiet or on a busy machine only is named without parts."""
+    """Return the names in a JSON value. A name whose parts depend on the machine, or on how busy it is, is listed
+    without them."""
     inner: list[Any] = []
-    if not path.endswith(_AT_TIMES):
+    if not path.endswith(_AT_TIMES + _BY_MACHINE):
         inner = list(value.items()) if isinstance(value, dict) else []
         inner += [("[]", v) for v in value] if isinstance(value, list) else []
     return set().union(*(keys(v, f"{path}.{k}") for k, v in inner)) if inner else {path or "."}
 
 
+# On a quiet or on a busy machine only.
 _AT_TIMES = (
     ".freezes", ".steady", ".unfrozen", ".ticks_late_ns", ".findings", ".bounds", ".telemetry", ".unseen", ".startup_s",
+)  # fmt: skip
+# What the processor, kernel, container or installed tools decide: tests/test_rig.py has the parts, machine by machine.
+_BY_MACHINE = (
+    ".rig.state", ".rig.environment", ".rig.accelerators", ".rig.topology", ".rig.unknown",
+    ".peaks.flops", ".peaks.bandwidth_by_size",
 )  # fmt: skip
 
 

@@ -164,6 +164,62 @@ def xeon(root: Path) -> Path:
     return lay(root, files)
 
 
+def arm_cloud(root: Path) -> Path:
+    """A small virtual machine on a Graviton: no frequency governor, no hyperthreads, no word of a hypervisor."""
+    return lay(
+        root,
+        {
+            "etc/os-release": 'PRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n',
+            "proc/sys/kernel/osrelease": "6.1.0-28-cloud-arm64\n",
+            "proc/cpuinfo": "processor\t: 0\nBogoMIPS\t: 243.75\nFeatures\t: fp asimd aes atomics asimddp\n"
+            "CPU implementer\t: 0x41\nCPU part\t: 0xd0c\n\nprocessor\t: 1\n",
+            "proc/meminfo": "MemTotal:       24592384 kB\nMemAvailable:   20000000 kB\nSwapTotal:       0 kB\n"
+            "SwapFree:        0 kB\nHugePages_Total:       0\nHugepagesize:       2048 kB\n",
+            "proc/loadavg": "0.50 0.40 0.30 1/200 1234\n",
+            "proc/pressure/memory": "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n",
+            "proc/cmdline": "BOOT_IMAGE=/boot/vmlinuz console=ttyS0\n",
+            "proc/self/cgroup": "0::/user.slice\n",
+            "sys/fs/cgroup/user.slice/cpu.max": "max 100000\n",
+            "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+            "sys/devices/system/cpu/cpu0/topology/physical_package_id": "0\n",
+            "sys/devices/system/node/node0/cpulist": "0-1\n",
+        },
+    )
+
+
+def in_a_container(root: Path) -> Path:
+    """A pod on an AMD server: most of /sys is hidden, memory and cores are limited by version 1 of control groups."""
+    return lay(
+        root,
+        {
+            "etc/os-release": 'PRETTY_NAME="Ubuntu 24.04.1 LTS"\n',
+            "proc/sys/kernel/osrelease": "6.8.0-45-generic\n",
+            "proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD EPYC 9654 96-Core Processor\n"
+            "flags\t\t: fpu avx512f avx512_bf16 hypervisor\n\n",
+            "proc/meminfo": "MemTotal:       1584791552 kB\nMemAvailable:   900000000 kB\n",
+            "proc/loadavg": "20.50 12.40 9.30 9/2000 1234\n",
+            "proc/self/cgroup": "12:cpu:/kubepods/burstable/pod1\n",
+            ".dockerenv": "",
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "400000\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": str(16 * GiB),
+            "sys/class/dmi/id/sys_vendor": "QEMU\n",
+        },
+    )
+
+
+def bare_kernel(root: Path) -> Path:
+    """A kernel built without most of what dyno asks for: no /sys, no pressure, no control groups."""
+    return lay(
+        root,
+        {
+            "proc/sys/kernel/osrelease": "6.12.9\n",
+            "proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD Ryzen 9 7950X\nflags\t\t: fpu avx2\n\n",
+            "proc/meminfo": "MemTotal:       65000000 kB\n",
+        },
+    )
+
+
 class Nvml:
     """A stand-in for the module pynvml, under its own function names: two H100 on a switch, the second in parts."""
 
