@@ -76,10 +76,11 @@ def _rank(row: Row, loads: Loads) -> tuple[object, ...]:
 
 def _failures(rows: Sequence[Row]) -> tuple[list[Group], list[Finding]]:
     """Trials of which no repeat has a result; and of repeats that have none, a doubt about those that have one."""
-    trials: dict[tuple[str, str], list[Row]] = {}
+    trials: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         if row.form == "run":
-            trials.setdefault((row.place.study if row.place is not None else "", row.label), []).append(row)
+            place = (row.place.study, row.place.rig or "", *row.place.key) if row.place is not None else ()
+            trials.setdefault((*place, row.label), []).append(row)
     lost, doubts = [], []
     for repeats in trials.values():
         failed = [row for row in repeats if row.failure]
