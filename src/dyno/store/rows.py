@@ -248,8 +248,10 @@ def _engine(manifest: Manifest, engine: EngineFacts | None) -> Settings:
     """Return engine settings as reported, else from its files, else as requested."""
     trial, target, model, spec = manifest.trial, manifest.target, manifest.model, manifest.trial.engine
     settings: Settings = {**settings_of(spec)} if spec is not None else {}
+    # Two models may be served under one name.
+    started = spec.model if spec is not None and spec.kind != "openai" else None
     settings |= {
-        "model": trial.target.model or (spec.model if spec is not None else None) or target.model,
+        "model": started or trial.target.model or (spec.model if spec is not None else None) or target.model,
         "engine": (engine.kind if engine is not None else None) or target.kind or (spec.kind if spec else None),
         "engine_version": (engine.version if engine is not None else None) or target.version,
         # Of a server that was there before: one that dyno starts gets any free port.
