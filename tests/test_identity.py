@@ -7,6 +7,7 @@ real result: spec, run folder, row, entry.
 import json
 import shutil
 import types
+from argparse import SUPPRESS
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -15,24 +16,27 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from dyno.cli import serve
+from dyno.cli.parser import Parser
+from dyno.compare.compare import compare
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.entry import Entry
 from dyno.facts.find import FindSpec
 from dyno.facts.identity import PARTS, spec_fields
-from dyno.facts.imported import Row
+from dyno.facts.imported import Figure, Row
 from dyno.facts.limits import Limit
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.quality import ItemAnswer, QualityPass, QualitySpec, QualitySummary, TaskScore
 from dyno.facts.recipe import ModelRecipe
-from dyno.facts.study import Place
+from dyno.facts.study import Place, PlannedTrial
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import OWN_FIELDS, TrafficClass, WorkloadSpec
 from dyno.option import Field, declared, fields, without_none
 from dyno.report.entries import entries
-from dyno.store.rows import read_rows
+from dyno.store.rows import read_rows, row_without
 from dyno.store.run import Run
 from dyno.study.cells import CELLS
 from dyno.transport import Transport
@@ -297,3 +301,155 @@ def test_two_values_of_a_study_key_are_two_entries_as_they_are_two_rows_of_dyno_
     trials = [p.trial for p in planned]
     found = entries_of(rows_of(tmp_path, [*trials, *trials], [p.place for p in planned] * 2))
     assert [e.repeats for e in found] == [2, 2]
+
+
+# ---- flags that no field declares ----
+
+_PENALTIES = [f"{name}-penalty" for name in ("frequency", "presence", "repetition")]
+_SENT = ["temperature", "top-p", "top-k", "min-p", "logprobs", *_PENALTIES]
+# Flag → the words of a command that differs in it.
+_PART: dict[str, str] = {
+    "--engine": "--engine fake", "--backend": "--backend openai-chat", "--endpoint": "--endpoint /v1/other",
+    "--model": "--model other", "--input-len": "--input-len 9", "--output-len": "--output-len 9",
+    "--random-input-len": "--random-input-len 9", "--random-output-len": "--random-output-len 9",
+    "--random-range-ratio": "--random-range-ratio 0.5", "--class": "--class a:share=1 --request-rate 5",
+    "--self-timed": "--dataset-name clients --no-self-timed",
+    "--sharegpt-output-len": "--dataset-name sharegpt --dataset-path x --sharegpt-output-len 9",
+    "--custom-output-len": "--dataset-name custom --dataset-path x --custom-output-len 9",
+    **{f"--prefix-repetition-{name}-len": f"--dataset-name prefix_repetition --prefix-repetition-{name}-len 9"
+       for name in ("prefix", "suffix", "output")},
+    **{f"--sonnet-{name}-len": f"--dataset-name sonnet --sonnet-{name}-len 9"
+       for name in ("prefix", "input", "output")},
+    "--hf-output-len": "--dataset-name hf --hf-name a/b --hf-output-len 9",
+    **{f"--{name}": f"--{name} 1" for name in _SENT}, "--extra-body": '--extra-body {"x":1}',
+    "--goodput": "--goodput ttft:5",
+}  # fmt: skip
+_NO_PART: dict[str, str] = {
+    "--base-url": "--base-url http://127.0.0.1:9000", "--host": "--host localhost", "--port": "--port 9000",
+    "--served-model-name": "--model m --served-model-name x", "--header": "--header a=b",
+    "--metric-percentiles": "--metric-percentiles 50", "--percentile-metrics": "--percentile-metrics e2el",
+    "--save-result": "--save-result", "--save-detailed": "--save-detailed", "--append-result": "--append-result",
+    "--result-dir": "--result-dir x", "--result-filename": "--save-result --result-filename x",
+    "--disable-tqdm": "--disable-tqdm",
+    "--runs": "--runs x", "--fail-on": "--fail-on doubtful", "--allow-void": "--allow-void", "--keep-raw": "--keep-raw",
+    "--json": "--json",
+}  # fmt: skip
+# What the two commands of a test share: the words before the flag itself.
+_SHARED = {flag: words.rpartition(f"{flag} ")[0] for flag, words in {**_PART, **_NO_PART}.items()}
+_SHARED |= {"--self-timed": "--dataset-name clients", "--class": "--request-rate 5"}
+
+
+def parsed(words: str) -> TrialSpec:
+    parser = Parser(prog="dyno bench serve")
+    serve.add(parser)
+    options = parser.parse_args(words.split())
+    options.own_args = []
+    return serve.spec(next(iter(serve.loads(options)))[1])[0]
+
+
+def test_every_flag_of_bench_serve_is_declared_by_a_field_or_listed_here() -> None:
+    parser = Parser(prog="dyno bench serve")
+    serve.add(parser)
+    specs = [field for _, field in spec_fields()] + [*fields(ContainerSpec).values()]
+    declared_flags = {flag for field in specs for flag in field.option.flags.split()}
+    shown = [action for action in parser._actions if action.help != SUPPRESS and action.dest != "help"]
+    others = {a.option_strings[0] for a in shown if not {*a.option_strings} & declared_flags}
+    assert others == {*_PART, *_NO_PART, "--repeats", "--dry-run"}
+
+
+@pytest.mark.parametrize("flag", [*_PART, *_NO_PART])
+def test_another_value_of_a_flag_is_another_entry_unless_it_is_an_address_a_name_or_a_place_for_output(
+    flag: str, tmp_path: Path
+) -> None:
+    words = {**_PART, **_NO_PART}[flag]
+    found = entries_of(rows_of(tmp_path, [parsed(_SHARED[flag]), parsed(words)]))
+    assert [e.repeats for e in found] == ([1, 1] if flag in _PART else [2])
+
+
+# ---- places ----
+
+
+def test_one_setting_under_two_names_of_a_study_is_two_entries(tmp_path: Path) -> None:
+    places = [Place("s", "1", engine, "w", "l") for engine in ("a", "b")]
+    found = entries_of(rows_of(tmp_path, [_BASE, _BASE], places))
+    assert [(e.series, e.repeats) for e in found] == [("a", 1), ("b", 1)]
+
+
+def test_two_files_with_one_name_are_two_settings_of_a_study(tmp_path: Path) -> None:
+    places = [Place("s", "1", "e", "w", "l", {"workload.path": path}) for path in ("a/x.json", "b/x.json")]
+    assert places[0].label == places[1].label
+    assert len(entries_of(rows_of(tmp_path, [_BASE, _BASE], places))) == 2
+
+
+def test_a_study_that_changed_under_its_name_is_not_averaged_with_what_it_was(tmp_path: Path) -> None:
+    place = Place("s", "1", "e", "w", "l")
+    slower = replace(_BASE, workload=replace(_BASE.workload, shuffle=False))
+    assert len(entries_of(rows_of(tmp_path, [_BASE, slower], [place, place]))) == 2
+
+
+def test_a_sweep_of_flags_is_one_with_the_same_flags_given_again_at_another_port(tmp_path: Path) -> None:
+    places = [Place(f"serve-{port}", "1", f"127.0.0.1:{port}", "random", "closed", by_flags=True) for port in (1, 2)]
+    assert [e.repeats for e in entries_of(rows_of(tmp_path, [_BASE, _BASE], places))] == [2]
+
+
+def test_a_trial_that_failed_on_one_rig_is_no_doubt_about_the_other(tmp_path: Path) -> None:
+    done, lost = (Place("s", "1", "e", "w", "l", rig=rig) for rig in ("one", "two"))
+    rows = [*rows_of(tmp_path, [_BASE], [done]), row_without(PlannedTrial(lost, _BASE), "runs/x", "it fell over")]
+    found = {e.failure: e for e in entries_of(rows)}
+    assert set(found) == {"", "it fell over"}
+    assert "study.failed_trials" not in {f.code for f in found[""].findings}
+
+
+# ---- comparisons ----
+
+
+def test_two_studies_are_paired_load_by_load_and_setting_by_setting(tmp_path: Path) -> None:
+    def of(name: str) -> list[Row]:
+        trials, places = [], []
+        for think in ("0", "0.2"):
+            for reset in (True, False):
+                work = WorkloadSpec("chat", think_time_s=think)
+                trials.append(replace(_BASE, workload=work, reset_cache=reset))
+                places.append(Place(name, "1", name, "w", "l", {"workload.think_time_s": think, "trial.cache": reset}))
+        return rows_of(tmp_path / name, trials, places)
+
+    def what(side: str) -> tuple[Any, Any]:
+        row = next(row for row in (*a, *b) if row.location == side)
+        return row.setting("--think-time"), row.setting("--reset-prefix-cache")
+
+    a, b = of("one"), of("two")
+    found = compare(a, b, ("a", "b"), anyway=True)
+    assert len(found.pairings) == 4 and not found.unpaired_a and not found.unpaired_b
+    assert all(what(p.a.rows[0]) == what(p.b.rows[0]) for p in found.pairings)
+
+
+def test_two_settings_of_one_study_are_paired_at_each_load(tmp_path: Path) -> None:
+    def of(cache: str) -> list[Row]:
+        trials = [replace(_BASE, reset_cache=cache == "empty", load=LoadSpec(max_concurrency=n)) for n in (1, 4)]
+        places = [Place("s", "1", "e", "w", "l", {"trial.cache": cache, "load.max_concurrency": n}) for n in (1, 4)]
+        return rows_of(tmp_path / cache, trials, places)
+
+    found = compare(of("empty"), of("keep"), ("a", "b"))
+    assert [p.load["concurrency"] for p in found.pairings] == [1, 4]
+    changed = [f.text for p in found.pairings for f in p.findings if f.code == "comparability.subject"]
+    assert changed == ["The only known difference is --reset-prefix-cache yes / not set."] * 2
+
+
+def test_more_iterations_or_warm_ups_of_one_side_are_compared_all_the_same(tmp_path: Path) -> None:
+    few = _OFFLINE["micro"]
+    many = replace(few, offline=replace(few.offline, iterations=9, warmup_iterations=3))  # type: ignore[type-var]
+    found = compare(rows_of(tmp_path / "a", [few]), rows_of(tmp_path / "b", [many]), ("a", "b"))
+    assert len(found.pairings) == 1
+    assert "comparability.nothing_changed" in {f.code for f in found.pairings[0].findings}
+
+
+def test_goodputs_within_other_limits_are_not_compared(tmp_path: Path) -> None:
+    def of(limit: float) -> list[Row]:
+        rows = rows_of(tmp_path / str(limit), [replace(_BASE, goodput_ms={"ttft": limit})])
+        good = {"request_goodput": Figure(5.0, 0)}
+        return [replace(row, figures={**row.figures, **good}) for row in rows]
+
+    found = compare(of(5.0), of(9.0), ("a", "b"), metrics=["request_goodput", "output_throughput"])
+    assert [d.metric for d in found.pairings[0].differences] == ["output_throughput"]
+    texts = [f.text for f in found.pairings[0].findings if f.code == "comparability.definitions"]
+    assert len(texts) == 1 and "A counts requests within ttft=5, B within ttft=9" in texts[0]
