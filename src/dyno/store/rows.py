@@ -19,7 +19,7 @@ from dyno.facts.engine import EngineFacts
 from dyno.facts.identity import described, settings_of
 from dyno.facts.imported import Figure, Row, RowKind, Samples, Scalar, Setting
 from dyno.facts.load import LoadSpec
-from dyno.facts.metric import definition
+from dyno.facts.metric import BY_FIELD, definition
 from dyno.facts.offline import Iteration, OfflineSpec, OfflineSummary
 from dyno.facts.quality import ItemAnswer, QualitySpec, QualitySummary, TaskScore
 from dyno.facts.record import Record
@@ -342,24 +342,18 @@ def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Fig
         s,
         s.total_input_tokens,
         s.total_output_tokens,
-        peak_concurrency=s.client.streams_peak,
-        concurrency_mean=s.client.streams_mean,
+        **{name: _within(s, field) for field, name in BY_FIELD.items()},
         cached_input_tokens=s.cached_input_tokens,
         reasoning_tokens=s.reasoning_tokens,
         answer_tokens=s.answer_tokens,
         request_throughput=s.request_throughput,
-        request_goodput=s.goodput,
         input_throughput=s.total_input_tokens / s.duration_s if s.duration_s else None,
         output_throughput=s.output_throughput,
         total_token_throughput=s.total_token_throughput,
-        peak_output_throughput=s.peak_output_tokens_per_s,
         acceptance_rate=telemetry.acceptance if telemetry else None,
         acceptance_length=telemetry.accepted_length if telemetry else None,
         cancelled=s.cancelled or None,
         skipped=s.skipped or None,
-        sessions_completed=s.sessions.completed if s.sessions else None,
-        sessions_failed=s.sessions.failed if s.sessions else None,
-        session_throughput=s.sessions.throughput if s.sessions else None,
         possible_reuse=s.reuse.most_share if s.reuse else None,
         reported_reuse=reported_share(s, telemetry) if s.reuse else None,
     )
@@ -368,6 +362,13 @@ def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Fig
     for stem, latency in (latencies | (s.sessions.latencies if s.sessions else {})).items():
         figures |= _distribution(stem, latency, definition(_TOOL, stem))
     return figures
+
+
+def _within(value: Any, field: str) -> Any:
+    """Return a field of a struct, or of one within it. None: there is no such struct."""
+    for name in field.split("."):
+        value = None if value is None else getattr(value, name)
+    return value
 
 
 def _of_offline(s: OfflineSummary, trial: TrialSpec, measured: Sequence[Iteration]) -> dict[str, Figure]:
