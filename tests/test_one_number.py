@@ -178,7 +178,7 @@ def terminal(text: str) -> list[Shown]:
         shown: Shown = {}
         for cell in re.finditer(r"\S+(?: \S+)*", line):
             title = " ".join(word[0] for head in heads for word in head if word.end() == cell.end())
-            if title in _TABLE:
+            if title in _TABLE and re.search(r"\d", cell[0]):
                 shown[_TABLE[title]] = cell[0].partition(" ± ")[0]
         rows.append(shown)
     return rows
@@ -301,6 +301,17 @@ def test_a_figure_of_a_stored_run_is_the_same_number_on_every_surface(
     found = results(word, here, study)
     assert found
     check(found, *also)
+
+
+def test_a_figure_that_a_busy_client_lost_in_one_repeat_has_no_mean_of_the_others_on_any_surface(here: Path) -> None:
+    path = here / "runs" / "two" / "trials" / "quick-w-c-1-r1-246f76502d" / "summary.json"
+    file = json.loads(path.read_text())
+    file["summary"]["ttft"] |= {"mean": None, "bounds": {"mean": [1.0, 9.0]}}
+    path.write_text(json.dumps(file))
+    spoilt, *others = results("runs/two", here, study=True)
+    assert path.parent.name in spoilt.runs[0]
+    assert not any("mean_ttft_ms" in shown for shown in spoilt.surfaces.values())
+    assert all("mean_ttft_ms" in shown for result in others for shown in result.surfaces.values())
 
 
 def test_a_figure_that_one_surface_shows_differently_is_found(here: Path) -> None:

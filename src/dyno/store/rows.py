@@ -19,7 +19,7 @@ from dyno.facts.engine import EngineFacts
 from dyno.facts.identity import described, settings_of
 from dyno.facts.imported import Figure, Row, RowKind, Samples, Scalar, Setting
 from dyno.facts.load import LoadSpec
-from dyno.facts.metric import BY_FIELD, definition
+from dyno.facts.metric import BY_FIELD, METRICS, definition
 from dyno.facts.offline import Iteration, OfflineSpec, OfflineSummary
 from dyno.facts.quality import ItemAnswer, QualitySpec, QualitySummary, TaskScore
 from dyno.facts.record import Record
@@ -334,7 +334,7 @@ def _figures(s: Summary | OfflineSummary, inputs: int, outputs: int, **more: flo
         "total_tokens": inputs + outputs,
         **more,
     }
-    return {name: Figure(float(value), 0) for name, value in values.items() if value is not None}
+    return {name: Figure(float(value), 0) for name in METRICS if (value := values.get(name)) is not None}
 
 
 def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Figure]:
