@@ -23,7 +23,8 @@ from dyno.facts.rig import Rig
 from dyno.rigs import agent, wheel
 from dyno.rigs.register import Register, new_id
 from dyno.rigs.ssh import SshMachine
-from dyno.store.run import UNSCRUBBED
+from dyno.store.pack import _is_raw, _passing
+from dyno.store.run import PASSING, RAW, UNSCRUBBED
 from studies import study
 
 STUDY = """
@@ -347,15 +348,11 @@ def test_wheels_are_installed_without_pip(tmp_path: Path) -> None:
     assert subprocess.run([python, "-c", "import demo.more"]).returncode == 0
 
 
-def test_the_agent_knows_names_of_the_store() -> None:
-    assert agent.UNSCRUBBED == UNSCRUBBED
-
-
 # ---- what comes home ----
 
 
 def packed(home: Path, name: str = "runs/s/trials/a-1") -> io.BytesIO:
-    return io.BytesIO(there(home, "pack", name))
+    return io.BytesIO(there(home, "pack", name, json.dumps({**dict.fromkeys(PASSING, ""), **RAW})))
 
 
 def run_folder(home: Path) -> Path:
@@ -379,6 +376,26 @@ def test_a_run_folder_comes_home_whole_without_links_and_raw_bytes(tmp_path: Pat
     assert names == ["inner/x.json", "records.jsonl", "summary.json"]
     assert (tmp_path / "out" / "records.jsonl").read_bytes() == (folder / "records.jsonl").read_bytes()
     assert (tmp_path / "out" / "summary.json").stat().st_mode & 0o77 == 0
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("marked", [True, False])
+def test_spools_of_all_client_processes_come_home_from_a_rig_as_they_leave_in_an_archive(
+    whole: bool, marked: bool, tmp_path: Path
+) -> None:
+    folder = run_folder(tmp_path)
+    names = ["exchanges.spool", "exchanges-1.spool", "exchanges-12.spool", "warmup.spool", "warmup-1.spool",
+             "engine.log", "x.partial", ".lock"]  # fmt: skip
+    for name in [*names, *([UNSCRUBBED] if marked else [])]:
+        (folder / name).write_text(name)
+    if not whole:
+        (folder / "summary.json").unlink()
+    unpack(packed(tmp_path), tmp_path / "out", "a")
+    home = {path.name for path in (tmp_path / "out").iterdir()}
+    kept = {"exchanges.spool", "exchanges-1.spool", "exchanges-12.spool", "summary.json"} if whole else set()
+    assert home == {"records.jsonl", *kept, *(set() if marked else {"engine.log"})}
+    left = {path.name for path in folder.iterdir() if not _passing(path) and not _is_raw(path)}
+    assert left == home  # what `dyno runs pack` takes
 
 
 def test_a_file_that_was_changed_on_its_way_is_refused(tmp_path: Path) -> None:

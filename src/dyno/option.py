@@ -30,6 +30,9 @@ class Option(NamedTuple):
     note: str = ""  # to a flag's message that the value must be above something
     nargs: str | None = None  # of a list; None: one value for each time that the flag is given
     grammar: Callable[[str], str | None] | None = None  # of a text, which may be a number in a study: why it is wrong
+    setting: str = ""  # its name among a result's settings, where that is neither the field's nor the flag's
+    identity: bool = True  # part of what was measured: two results that differ in it are not repeats
+    subject: bool = True  # False: how much was measured, or how it was counted; no comparison is about it
 
     def problem(self, value: float | str) -> str | None:
         """Why this isn't a value for it, in words that follow its name."""

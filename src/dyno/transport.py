@@ -19,25 +19,29 @@ _LONGEST_ANSWER = 65_536
 class Transport(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the paths of files, never their content. A proxy's password is kept with the headers."""
 
-    insecure: Annotated[bool, Option("--insecure", help="don't verify the TLS certificate")] = False
+    insecure: Annotated[bool, Option("--insecure", help="don't verify the TLS certificate", identity=False)] = False
     # None: by the system's.
     cacert: Annotated[
         str | None,
-        Option("--cacert", "FILE", "verify it with the authorities in this PEM file (default: the system's)"),
-    ] = None
-    cert: Annotated[str | None, Option("--cert", "FILE", "client certificate, PEM (default: none)")] = None
+        Option("--cacert", "FILE", "verify it with the authorities in this PEM file (default: the system's)",
+               identity=False),
+    ] = None  # fmt: skip
+    cert: Annotated[str | None, Option("--cert", "FILE", "client certificate, PEM (default: none)", identity=False)] = (
+        None
+    )
     cert_key: Annotated[
-        str | None, Option("--key", "FILE", "private key of --cert (PEM; default: in the same file)")
+        str | None, Option("--key", "FILE", "private key of --cert (PEM; default: in the same file)", identity=False)
     ] = None
     proxy: str | None = None  # http://HOST:PORT, as the environment names it
     connect_timeout_s: Annotated[  # TLS included
         float,
-        Option("--connect-timeout", "S", "time for a connection to open", above=0, most=1e8, note=" seconds"),
-    ] = 30.0
+        Option("--connect-timeout", "S", "time for a connection to open", above=0, most=1e8, note=" seconds",
+               identity=False),
+    ] = 30.0  # fmt: skip
     read_timeout_s: Annotated[
         float | None,
         Option("--read-timeout", "S", "time without a byte of an answer (default: no limit)", above=0, most=1e8,
-               note=" seconds"),
+               note=" seconds", identity=False),
     ] = None  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from dyno.checks import machine
 from dyno.facts.finding import Finding, Level, doubt, note, void
+from dyno.facts.identity import NOT_A_SUBJECT
 from dyno.facts.imported import Row, Scalar
 from dyno.facts.load import LOAD, SELDOM, plain
 from dyno.facts.metric import DEFINITIONS, latency, one_meaning, words
@@ -52,8 +53,8 @@ _FOLLOWS = {
 # How a task was asked: each changes the score without a change of the engine.
 _ASKED = ("task_version", "chat_template", "chat_template_sha", "form", "system", "max_tokens", "gen_kwargs",
           "in_flight", "lm_eval_version")  # fmt: skip
-_NOT_A_CHANGE = {*LOAD, *SELDOM, *_ASKED, "tokenizer", "model_bytes", "parameters", "limit", "chance", "process",
-                 "group", "samples_of"}  # fmt: skip
+_NOT_A_CHANGE = {*LOAD, *SELDOM, *NOT_A_SUBJECT, *_ASKED, "tokenizer", "model_bytes", "parameters", "limit",
+                 "chance", "process", "group", "samples_of"}  # fmt: skip
 _QUANTIZATION = re.compile(r"[-_.]?([it]?q\d\w*|[bf]+p?\d+|int\d|awq|gptq|w\d+a\d+)", re.I)
 
 
@@ -360,9 +361,13 @@ def definitions(two: Two) -> Iterator[Finding | Objection]:
     a, b = two.rows
     other: dict[str, list[str]] = {}
     near: dict[str, list[str]] = {}
+    limits = [str(value) for value in two.settings("--goodput")]
     for metric in two.metrics:
         x, y = a.figures.get(metric), b.figures.get(metric)
         if x is None or y is None:
+            continue
+        if metric == "request_goodput" and limits[0] != limits[1] and a.complete and b.complete:
+            other.setdefault(f"A counts requests within {limits[0]}, B within {limits[1]}", []).append(metric)
             continue
         one, meant = (DEFINITIONS.get(figure.definition, "") for figure in (x, y))
         if one and meant and one != meant:
@@ -381,11 +386,12 @@ def definitions(two: Two) -> Iterator[Finding | Objection]:
 
 def changes(two: Two) -> Iterator[Finding]:
     things = things_changed(*two.rows)
+    sure = all(row.complete for row in two.rows)
     names = [row.series or row.label for row in two.rows]
     if len(things) == 1:
-        yield note("comparability.subject", f"The only known difference is {_listed(things)}.")
+        yield note("comparability.subject", f"The only known difference is {_listed(things, sure)}.")
     elif things:
-        yield doubt("comparability.several_changes", f"{len(things)} settings differ: {_listed(things)}.")
+        yield doubt("comparability.several_changes", f"{len(things)} settings differ: {_listed(things, sure)}.")
     elif all(names) and names[0] != names[1]:
         yield note("comparability.subject", f"Only the label differs: {names[0]} / {names[1]}.")
     else:
@@ -419,10 +425,12 @@ def rigs(two: Two) -> Iterator[Finding]:
 def things_changed(a: Row, b: Row) -> list[tuple[str, Scalar | None, Scalar | None]]:
     """Return the settings that differ, without those that follow from another difference."""
     sure = a.complete and b.complete
+    own = a.tool == b.tool == "dyno"
     unlike: dict[str, tuple[Scalar | None, Scalar | None]] = {}
     for name in dict.fromkeys((*a.settings, *b.settings)):
         x, y = a.setting(name), b.setting(name)
-        if name in _NOT_A_CHANGE or passes(name) or plain(x) == plain(y) or (not sure and (x is None or y is None)):
+        unknown = not sure and (x is None or y is None)
+        if name in _NOT_A_CHANGE or passes(name, own) or plain(x) == plain(y) or unknown:
             continue
         if name == "model" and _last(x) == _last(y):  # in any folder
             continue
@@ -445,8 +453,11 @@ def _last(path: Scalar | None) -> str:
     return str(path).rstrip("/").rpartition("/")[2]
 
 
-def _listed(things: Sequence[tuple[str, Scalar | None, Scalar | None]]) -> str:
-    def value(v: Scalar | None) -> str:
-        return "unknown" if v is None else setting(v)
+def _listed(things: Sequence[tuple[str, Scalar | None, Scalar | None]], sure: bool = False) -> str:
+    """`sure`: a flag that a side lacks was not given."""
 
-    return ", ".join(f"{name.replace('_', ' ')} {value(x)} / {value(y)}" for name, x, y in things)
+    def value(name: str, v: Scalar | None) -> str:
+        absent = "not set" if sure and name.startswith("--") else "unknown"
+        return absent if v is None else setting(v)
+
+    return ", ".join(f"{name.replace('_', ' ')} {value(name, x)} / {value(name, y)}" for name, x, y in things)

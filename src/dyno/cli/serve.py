@@ -312,7 +312,7 @@ def _several(each: list[tuple[dict[str, Any], argparse.Namespace]], options: arg
         # The study's seed makes one for each load and repeat.
         work, load = msgspec.structs.replace(trial.workload, seed=0), msgspec.structs.replace(trial.load, seed=0)
         name = "closed" if load.closed_loop else "open"
-        place = Place("", "", server, work.dataset, name, varying, sessions=work.traits.sessions)
+        place = Place("", "", server, work.dataset, name, varying, sessions=work.traits.sessions, by_flags=True)
         trials.append((place, msgspec.structs.replace(trial, workload=work, load=load)))
     slugs = "-".join(trial.load.slug for _, trial in trials)
     study = study_plan.repeated(slug(f"serve-{server}-{slugs}"), trials, options.seed, options.repeats)

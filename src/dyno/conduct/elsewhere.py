@@ -37,7 +37,7 @@ from dyno.rigs import wheel
 from dyno.rigs.dstack import DstackRig, configurations, run_name
 from dyno.rigs.register import Register, new_id
 from dyno.rigs.ssh import SshMachine, events
-from dyno.store.run import Run, make_folder, private
+from dyno.store.run import PASSING, RAW, Run, make_folder, private
 from dyno.store.study import StudyFolder, trial_name
 
 PATIENCE_S = 600.0  # without a connection
@@ -297,7 +297,8 @@ class Elsewhere:
     def _fetched(self, machine: SshMachine, inner: str, what: str) -> Iterator[Path]:
         """Fetch a folder into a temporary place of the study's."""
         prefix = tempfile.TemporaryDirectory(prefix=".coming-", dir=self.folder.path)
-        with machine.started("pack", inner) as process, prefix as temporary:
+        rule = msgspec.json.encode({**dict.fromkeys(PASSING, ""), **RAW}).decode()
+        with machine.started("pack", inner, rule) as process, prefix as temporary:
             assert process.stdout and process.stdin
             process.stdin.close()
             unpack(process.stdout, Path(temporary, "run"), what)

@@ -21,5 +21,6 @@ class ClientSpec(msgspec.Struct, frozen=True):
     ] = "here"
     ray_address: Annotated[
         str | None,
-        Option("--ray-address", "ADDRESS", "address of a running Ray cluster (default: start one on this machine)"),
-    ] = None
+        Option("--ray-address", "ADDRESS", "address of a running Ray cluster (default: start one on this machine)",
+               identity=False),
+    ] = None  # fmt: skip

@@ -25,7 +25,9 @@ class ContainerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accelerator: Annotated[
         Literal["nvidia", "amd", "none"] | None, Option(help="devices to pass in (default: those of the machine)")
     ] = None
-    pull: Annotated[Literal["missing", "always", "never"], Option(help="when to pull the image")] = "missing"
+    pull: Annotated[Literal["missing", "always", "never"], Option(help="when to pull the image", identity=False)] = (
+        "missing"
+    )
     build: Annotated[
         str | None,
         Option(help="folder or Git URL (URL#BRANCH:FOLDER) with a Dockerfile; the image is built from it first"),
@@ -49,9 +51,13 @@ class ContainerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A setting of an engine. None always means: the engine's default."""
 
-    kind: Annotated[str, Option(help="vllm, tgi, llamacpp, sglang, transformers, fake; openai: a running server")]
+    kind: Annotated[
+        str, Option(help="vllm, tgi, llamacpp, sglang, transformers, fake; openai: a running server", setting="engine")
+    ]
     model: Annotated[str | None, Option(help="name, folder or GGUF file")] = None
-    served_name: Annotated[str | None, Option(help="model name in the API (default: the engine's)")] = None
+    served_name: Annotated[str | None, Option(help="model name in the API (default: the engine's)", identity=False)] = (
+        None
+    )
     load_format: Annotated[
         str | None,
         Option("--load-format", "F", "how weights are loaded; dummy: random weights (default: the engine's)"),
@@ -109,12 +115,13 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     draft_model: Annotated[
         str | None,
-        Option("--draft-model --speculative-model", "M", "draft model for speculative decoding (default: none)"),
-    ] = None
+        Option("--draft-model --speculative-model", "M", "draft model for speculative decoding (default: none)",
+               setting="speculative"),
+    ] = None  # fmt: skip
     draft_tokens: Annotated[
         int | None,
         Option("--draft-tokens --num-speculative-tokens", "N", "tokens drafted per step (default: the engine's)",
-               least=1),
+               least=1, setting="speculative"),
     ] = None  # fmt: skip
     args: Annotated[  # after everything else
         list[str], Option("--engine-args", "'…'", "more arguments for the engine, as --engine-args='--x 1'; repeatable")
@@ -139,12 +146,15 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                help="on: one compile cache for all starts of the setting; off: an empty one for each start "
                "(default: the engine's)"),
     ] = None  # fmt: skip
-    # Without an engine at hand, the one whose flags are meant.
-    version: Annotated[str | None, Option("--engine-version", "V", "required version (default: any)")] = None
+    # Without an engine at hand, the one whose flags are meant. The identity is the version that ran.
+    version: Annotated[
+        str | None, Option("--engine-version", "V", "required version (default: any)", identity=False)
+    ] = None
     accepts: Annotated[
         str | None,
-        Option("--engine-accepts", "RANGE", "versions that will do instead, as '>=0.6.2,<0.7' (default: none)"),
-    ] = None
+        Option("--engine-accepts", "RANGE", "versions that will do instead, as '>=0.6.2,<0.7' (default: none)",
+               identity=False),
+    ] = None  # fmt: skip
     python: Annotated[
         str | None,
         Option("--engine-python", "PATH", "Python in which the engine is installed (default: found by dyno)"),
@@ -159,24 +169,24 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     container: Annotated[ContainerSpec | None, Option(help="run it in a container: image, mounts, …")] = None
     host: Annotated[
         Literal["127.0.0.1", "0.0.0.0"],
-        Option(help="address to listen on; 0.0.0.0: other machines can reach it, too"),
+        Option(help="address to listen on; 0.0.0.0: other machines can reach it, too", identity=False),
     ] = "127.0.0.1"
     # Of the first replica, the next ones for the others; None: free ones.
     port: Annotated[
         int | None,
         Option("", None, "port of the first replica (default: a free one)", least=1, most=65535,
-               words="must be a port, 1 to 65535"),
+               words="must be a port, 1 to 65535", identity=False),
     ] = None  # fmt: skip
     ready_timeout_s: Annotated[
         float | None,
         Option("--engine-ready-timeout-sec", "S",
-               "longest time to start, also with progress (default: no limit)", above=0, most=1e8),
+               "longest time to start, also with progress (default: no limit)", above=0, most=1e8, identity=False),
     ] = None  # fmt: skip
     ready_stall_s: Annotated[
         float,
         Option("--engine-ready-stall-sec", "S",
                "give up a start after S seconds without progress: log, data, accelerator memory, CPU", above=0,
-               most=1e8),
+               most=1e8, identity=False),
     ] = READY_STALL_S  # fmt: skip
     weights: Annotated[
         dict[str, ModelRecipe], Option(help="recipes of the study's [models.NAME] that the trial uses, by name")

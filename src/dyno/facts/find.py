@@ -26,7 +26,7 @@ TARGET = Option("--target", "FIGURE:LIMIT", f"what the load must keep, such as {
 class FindSpec(msgspec.Struct, frozen=True):
     """Flags of `dyno find`; a study's [find] has the same names without dashes."""
 
-    limits: list[Limit]
+    limits: Annotated[list[Limit], Option(setting="--target")]
     over: Annotated[Over, Option("--over", help="what rises: requests in flight, or requests per second")] = (
         "concurrency"
     )

@@ -10,8 +10,10 @@ import msgspec
 
 from dyno.facts import schedule
 from dyno.facts.schedule import Schedule
+from dyno.facts.setting import name_of
+from dyno.facts.workload import WorkloadSpec
 from dyno.numbers import count, setting
-from dyno.option import Option
+from dyno.option import Option, fields
 
 Scalar = str | int | float | bool  # value of a setting
 
@@ -21,17 +23,17 @@ class LoadSpec(msgspec.Struct, frozen=True):
     request_rate_rps: Annotated[
         float | None,
         Option("--request-rate", "RPS", "requests (or sessions) per second; inf: no rate (default: inf)", above=0,
-               most=1e7, unlimited=True, note=" (or inf, for no rate)"),
+               most=1e7, unlimited=True, note=" (or inf, for no rate)", setting="rate"),
     ] = None  # fmt: skip
     burstiness: Annotated[  # None: constant gaps
         float | None,
         Option("--burstiness", "B", "how irregular a rate is: 1 Poisson, other values gamma, inf constant gaps",
-               above=0, note=" (inf: constant gaps)"),
+               above=0, note=" (inf: constant gaps)", setting="burstiness"),
     ] = 1.0  # fmt: skip
     max_concurrency: Annotated[
         int | None,
         Option("--max-concurrency", "N", "most requests in flight at once, or users with a session each (default: no "
-               "limit)", least=1, most=10_000_000),
+               "limit)", least=1, most=10_000_000, setting="concurrency"),
     ] = None  # fmt: skip
     ramp: Annotated[
         Literal["linear", "exponential"] | None,
@@ -56,14 +58,13 @@ class LoadSpec(msgspec.Struct, frozen=True):
     ] = None  # fmt: skip
     arrivals: Annotated[
         Literal["recorded"] | None,
-        Option(help="recorded: sessions begin at the times of the file, divided by speedup"),
+        Option(help="recorded: sessions begin at the times of the file, divided by speedup", setting="speedup"),
     ] = None
     speedup: Annotated[
         float,
-        Option(
-            "--speedup", "X", "replay recorded times, and waits between requests, X times as fast", above=0, most=1e6
-        ),
-    ] = 1.0
+        Option("--speedup", "X", "replay recorded times, and waits between requests, X times as fast", above=0,
+               most=1e6, setting="speedup"),
+    ] = 1.0  # fmt: skip
     cancel_rate: Annotated[
         float, Option("--cancel-rate", "R", "share of requests that the client cancels", least=0, most=1)
     ] = 0.0
@@ -78,14 +79,15 @@ class LoadSpec(msgspec.Struct, frozen=True):
                most=1e8, note=" seconds"),
     ] = None  # fmt: skip
     request_timeout_s: Annotated[
-        float, Option("--request-timeout-sec", "S", "fail requests that take longer", above=0, most=1e8)
+        float,
+        Option("--request-timeout-sec", "S", "fail requests that take longer", above=0, most=1e8, identity=False),
     ] = 6 * 3600
     response_bytes_max: Annotated[
         int | None,
         Option("--max-response-bytes", "N",
-               "fail longer answers (default: 1 MiB plus 8 KiB per requested output token)", least=1),
+               "fail longer answers (default: 1 MiB plus 8 KiB per requested output token)", least=1, identity=False),
     ] = None  # fmt: skip
-    seed: int = 0
+    seed: Annotated[int, Option(identity=False)] = 0
 
     @property
     def closed_loop(self) -> bool:
@@ -198,12 +200,14 @@ LENGTHS = ("input_len", "output_len")
 # As a result's settings name them. A limit of items is not another load: the items of both sides are compared.
 LOAD = tuple(name for name in KEYS if name not in ("requests", "context", "limit"))
 # A run of dyno's own has these or they were not set. Other tools' files seldom have them: they can conflict, no more.
-SELDOM = ("--cancel-rate", "--cancel-after",
-          "--random-prefix-len", "--turns", "--think-time", "--turn-input-len", "--turn-output-len", "--answers",
-          "--dataset-path", "--duration", "burstiness", "--ramp-up-strategy", "--ramp-up-start-rps",
-          "--ramp-up-end-rps", "--trace-start", "--trace-end", "--trace-max-tokens",
-          "--trace-length-scale", "--num-prefixes", "--prefix-zipf", "--prefix-hit-rate", "--lora-modules",
-          "--class", "--num-clients", "--client-rate")  # fmt: skip
+SELDOM = tuple(
+    dict.fromkeys(
+        name
+        for spec in (WorkloadSpec, LoadSpec)
+        for field in fields(spec).values()
+        if field.option.identity and field.option.subject and (name := name_of(field)) not in LOAD
+    )
+)
 _SHOWN_BY = {"context": ("context", "input_len", "depth"), "requests": (COUNTED,)}  # by an axis
 # How far mean lengths of prompts may lie apart, as shares:
 ONE_WORKLOAD = 0.05  # of rows without a workload, to be taken for one

@@ -27,6 +27,7 @@ class Metric(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()  # printed by vLLM's and SGLang's block, in lower case
     keys: tuple[str, ...] = ()  # written by tools into JSON and CSV files, in the same unit
     titles: tuple[str, ...] = ()  # of columns in tables, besides the labels
+    field: str = ""  # where facts.summary.Summary has it, if that is another name: sessions.throughput
 
 
 def _filled(m: Metric) -> Metric:
@@ -52,12 +53,12 @@ _TABLE = (
     Metric("answer_tokens", "count", explained="output tokens without reasoning", sums=True),
     Metric("total_tokens", "count", sums=True, keys=("total_num_tokens",), titles=("total tokens",)),
     Metric("peak_concurrency", "other", explained="peak requests in flight", labels=("peak concurrent requests",),
-           keys=("max_concurrent_requests",), titles=("peak concurrency",)),
-    Metric("concurrency_mean", "other", explained="mean requests in flight"),
+           keys=("max_concurrent_requests",), titles=("peak concurrency",), field="client.streams_peak"),
+    Metric("concurrency_mean", "other", explained="mean requests in flight", field="client.streams_mean"),
     Metric("cancelled", "count", explained="requests that the client cancelled", sums=True),
     Metric("skipped", "count", "lower", explained="requests not sent because their session had failed", sums=True),
-    Metric("sessions_completed", "count", explained="completed sessions", sums=True),
-    Metric("sessions_failed", "count", "lower", explained="failed sessions", sums=True),
+    Metric("sessions_completed", "count", explained="completed sessions", sums=True, field="sessions.completed"),
+    Metric("sessions_failed", "count", "lower", explained="failed sessions", sums=True, field="sessions.failed"),
     Metric("possible_reuse", "other", explained="share of prompt tokens that earlier requests had"),
     Metric("reported_reuse", "other", "higher", explained="share of prompt tokens from the prefix cache"),
     Metric("cached_input_tokens", "other", explained="prompt tokens from the prefix cache", sums=True),
@@ -78,7 +79,7 @@ _TABLE = (
            keys=("request_throughput", "requests_per_second", "req_tput")),
     Metric("request_goodput", "rate", "higher", "goodput", "goodput req/s", "requests/s that met the target",
            "Requests/s that met the target", labels=("request goodput (req/s)",),
-           keys=("request_goodput", "request_goodput:")),
+           keys=("request_goodput", "request_goodput:"), field="goodput"),
     Metric("input_throughput", "rate", "higher", "input tokens/s", labels=("input token throughput (tok/s)",),
            keys=("input_throughput",)),
     Metric("output_throughput", "rate", "higher", "output tokens/s", "output tok/s",
@@ -89,12 +90,14 @@ _TABLE = (
            labels=("total token throughput (tok/s)", "total throughput (tok/s)"),
            keys=("total_token_throughput", "total_throughput", "tokens_per_second", "tot_tput")),
     Metric("peak_output_throughput", "rate", "higher", "peak output tokens/s",
-           labels=("peak output token throughput (tok/s)",), keys=("max_output_tokens_per_s",)),
-    Metric("session_throughput", "rate", "higher", "sessions/s"),
+           labels=("peak output token throughput (tok/s)",), keys=("max_output_tokens_per_s",),
+           field="peak_output_tokens_per_s"),
+    Metric("session_throughput", "rate", "higher", "sessions/s", field="sessions.throughput"),
     # Of a micro test, or of tokens that may or may not include prompts.
     Metric("speed", "rate", "higher", "tokens/s", "tok/s"),
 )  # fmt: skip
 METRICS = {m.name: _filled(m) for m in _TABLE}
+BY_FIELD = {m.field: name for name, m in METRICS.items() if m.field}
 SPEEDS = tuple(name for name, m in METRICS.items() if m.kind == "rate")
 COUNTS = tuple(name for name in METRICS if name not in SPEEDS)
 # The throughput by which results are ranked: the first that is reported.

@@ -18,17 +18,18 @@ class OfflineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         int | None, Option("--batch-size", "N", "requests per batch", least=1, most=10_000_000)
     ] = None
     # Measured ones; micro: repetitions of each test. None: as the procedure does.
-    iterations: Annotated[int | None, Option("--num-iters", "N", "measured iterations", least=1, most=10_000_000)] = (
-        None
-    )
+    iterations: Annotated[
+        int | None, Option("--num-iters", "N", "measured iterations", least=1, most=10_000_000, subject=False)
+    ] = None
     warmup_iterations: Annotated[
-        int | None, Option("--num-iters-warmup", "N", "unmeasured iterations before them", least=0)
+        int | None, Option("--num-iters-warmup", "N", "unmeasured iterations before them", least=0, subject=False)
     ] = None
     depth: Annotated[
         int | None, Option("", None, "micro: tokens in the context before the test", least=0, most=100_000_000)
     ] = None
     timeout_s: Annotated[  # of one iteration
-        float, Option("--iteration-timeout-sec", "S", "fail iterations that take longer", above=0, most=1e8)
+        float,
+        Option("--iteration-timeout-sec", "S", "fail iterations that take longer", above=0, most=1e8, identity=False),
     ] = 6 * 3600
     detokenize: Annotated[
         bool, Option("--disable-detokenize", help="don't convert tokens to text (study: detokenize = false)")

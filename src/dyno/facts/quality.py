@@ -14,8 +14,9 @@ class QualitySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     tasks: Annotated[
         list[str],
-        Option("--tasks", "TASK", "built-in tasks (all: builtin), or tasks of lm-evaluation-harness", nargs="+"),
-    ] = msgspec.field(default_factory=lambda: ["builtin"])
+        Option("--tasks", "TASK", "built-in tasks (all: builtin), or tasks of lm-evaluation-harness", nargs="+",
+               subject=False),
+    ] = msgspec.field(default_factory=lambda: ["builtin"])  # fmt: skip
     limit: Annotated[
         int | None, Option("--limit", "N", "items of each task (default: 100 of a built-in one, else all)", least=1)
     ] = None
@@ -26,30 +27,38 @@ class QualitySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
             "N",
             "examples before each question (default: the task's; built-in: 0 in chat, 3 in completions)",
             least=0,
+            setting="n_shot",
         ),
     ] = None
     form: Annotated[
-        Form | None, Option("--form", None, "route that is asked (default: chat; for lm-eval's tasks completions)")
+        Form | None,
+        Option("--form", None, "route that is asked (default: chat; for lm-eval's tasks completions)", setting="form"),
     ] = None
     choices: Annotated[bool, Option("--choices", help="ask built-in tasks with four choices")] = False
     concurrency: Annotated[
         list[int],
         Option(
-            "--concurrency", "N", "requests in flight; of several, each is a pass over all items", nargs="+", least=1
+            "--concurrency", "N", "requests in flight; of several, each is a pass over all items", nargs="+", least=1,
+            setting="--concurrency", subject=False,
         ),
-    ] = msgspec.field(default_factory=lambda: [1])
+    ] = msgspec.field(default_factory=lambda: [1])  # fmt: skip
     max_tokens: Annotated[
-        int | None, Option("--max-tokens", "N", "token limit of an answer (default: the task's; built-in: 64)", least=1)
-    ] = None
-    seed: Annotated[int, Option("--seed", "N", "seed of built-in items and of examples", least=0)] = 0
+        int | None,
+        Option("--max-tokens", "N", "token limit of an answer (default: the task's; built-in: 64)", least=1,
+               setting="max_tokens"),
+    ] = None  # fmt: skip
+    seed: Annotated[int, Option("--seed", "N", "seed of built-in items and of examples", least=0, identity=False)] = 0
     chat_template: Annotated[
         bool,
         Option(
             "--apply-chat-template",
             help="ask lm-eval's tasks by the chat route: the server applies the model's template",
+            setting="chat_template",
         ),
     ] = False
-    system: Annotated[str | None, Option("--system-instruction", "TEXT", "system message (default: none)")] = None
+    system: Annotated[
+        str | None, Option("--system-instruction", "TEXT", "system message (default: none)", setting="system")
+    ] = None
     include_path: Annotated[
         str | None, Option("--include-path", "DIR", "folder with more task files for lm-eval (default: none)")
     ] = None

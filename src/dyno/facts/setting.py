@@ -7,6 +7,8 @@ import re
 
 import msgspec
 
+from dyno.option import Field
+
 
 class Alias(msgspec.Struct, frozen=True):
     """Other names of a setting, in lower case, with spaces for dashes and underscores."""
@@ -75,6 +77,15 @@ ALIASES = (
     Alias("date", titles="date"),
 )  # fmt: skip
 SETTINGS = tuple(alias.name for alias in ALIASES)
+
+
+def name_of(field: Field) -> str:
+    """Return the name of a spec's field among the settings of a result: one that results share, else its flag."""
+    if field.option.setting:
+        return field.option.setting
+    if field.name in SETTINGS or not field.option.flags:
+        return field.name
+    return field.option.flags.split()[0]
 
 
 def _names(*fields: str) -> dict[str, str]:

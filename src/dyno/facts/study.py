@@ -65,6 +65,15 @@ class Place(msgspec.Struct, frozen=True):
     price: Price | None = None
     host: HostWanted | None = None
     sessions: bool = False  # a rate of its load is one of sessions
+    by_flags: bool = False  # flags made the study: its name and the engine's are made up
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The same for all repeats of a trial. Empty where flags made the study: the settings say which is which."""
+        if self.by_flags:
+            return ()
+        settings = msgspec.json.encode(self.settings, order="sorted").decode()
+        return self.study, self.rig or "", self.engine, self.workload, self.load, settings
 
     def varying(self, part: str) -> dict[str, Any]:
         """The settings of one part, by their own names."""

@@ -3,10 +3,11 @@
 import re
 import typing
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from dyno.option import Option
 from dyno.transport import Transport
 
 _LONGEST = 300  # letters of a name or version; a longer text is none
@@ -18,13 +19,14 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 class TargetSpec(Transport, frozen=True):
     """Where and what to ask. Keys and header values are kept apart from it: they reach no file."""
 
-    base_url: str
+    base_url: Annotated[str, Option(setting="--base-url", identity=False)]
     backend: str
     endpoint: str
     model: str | None = None  # None: the first that the server lists
-    served_model_name: str | None = None
-    header_names: list[str] = []
-    more_urls: list[str] = []  # further copies of the same server: requests go to the one with the least in flight
+    served_model_name: Annotated[str | None, Option(identity=False)] = None
+    header_names: Annotated[list[str], Option(identity=False)] = []
+    # Further copies of the same server: requests go to the one with the least in flight. Their number is `replicas`.
+    more_urls: Annotated[list[str], Option(setting="replicas")] = []
 
     @property
     def urls(self) -> list[str]:

@@ -26,24 +26,26 @@ class TrialSpec(msgspec.Struct, frozen=True):
     ] = False
     sampling: Annotated[dict[str, Any], Option(help="sampling parameters, such as temperature")] = {}
     extra_body: Annotated[dict[str, Any], Option(help="more fields for each request's body")] = {}
-    percentiles: Annotated[list[float], Option(help="percentiles to calculate")] = msgspec.field(
+    percentiles: Annotated[list[float], Option(help="percentiles to calculate", identity=False)] = msgspec.field(
         default_factory=lambda: [99.0]
     )
     goodput_ms: Annotated[  # counted from sent
         dict[str, float],
-        Option(help="latency limits in ms by ttft, ttfo, tpot, e2el: goodput counts requests within all"),
-    ] = {}
+        Option(help="latency limits in ms by ttft, ttfo, tpot, e2el: goodput counts requests within all",
+               setting="--goodput", subject=False),
+    ] = {}  # fmt: skip
     ready_check_timeout_s: Annotated[  # None: one test request, without waiting; in runs of older versions 0, none
         float | None,
         Option("--ready-check-timeout-sec", "S",
                "wait up to S seconds for one successful test request; 0 skips it (default: one test, no waiting)",
-               least=0),
+               least=0, identity=False),
     ] = None  # fmt: skip
     label: Annotated[
-        str | None, Option("--label", "TEXT", "name of this setting in tables and reports (default: none)")
+        str | None,
+        Option("--label", "TEXT", "name of this setting in tables and reports (default: none)", identity=False),
     ] = None
     metadata: Annotated[
-        dict[str, str], Option("--metadata", "KEY=VALUE", "facts to store with the result", nargs="*")
+        dict[str, str], Option("--metadata", "KEY=VALUE", "facts to store with the result", nargs="*", identity=False)
     ] = {}
     kind: str = "serve"
     offline: OfflineSpec | None = None  # of the other kinds; then the load says nothing
@@ -53,7 +55,7 @@ class TrialSpec(msgspec.Struct, frozen=True):
     correctness_check: Annotated[
         bool,
         Option("--no-correctness-check", help="don't check a few greedy answers before and after the load "
-               "(study: correctness_check = false)"),
+               "(study: correctness_check = false)", identity=False),
     ] = True  # fmt: skip
     quality: QualitySpec | None = None  # of the kind quality; then workload and load say nothing
     find: FindSpec | None = None  # a search: its result is the run at the highest load within the target

@@ -82,7 +82,7 @@ CountedBy = Literal["tokenizer", "server", "approximate"]
 # More than this would fill the memory, or take years: a slip of the pen.
 MOST_PROMPTS, _TOKENS = 10_000_000, 100_000_000
 _RATIO = Option("", None, "random lengths from len × (1 − R) to len × (1 + R)", least=0, below=1,
-                words="must be from 0 to below 1")  # fmt: skip
+                words="must be from 0 to below 1", setting="--random-range-ratio")  # fmt: skip
 
 
 class WorkloadSpec(msgspec.Struct, frozen=True):
@@ -97,13 +97,14 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     num_sessions: Annotated[
         int | None,
         Option("--num-sessions", "N", "number of conversations or agent sessions (default: as many as --num-prompts "
-               "requests make)", least=1, most=MOST_PROMPTS),
+               "requests make)", least=1, most=MOST_PROMPTS, subject=False),
     ] = None  # fmt: skip
     num_warmups: Annotated[
         int,
-        Option("--num-warmups", "N", "unmeasured requests before them, with other prompts", least=0, most=MOST_PROMPTS),
-    ] = 0
-    seed: Annotated[int, Option("--seed", "N", "seed for prompts and arrival times", least=0)] = 0
+        Option("--num-warmups", "N", "unmeasured requests before them, with other prompts", least=0, most=MOST_PROMPTS,
+               subject=False),
+    ] = 0  # fmt: skip
+    seed: Annotated[int, Option("--seed", "N", "seed for prompts and arrival times", least=0, identity=False)] = 0
     input_len: Annotated[  # 0: in a micro benchmark
         int, Option("", None, "tokens of a random prompt", least=0, most=_TOKENS)
     ] = 1024
@@ -233,7 +234,8 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
                "conversations as in the file, or 256)", grammar=count_problem),
     ] = None  # fmt: skip
     classes: Annotated[
-        dict[str, "TrafficClass"], Option(help="classes of traffic by name, each with its own keys (dataset mix)")
+        dict[str, "TrafficClass"],
+        Option(help="classes of traffic by name, each with its own keys (dataset mix)", setting="--class"),
     ] = {}
 
     @property

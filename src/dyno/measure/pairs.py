@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from dyno.facts import identity
 from dyno.facts.imported import Figure, Row
 from dyno.facts.load import ONE_WORKLOAD, near, plain
 from dyno.facts.metric import SPEEDS
@@ -17,8 +18,9 @@ from dyno.measure.points import input_each, load_of, requests_of, same_model
 # What differs between repeats of one setting, or follows from the figures' own place.
 _PASSING = {
     "seed", "date", "repeat", "percentiles", "price_per_hour", "tool_version", "samples", "verdict", "run_number",
-    "run_num", "run", "repetition", "iteration", "rep", "trial", "iter", "try",
+    "run_num", "run", "repetition", "iteration", "rep", "trial", "iter", "try", "process",
 }  # fmt: skip
+# In other tools' rows also what is named like a time or an id.
 _ONE_RUN = re.compile(r"(?:^|[_-])(?:time|timestamp|date|uuid|run_?id)(?:$|[_-])", re.I)
 # So many times its rounding, that two figures can't well agree by chance: for one name, and for two.
 _MATCH, _MATCH_ACROSS_NAMES = 5e2, 5e4
@@ -35,9 +37,9 @@ class Pairs(NamedTuple):
     several: list[Group]  # of those left, the ones that fit several of the other side equally well
 
 
-def passes(name: str) -> bool:
-    """A setting that is of one run and no other."""
-    return name in _PASSING or bool(_ONE_RUN.search(name))
+def passes(name: str, own: bool = False) -> bool:
+    """A setting that is of one run and no other. `own`: dyno measured it, and declares what its settings are."""
+    return name in _PASSING or (not own and bool(_ONE_RUN.search(name)))
 
 
 def groups(rows: Sequence[Row]) -> list[Group]:
@@ -49,12 +51,18 @@ def groups(rows: Sequence[Row]) -> list[Group]:
 
 
 def _identity(row: Row) -> tuple[object, ...]:
-    """Of another tool's rows also the words beside them, and how many requests of what length there were: often only
-    that distinguishes two lines of a table or two blocks of a log."""
-    each = input_each(row)
-    named = [] if row.form == "run" else [row.series, row.label, requests_of(row), each and f"{each:.1e}"]
-    settings = sorted((n, str(plain(s.value))) for n, s in row.settings.items() if not passes(n))
-    return (row.kind, row.tool, *named, *settings)
+    """Of a run of dyno's own its place in a study, and the settings that are declared to be part of what was measured.
+    Of another tool's rows the words beside them, and how many requests of what length there were: often only that
+    distinguishes two lines of a table or two blocks of a log."""
+    own = row.form == "run"
+    if own:
+        named: tuple[object, ...] = row.place.key if row.place is not None else ()
+    else:
+        each = input_each(row)
+        named = (row.series, row.label, requests_of(row), each and f"{each:.1e}")
+    aside = identity.ASIDE if own else ()
+    lasting = {n: s.value for n, s in row.settings.items() if n not in aside and not passes(n, own)}
+    return (row.kind, row.tool, named, *sorted((n, str(plain(value))) for n, value in lasting.items()))
 
 
 def pair(a: Sequence[Group], b: Sequence[Group]) -> Pairs:
@@ -92,7 +100,8 @@ def _rest(groups: Sequence[Group], used: set[int]) -> list[Group]:
 
 def _likeness(a: Row, b: Row) -> int:
     """How many settings agree."""
-    same = sum(plain(s.value) == plain(b.setting(name)) for name, s in a.settings.items() if not passes(name))
+    own = a.tool == b.tool == "dyno"
+    same = sum(plain(s.value) == plain(b.setting(name)) for name, s in a.settings.items() if not passes(name, own))
     same += requests_of(a) == requests_of(b)
     x, y = input_each(a), input_each(b)
     same += x is not None and y is not None and near(y, x, ONE_WORKLOAD)

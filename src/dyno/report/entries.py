@@ -76,10 +76,11 @@ def _rank(row: Row, loads: Loads) -> tuple[object, ...]:
 
 def _failures(rows: Sequence[Row]) -> tuple[list[Group], list[Finding]]:
     """Trials of which no repeat has a result; and of repeats that have none, a doubt about those that have one."""
-    trials: dict[tuple[str, str], list[Row]] = {}
+    trials: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         if row.form == "run":
-            trials.setdefault((row.place.study if row.place is not None else "", row.label), []).append(row)
+            place = (row.place.study, row.place.rig or "", *row.place.key) if row.place is not None else ()
+            trials.setdefault((*place, row.label), []).append(row)
     lost, doubts = [], []
     for repeats in trials.values():
         failed = [row for row in repeats if row.failure]
@@ -223,12 +224,29 @@ def _priced(entry: Entry, chosen: Chosen) -> Entry:
 
 def _figures(group: Group, deep: Row) -> dict[str, Number]:
     """`deep`: the first one's row, with its samples where they were stored."""
-    names = dict.fromkeys(name for row in group for name in row.figures)
+    reported = dict.fromkeys(name for row in group for name in row.figures)
+    names = [name for name in reported if not any(_client_lost(row, name) for row in group)]
     # An interval of every percentile of every latency would take longer than all the rest of a report.
     few = deep.form == "run" and deep.kind == "serve" and deep.samples is not None and len(group) == 1
     wanted = [n for n in names if n in SPEEDS or (n == "score" and not few) or _is_latency(n, few)]
     known = estimates([deep] if len(group) == 1 else group, wanted, QUICK)
     return {name: _number(name, group, known.get(name)) for name in names}
+
+
+def _client_lost(row: Row, name: str) -> bool:
+    """Return whether a busy client doesn't know this figure of one repeat: the others may be the quick ones."""
+    parts, summary = latency(name), row.result.summary if row.result is not None else None
+    if summary is None:
+        return False
+    if parts is None:
+        return metric(name).field in summary.bounds
+    statistic, stem = parts
+    known = summary.latencies | (summary.sessions.latencies if summary.sessions else {})
+    if (d := known.get(stem)) is None or d.empty:
+        return False
+    if statistic in ("mean", "median", "std"):
+        return getattr(d, statistic) is None
+    return d.percentiles.get(statistic[1:], 0.0) is None
 
 
 def _is_latency(name: str, few: bool) -> bool:

@@ -119,7 +119,7 @@ def _repeats(rows: Sequence[Row], loads: Loads) -> bool:
         return False
     settings, stems, runs = set(), set(), set()
     for row in rows:
-        passing = {k: str(s.value) for k, s in row.settings.items() if passes(k)}
+        passing = {k: str(s.value) for k, s in row.settings.items() if passes(k, row.tool == "dyno")}
         lasting = {k: str(s.value) for k, s in row.settings.items() if k not in passing and k not in _ALOUD}
         settings.add(tuple(sorted(lasting.items())))
         stems.add(tuple(_parts(row, _file_name(row), loads)))
@@ -226,7 +226,7 @@ def _identities(rows: Sequence[Row]) -> list[dict[str, Scalar]]:
             facts["engine"] = place.engine
             if other_models and model.name:  # an engine's name in one study is not enough beside another's model
                 facts["model"] = model.name
-            facts |= {k: short(v) for k, v in place.varying("engine").items()}
+            facts |= {k: short(v) for part in ("engine", "trial") for k, v in place.varying(part).items()}
         elif row.series and place is None:
             facts = {"series": row.series.strip()}
         elif called and row.form != "run":
@@ -259,7 +259,8 @@ def _settings(row: Row) -> dict[str, Scalar]:
 
 def _besides(row: Row) -> dict[str, Scalar]:
     """All settings that are neither the load nor of one run alone."""
-    rest = {k: s.value for k, s in row.settings.items() if k not in LOAD and k not in ASIDE and not passes(k)}
+    own = row.tool == "dyno"
+    rest = {k: s.value for k, s in row.settings.items() if k not in LOAD and k not in ASIDE and not passes(k, own)}
     return _settings(row) | {k: v for k, v in rest.items() if k not in _ALOUD}
 
 

@@ -10,6 +10,7 @@ FOLDER/jobs/ID/            one job: a study of one machine at home
 """
 
 import fcntl
+import fnmatch
 import glob
 import hashlib
 import json
@@ -30,7 +31,6 @@ OLDEST = (3, 11)  # Python that dyno needs
 NEWEST = 20
 LOOK_S = 0.3
 GRACE_S = 120.0  # from Ctrl-C to KILL: engines give their memory back, and commands after the study run
-UNSCRUBBED = ".unscrubbed"  # dyno.store.run has it
 TAIL = 4000  # bytes of the log that a new follower reads
 ASK = "import json, sys; print(json.dumps([list(sys.version_info[:2]), sys.implementation.cache_tag]))"
 
@@ -201,21 +201,15 @@ class RigJob:
 
     # ---- bring home, stop, remove ----
 
-    def pack(self, inner: str) -> None:
-        """Write a folder's list of files with their checksums, then the files as a tar stream."""
-        top = self.path(inner)
+    def pack(self, inner: str, rule: str) -> None:
+        """Write a folder's list of files with their checksums, then the files as a tar stream. `rule`: the files that
+        stay here, as dyno.store.run has it."""
+        top, stays = self.path(inner), json.loads(rule)
         listed: dict[str, tuple[int, str]] = {}
-        unscrubbed = os.path.exists(os.path.join(top, UNSCRUBBED))
-        whole = os.path.exists(os.path.join(top, "summary.json"))
         for folder, _, names in os.walk(top):
             for name in sorted(names):
                 path = os.path.join(folder, name)
-                # Bytes that weren't searched for secrets yet stay here, as they do in `dyno runs pack`.
-                raw = name.endswith(".spool") and not (whole and name == "exchanges.spool")
-                passing = name in (".lock", UNSCRUBBED) or name.endswith(".partial")
-                if raw or passing or (unscrubbed and name.endswith(".log")):
-                    continue
-                if stat.S_ISREG(os.lstat(path).st_mode):
+                if stat.S_ISREG(os.lstat(path).st_mode) and not kept_back(folder, name, stays):
                     listed[os.path.relpath(path, top)] = (size(path), digest(path))
         out = sys.stdout.buffer
         head = json.dumps(listed).encode()
@@ -296,6 +290,14 @@ def digest(path: str) -> str:
         for part in iter(lambda: file.read(1 << 20), b""):
             total.update(part)
     return total.hexdigest()
+
+
+def kept_back(folder: str, name: str, rule: dict[str, str]) -> bool:
+    """`rule`: pattern → '' (always), +NAME (until NAME is beside it), -NAME (as long as NAME is)."""
+    until = next((until for pattern, until in rule.items() if fnmatch.fnmatchcase(name, pattern)), None)
+    if not until:
+        return until == ""
+    return os.path.exists(os.path.join(folder, until[1:])) == (until[0] == "-")
 
 
 def size(path: str) -> int:

@@ -7,6 +7,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -16,7 +17,7 @@ from dyno import files
 from dyno.archive import UnsafeMember, plain_files
 from dyno.errors import StoreError, UsageError
 from dyno.numbers import human_bytes
-from dyno.store.run import UNSCRUBBED, Run, make_folder, private
+from dyno.store.run import PASSING, RAW, make_folder, private
 from dyno.store.shelf import kind_of, look, look_at_study
 
 _LEVEL = 9
@@ -64,14 +65,15 @@ def pack(folders: Sequence[Path], archive: Path, words: bool = True) -> Packed:
 
 
 def _passing(path: Path) -> bool:
-    return path.name in (".lock", UNSCRUBBED) or path.suffix == ".partial"
+    return any(fnmatchcase(path.name, pattern) for pattern in PASSING)
 
 
 def _is_raw(path: Path) -> bool:
-    """Bytes not searched for secrets yet: a key that a server sent back, or an engine logged, may be in them."""
-    if path.suffix == ".log":
-        return (path.parent / UNSCRUBBED).exists()
-    return path.suffix == ".spool" and not (path.name.startswith("exchanges") and Run(path.parent).whole)
+    """Return whether these bytes were not searched for secrets yet. The agent of a rig asks the same rule."""
+    until = next((until for pattern, until in RAW.items() if fnmatchcase(path.name, pattern)), None)
+    if not until:
+        return until == ""
+    return (path.parent / until[1:]).exists() == (until[0] == "-")
 
 
 def _has_words(path: Path) -> bool:

@@ -15,43 +15,44 @@ import numpy as np
 
 from dyno.errors import StoreError
 from dyno.facts.correctness import GreedyAnswer
-from dyno.facts.engine import EngineFacts, EngineSpec
+from dyno.facts.engine import EngineFacts
+from dyno.facts.identity import described, settings_of
 from dyno.facts.imported import Figure, Row, RowKind, Samples, Scalar, Setting
-from dyno.facts.metric import definition
-from dyno.facts.offline import Iteration, OfflineSummary
+from dyno.facts.load import LoadSpec
+from dyno.facts.metric import BY_FIELD, METRICS, definition
+from dyno.facts.offline import Iteration, OfflineSpec, OfflineSummary
 from dyno.facts.quality import ItemAnswer, QualitySpec, QualitySummary, TaskScore
 from dyno.facts.record import Record
 from dyno.facts.rig import Rig
+from dyno.facts.setting import SETTINGS, name_of
 from dyno.facts.spread import Distribution, Latency, Spread
 from dyno.facts.study import Place, PlannedTrial
 from dyno.facts.summary import Result, Summary
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.facts.trial import TrialSpec, micro_name
-from dyno.facts.workload import TrafficClass, WorkloadSpec
+from dyno.facts.workload import OWN_FIELDS, WorkloadSpec
 from dyno.http import Url
 from dyno.measure import timing
 from dyno.measure.cost import hour
 from dyno.measure.offline import micro_sample, times_ms
-from dyno.measure.points import ENGINE
 from dyno.measure.reuse import reported_share
 from dyno.measure.scores import with_total
 from dyno.measure.timing import Span
+from dyno.option import fields
 from dyno.store.run import Manifest, Run
 from dyno.units import NS_PER_MS, NS_PER_S, seconds
 
 _TOOL = "dyno"
-# Engine settings that rows call the same.
-_ENGINE = [name for name in ENGINE if name in EngineSpec.__struct_fields__ and name != "model"]
-# The same settings as the server reports them.
+# Engine settings as the server reports them.
 _REPORTED = {
     "quantization": "quantization", "kv_cache_dtype": "kv_cache_dtype", "dtype": "dtype", "max_num_seqs": "slots",
     "max_model_len": "max_model_len", "prefix_caching": "prefix_caching", "tensor_parallel": "tensor_parallel",
 }  # fmt: skip
+# Fields whose settings have other names, or depend on others: the row's kind, one setting for each sampling parameter.
+_WRITTEN_OTHERWISE = ("kind", "sampling", "extra_body", "--base-url", "model", "replicas")
 # What other kinds of trials than serving don't have, or call otherwise.
-_SERVING = ("concurrency", "rate", "speedup", "backend", "endpoint")
 _ABSENT = {
-    "throughput": _SERVING, "latency": (*_SERVING, "num_prompts"),
-    "micro": (*_SERVING, "num_prompts", "dataset", "input_len", "output_len", "ignore_eos"),
+    "latency": ("num_prompts",), "micro": ("num_prompts", "dataset", "input_len", "output_len", "ignore_eos"),
 }  # fmt: skip
 
 Settings = dict[str, Scalar | None]
@@ -130,13 +131,8 @@ def quality_rows(
 
 def _asked(spec: QualitySpec, summary: QualitySummary) -> Settings:
     return {
-        "limit": spec.limit,
+        **settings_of(spec),
         "form": summary.form,
-        "seed": spec.seed,
-        "max_tokens": spec.max_tokens,
-        "system": spec.system,
-        "gen_kwargs": str(spec.gen_kwargs) if spec.gen_kwargs else None,
-        "chat_template": spec.chat_template or None,
         "chat_template_sha": summary.template_sha256,
         "in_flight": summary.passes[0].concurrency,
         "process": summary.process,
@@ -172,7 +168,9 @@ def _row(trial: TrialSpec, place: Place | None, file: str, settings: Settings, *
         file=file,
         line=0,
         end=0,
-        settings={name: Setting(value, 0) for name, value in settings.items() if value is not None},
+        settings={
+            name: Setting(value, 0) for name in sorted(settings, key=_order) if (value := settings[name]) is not None
+        },
         label=place.label if place is not None else trial.label or "",
         series=place.engine if place is not None else "",
         place=place,
@@ -180,81 +178,80 @@ def _row(trial: TrialSpec, place: Place | None, file: str, settings: Settings, *
     )
 
 
-def _class_words(pair: tuple[str, TrafficClass]) -> str:
-    """'chat: request_rate_rps=2 input_len=512': what isn't a default."""
-    name, part = pair
-    default = TrafficClass()
-    own = {key: getattr(part, key) for key in part.__struct_fields__ if getattr(part, key) != getattr(default, key)}
-    return f"{name}: " + " ".join(f"{key}={value}" for key, value in own.items())
+def _order(name: str) -> int:
+    """Shared settings come first, in their own order."""
+    return SETTINGS.index(name) if name in SETTINGS else len(SETTINGS)
 
 
 def _load(trial: TrialSpec) -> Settings:
-    work, load, how = trial.workload, trial.load, trial.offline
-    settings: Settings = {
-        "concurrency": load.max_concurrency,
-        "session_rate" if work.traits.sessions else "rate": load.request_rate_rps,
-        "num_prompts": None if work.num_sessions else work.num_prompts,
-        "speedup": load.speedup if load.arrivals else None,
-        "dataset": work.dataset,
-        "input_len": work.input_len if work.dataset.startswith("random") else None,
-        "output_len": work.output_len,
-        "seed": work.seed,
-        "ignore_eos": trial.ignore_eos,
-        "backend": trial.target.backend,
-        "endpoint": trial.target.endpoint,
-        "percentiles": ",".join(f"{p:g}" for p in trial.percentiles),
-        "--random-prefix-len": work.prefix_len or None,
-        "--random-range-ratio": f"{work.range_ratio_input:g}, {work.range_ratio_output:g}"
-        if work.range_ratio_input or work.range_ratio_output
-        else None,
-        **(_conversation(work) if work.traits.sessions else {}),
-        "--dataset-path": work.path,
-        "--trace-start": work.trace_start_s or None,
-        "--trace-end": work.trace_end_s,
-        "--trace-max-tokens": work.trace_max_tokens,
-        "--trace-length-scale": None if work.trace_length_scale == 1 else work.trace_length_scale,
-        "--duration": load.duration_s,
-        "burstiness": None if load.closed_loop or load.arrivals or load.burstiness == 1 else load.burstiness or "inf",
-        "--ramp-up-strategy": load.ramp,
-        "--ramp-up-start-rps": load.ramp_start_rps,
-        "--ramp-up-end-rps": load.ramp_end_rps,
-        "--num-prefixes": work.num_prefixes if work.num_prefixes > 1 else None,
-        "--prefix-zipf": work.prefix_zipf or None,
-        "--prefix-hit-rate": work.prefix_hit_rate,
-        "--lora-modules": ",".join(work.lora_modules) or None,
-        "--class": "; ".join(map(_class_words, work.classes.items())) or None,
-        "--num-clients": work.num_clients if work.dataset == "clients" else None,
-        "--client-rate": work.client_rate_rps if work.dataset == "clients" else None,
-        "--rate-schedule": load.rate_schedule,
-        "--concurrency-schedule": load.concurrency_schedule,
-    }
+    """Return workload, load and requests as their specs declare them, then what rows call or write otherwise."""
+    work, offline = trial.workload, trial.offline is not None
+    parts = [trial, work, trial.client] + ([] if offline else [trial.load, trial.target])
+    settings: Settings = {name: value for part in parts for name, value in settings_of(part).items()}
+    settings |= dict.fromkeys(_WRITTEN_OTHERWISE)
+    settings |= _workload(work)
+    if not offline:
+        settings |= _pace(trial.load, work.traits.sessions)
+    if trial.offline is not None:
+        settings |= _batches(trial, trial.offline)
+    if trial.find is not None:
+        settings |= settings_of(trial.find)
     settings |= dict.fromkeys(_ABSENT.get(trial.kind, ()))
-    if load.cancel_rate:
-        settings |= {"--cancel-rate": load.cancel_rate, "--cancel-after": load.cancel_after_s}
-    if how is not None:
-        settings["batch_size"] = (how.batch_size or 8) if how.kind == "latency" else None
-        if how.kind == "micro":
-            settings["test"] = micro_name(work.input_len, work.output_len or 0, 0)
-            settings["depth"] = how.depth or 0
     for name, value in (trial.sampling | trial.extra_body).items():
         settings[f"--{name.replace('_', '-')}"] = value if isinstance(value, str | int | float | bool) else str(value)
     return settings
 
 
-def _conversation(work: WorkloadSpec) -> Settings:
-    """Return what is drawn for each conversation."""
-    settings: Settings = {"--turns": work.turns, "--turn-output-len": work.turn_output_len, "--answers": work.answers}
-    settings["--think-time"] = work.think_time_s if work.think_time_s != "0" else None
-    settings["--turn-input-len"] = None if work.traits.file else work.turn_input_len
+def _workload(work: WorkloadSpec) -> Settings:
+    ratios = (work.range_ratio_input, work.range_ratio_output)
+    foreign = [field for field, datasets in OWN_FIELDS.items() if work.dataset not in datasets]
+    settings: Settings = {name_of(fields(WorkloadSpec)[field]): None for field in foreign}
+    settings |= {
+        "seed": work.seed,
+        "num_prompts": None if work.num_sessions else work.num_prompts,
+        "--random-range-ratio": f"{ratios[0]:.12g}, {ratios[1]:.12g}" if any(ratios) else None,
+        "--class": "; ".join(f"{name}: {described(part)}" for name, part in work.classes.items()) or None,
+    }
+    if not work.dataset.startswith("random") and work.input_len == fields(WorkloadSpec)["input_len"].default:
+        settings["input_len"] = None  # most other datasets don't use it
+    if work.dataset == "clients":
+        settings |= {"--num-clients": work.num_clients, "--client-rate": work.client_rate_rps}
+    if work.traits.sessions and not work.traits.file:
+        settings["--turn-input-len"] = work.turn_input_len
+    return settings
+
+
+def _pace(load: LoadSpec, sessions: bool) -> Settings:
+    settings: Settings = {
+        "rate": None if sessions else load.request_rate_rps,
+        "session_rate": load.request_rate_rps if sessions else None,
+        "speedup": load.speedup if load.arrivals else None,
+        "burstiness": None,
+    }
+    if not load.closed_loop and not load.arrivals and load.burstiness != 1:
+        settings["burstiness"] = load.burstiness or "inf"
+    if load.cancel_rate:
+        settings["--cancel-after"] = load.cancel_after_s
+    return settings
+
+
+def _batches(trial: TrialSpec, how: OfflineSpec) -> Settings:
+    settings: Settings = {**settings_of(how), "kind": None}
+    settings["batch_size"] = (how.batch_size or 8) if how.kind == "latency" else None
+    if how.kind == "micro":
+        settings["test"] = micro_name(trial.workload.input_len, trial.workload.output_len or 0, 0)
+        settings["depth"] = how.depth or 0
     return settings
 
 
 def _engine(manifest: Manifest, engine: EngineFacts | None) -> Settings:
     """Return engine settings as reported, else from its files, else as requested."""
     trial, target, model, spec = manifest.trial, manifest.target, manifest.model, manifest.trial.engine
-    settings: Settings = {name: getattr(spec, name) for name in _ENGINE} if spec is not None else {}
+    settings: Settings = {**settings_of(spec)} if spec is not None else {}
+    # Two models may be served under one name.
+    started = spec.model if spec is not None and spec.kind != "openai" else None
     settings |= {
-        "model": trial.target.model or (spec.model if spec is not None else None) or target.model,
+        "model": started or trial.target.model or (spec.model if spec is not None else None) or target.model,
         "engine": (engine.kind if engine is not None else None) or target.kind or (spec.kind if spec else None),
         "engine_version": (engine.version if engine is not None else None) or target.version,
         # Of a server that was there before: one that dyno starts gets any free port.
@@ -270,6 +267,7 @@ def _engine(manifest: Manifest, engine: EngineFacts | None) -> Settings:
     if engine is not None and spec is not None and (origin := engine.models.get(spec.model or "")):
         settings["origin"] = origin.describe()  # a study's name for a model doesn't say which one it is
     if spec is not None:
+        settings |= dict.fromkeys(("--engine-args", "--engine-env"))
         settings["speculative"] = f"{spec.draft_model or ''} {spec.draft_tokens or ''}".strip() or None
         settings |= _flags(spec.args)
         settings |= spec.env
@@ -297,7 +295,7 @@ def _circumstances(manifest: Manifest, result: Result, engine: EngineFacts | Non
     return {
         **_engine(manifest, engine),
         **_machine(_rig(manifest), result, place),
-        "tokenizer": manifest.tokenizer,
+        "tokenizer": manifest.tokenizer or manifest.trial.tokenizer,
         "tool_version": manifest.dyno or None,
         "date": manifest.started or None,
         "verdict": result.verdict,
@@ -336,7 +334,7 @@ def _figures(s: Summary | OfflineSummary, inputs: int, outputs: int, **more: flo
         "total_tokens": inputs + outputs,
         **more,
     }
-    return {name: Figure(float(value), 0) for name, value in values.items() if value is not None}
+    return {name: Figure(float(value), 0) for name in METRICS if (value := values.get(name)) is not None}
 
 
 def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Figure]:
@@ -344,24 +342,18 @@ def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Fig
         s,
         s.total_input_tokens,
         s.total_output_tokens,
-        peak_concurrency=s.client.streams_peak,
-        concurrency_mean=s.client.streams_mean,
+        **{name: _within(s, field) for field, name in BY_FIELD.items()},
         cached_input_tokens=s.cached_input_tokens,
         reasoning_tokens=s.reasoning_tokens,
         answer_tokens=s.answer_tokens,
         request_throughput=s.request_throughput,
-        request_goodput=s.goodput,
         input_throughput=s.total_input_tokens / s.duration_s if s.duration_s else None,
         output_throughput=s.output_throughput,
         total_token_throughput=s.total_token_throughput,
-        peak_output_throughput=s.peak_output_tokens_per_s,
         acceptance_rate=telemetry.acceptance if telemetry else None,
         acceptance_length=telemetry.accepted_length if telemetry else None,
         cancelled=s.cancelled or None,
         skipped=s.skipped or None,
-        sessions_completed=s.sessions.completed if s.sessions else None,
-        sessions_failed=s.sessions.failed if s.sessions else None,
-        session_throughput=s.sessions.throughput if s.sessions else None,
         possible_reuse=s.reuse.most_share if s.reuse else None,
         reported_reuse=reported_share(s, telemetry) if s.reuse else None,
     )
@@ -370,6 +362,13 @@ def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Fig
     for stem, latency in (latencies | (s.sessions.latencies if s.sessions else {})).items():
         figures |= _distribution(stem, latency, definition(_TOOL, stem))
     return figures
+
+
+def _within(value: Any, field: str) -> Any:
+    """Return a field of a struct, or of one within it. None: there is no such struct."""
+    for name in field.split("."):
+        value = None if value is None else getattr(value, name)
+    return value
 
 
 def _of_offline(s: OfflineSummary, trial: TrialSpec, measured: Sequence[Iteration]) -> dict[str, Figure]:

@@ -29,6 +29,10 @@ from dyno.facts.workload import Answers, CountedBy, DataFile, Request, StoredReq
 
 T = TypeVar("T")
 UNSCRUBBED = ".unscrubbed"  # is beside an engine's log as long as secrets may be in it: also where dyno was killed
+PASSING = (".lock", UNSCRUBBED, "*.partial")  # files that are of no use elsewhere
+# Bytes that may hold a key which a server sent back or an engine logged: they stay in their folder until they were
+# searched. +NAME: until NAME is beside them. -NAME: as long as NAME is. '': always. The first pattern that fits counts.
+RAW = {"exchanges*.spool": "+summary.json", "*.spool": "", "*.log": f"-{UNSCRUBBED}"}
 
 
 class StoredLengths(msgspec.Struct):
@@ -81,7 +85,7 @@ class Run:
         self.records_path = path / "records.jsonl"
         self.iterations_path = path / "iterations.jsonl"  # of an offline trial, instead of spool and records
         self.sittings_path = path / "sittings.json"  # of a quality trial, beside answers-CONCURRENCY.jsonl
-        self.summary_path = path / "summary.json"
+        self.summary_path = path / "summary.json"  # RAW has its name
 
     def spools_of(self, processes: int, warmup: bool = False) -> list[Path]:
         """Of each process of the client, whether it has written one or not."""

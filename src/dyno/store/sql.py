@@ -16,6 +16,7 @@ from msgspec import inspect
 from dyno.errors import StoreError, UsageError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
+from dyno.facts.metric import BY_FIELD, METRICS
 from dyno.facts.offline import Iteration, OfflineSpec
 from dyno.facts.price import Price
 from dyno.facts.record import Record
@@ -91,13 +92,14 @@ _NAMED: dict[str, _Column] = {
     "prefill_arithmetic_share": ("DOUBLE", "", "share of the peak arithmetic while processing prompts"),
     "whole_arithmetic_share": ("DOUBLE", "", "share of the peak arithmetic over the whole run"),
 }
+_SUMMARY = "summary.summary"
 _PARTS: tuple[tuple[str, str, type], ...] = (
     ("workload_", "trial.trial.workload", WorkloadSpec),
     ("load_", "trial.trial.load", LoadSpec),
     ("engine_", "trial.trial.engine", EngineSpec),
     ("test_", "trial.trial.offline", OfflineSpec),
     ("price_", "trial.place.price", Price),
-    ("", "summary.summary", Summary),
+    ("", _SUMMARY, Summary),
 )
 
 # By measure/timing.py; a test holds the two against each other.
@@ -185,6 +187,8 @@ _MEANINGS = {
     "name": "name of the value, ending in its unit",
     "value": "value; counters start before the load",
 }
+for _field, _name in BY_FIELD.items():
+    _MEANINGS[_name] = _MEANINGS.get(_field.replace(".", "_")) or METRICS[_name].explained
 _FAMILIES = {
     "workload_": "workload setting",
     "load_": "load setting",
@@ -499,7 +503,9 @@ def _parts(result: type) -> list[list[tuple[str, str, str]]]:
 
 def _leaves(kind: type, prefix: str, where: str) -> Iterator[tuple[str, str, str]]:
     for field in _fields(kind):
-        inner, name, place = _plain(field.type), prefix + field.encode_name, f"{where}.{field.encode_name}"
+        inner, place = _plain(field.type), f"{where}.{field.encode_name}"
+        # A figure has one name everywhere.
+        name = BY_FIELD.get(place.removeprefix(f"{_SUMMARY}."), prefix + field.encode_name)
         if not isinstance(inner, inspect.StructType):
             yield name, _sql_type(inner), place
         elif inner.cls in (Distribution, Latency):

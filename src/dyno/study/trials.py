@@ -299,12 +299,17 @@ class Trials:
         return WorkloadSpec(**{**cells, "num_prompts": count, "num_sessions": sessions, "num_warmups": warmups})
 
     def _check_classes(self, classes: dict[str, TrafficClass], section: Section) -> bool:
+        def written(name: str) -> set[str]:
+            """The keys of a class, also where the study has a list of such tables."""
+            given = section.cells["classes"]
+            return {key for table in (given if isinstance(given, list) else [given]) for key in table.get(name, {})}
+
         for name, part in classes.items():
             where = (*section.paths["classes"], name)
             if part.dataset not in self.known.datasets:
                 self.doc.unknown((*where, "dataset"), part.dataset, self.known.datasets, "dataset")
                 return False
-            for key in section.cells["classes"][name].keys() - set(TrafficClass.__struct_fields__):
+            for key in written(name) - set(TrafficClass.__struct_fields__):
                 self.doc.unknown_key((*where, key), list(TrafficClass.__struct_fields__))
             for why in problems(part):
                 self.doc.mistake(where, f"{why}.")
