@@ -139,7 +139,7 @@ def as_json(audit: Audit, rows: Sequence[Normal], version: str) -> dict[str, Any
         "verdict_line": audit.basis.describe(audit.verdict) if judged else None,
         "complete": audit.coverage.complete,
         "read": {name: msgspec.to_builtins(getattr(audit.coverage, name)) for name in _PARTS},
-        "not_checked": [{"what": one.words, "results": one.results, "of": one.of} for one in audit.unchecked],
+        "not_checked": [{"what": one.words, "results": one.results, "of": one.applicable} for one in audit.unchecked],
         "findings": msgspec.to_builtins(audit.each),
         "files": [
             {"file": d.file, "format": d.format, "results": len(d.rows), "unread": msgspec.to_builtins(d.unread)}

@@ -111,10 +111,10 @@ class Unchecked(NamedTuple):
 
     words: str
     results: int  # that lack it
-    of: int  # to which checks that need it apply
+    applicable: int  # results to which checks that need it apply
 
     def describe(self) -> str:
-        return self.words if self.results == self.of else f"{self.words} in {self.results:,} of {self.of:,} results"
+        return self.words if self.results == self.applicable else f"{self.words} in {self.results:,} of {self.applicable:,} results"
 
 
 def unchecked(
