@@ -34,7 +34,7 @@ from test_false_alarms import block, serve_json
 RESULTS = {"row", "any_row", "rows", "roofline", "duplicates", "documents"}  # evidence from other tools
 RUNS = Path(__file__).parent / "fixtures" / "runs"
 FULL = serve_json(
-    failed=0, max_num_seqs=64, gpu_name="H100", tp=1, dataset_name="random",
+    model_id="org/Llama-3.1-8B-Instruct", failed=0, max_num_seqs=64, gpu_name="H100", tp=1, dataset_name="random",
     random_input_len=300, random_output_len=100, ttfts=[0.08] * 100, input_lens=[300] * 100, output_lens=[100] * 100,
 )  # fmt: skip
 
@@ -119,6 +119,12 @@ def test_an_input_that_a_result_lacks_is_named(missing: Input, fields: tuple[str
 
 def test_an_accelerator_whose_peaks_are_unknown_is_named() -> None:
     assert lacking(of_json(gpu_name="Abacus 9000")) == ["peaks of the accelerators"]
+
+
+def test_a_model_whose_active_parameters_are_unknown_is_named() -> None:
+    """The roofline goes by the model's name, for families known to read all weights for each token."""
+    assert lacking(of_json(model_id="org/Thing-8B-Instruct")) == ["active parameters"]
+    assert lacking(of_json(model_id="org/Mixtral-8x7B-Instruct")) == ["active parameters"]
 
 
 def test_an_input_that_some_results_lack_is_counted() -> None:

@@ -30,6 +30,7 @@ from dyno.checks.consistency import CLIENTS, WHOLE_RUN
 from dyno.checks.evidence import Circumstances, Evidence, QualityEvidence
 from dyno.checks.inputs import (
     ACCELERATOR,
+    ACTIVE,
     DURATION,
     ERROR,
     FAILURES,
@@ -722,7 +723,7 @@ CHECKS = (
             "Perhaps something else was measured: weights in CPU memory, a slow path in the engine, the network, the "
             "client. Check the engine's log."),
     }, run=physics.roofline, roofline=physics.roofline_rows,
-        needs=[where(of_kinds("serve", "throughput", "latency", "micro"), MODEL, ACCELERATOR, PEAKS)]),
+        needs=[where(of_kinds("serve", "throughput", "latency", "micro"), MODEL, ACTIVE, ACCELERATOR, PEAKS)]),
     Check({
         "rig.accelerator_shared": ("doubt; note if the engine's processes are unknown",
             "Other processes used the engine's accelerators.",

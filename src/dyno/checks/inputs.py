@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dyno.facts.imported import Document, Row
 from dyno.facts.metric import SAMPLED, latency
 from dyno.facts.rig import Peaks
-from dyno.measure.points import finite_rate, subject
+from dyno.measure.points import finite_rate, named, subject
 
 PeaksOf = Callable[[str, int], Peaks | None]  # by the accelerator's name, and how many there are
 
@@ -23,11 +23,15 @@ class Input(NamedTuple):
     samples: bool = False  # or lists of single requests or iterations
     deviation: bool = False  # or a printed deviation
     peaks: bool = False  # the accelerator's bandwidth and arithmetic; of a known accelerator
+    read: bool = False  # how many parameters a token reads: all of a dense model's, by the name of a known model
 
     def known(self, row: Row, document: Document, peaks_of: PeaksOf) -> bool:
         if self.peaks:
             name = row.setting("accelerator")
             return name is None or peaks_of(str(name), 1) is not None
+        if self.read:
+            model = row.setting("model")
+            return model is None or named(str(model)).dense is True
         if any(name in row.figures for name in self.figures) or (self.samples and row.samples is not None):
             return True
         if self.deviation and any(figure.deviation is not None for figure in row.figures.values()):
@@ -49,6 +53,7 @@ ITERATIONS = Input("single iterations", samples=True, deviation=True)
 MODEL = Input("models", settings=("model", "parameters"))
 ACCELERATOR = Input("accelerators", settings=("accelerator",))
 PEAKS = Input("peaks of the accelerators", peaks=True)
+ACTIVE = Input("active parameters", read=True)
 VERSION = Input("versions", settings=("engine_version",))
 PRICE = Input("prices", settings=("price_per_hour",))
 ERROR = Input("standard errors", figures=("stderr",))
@@ -114,7 +119,11 @@ class Unchecked(NamedTuple):
     applicable: int  # results to which checks that need it apply
 
     def describe(self) -> str:
-        return self.words if self.results == self.applicable else f"{self.words} in {self.results:,} of {self.applicable:,} results"
+        return (
+            self.words
+            if self.results == self.applicable
+            else f"{self.words} in {self.results:,} of {self.applicable:,} results"
+        )
 
 
 def unchecked(
