@@ -318,7 +318,8 @@ def _listed_under(unread: Unread) -> str:
 
 
 def _unread(audit: Audit) -> str:
-    lines: dict[str, list[str]] = {"Not read:": [], "Columns or metrics not read:": [], "Remarks:": []}
+    # Remarks first: the last lines say why the exit code is 5.
+    lines: dict[str, list[str]] = {"Remarks:": [], "Not read:": [], "Columns or metrics not read:": []}
     for d in audit.documents:
         for u in d.unread:
             lines[_listed_under(u)].append(f"  {_plain(u.describe(d.file))}")
