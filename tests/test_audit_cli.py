@@ -39,7 +39,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_sound_log_gets_notes_at_most(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "sound.log"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Verdict: sound (1 note)\nRead: 1 result in 1 file; 1 of 1 block\n  sound.log: text")
+    assert out.startswith("Verdict: sound as far as checked: 1 of 1 block; not checked: single requests,")
+    assert "(1 note)\nRead: 1 result in 1 file\n  sound.log: text" in out
     assert "Serving (vllm)" in out and "vllm.ttft: from sending to the first chunk" in out
 
 
@@ -88,7 +89,8 @@ def test_markdown_can_be_put_into_a_review(here: Path, capsys: pytest.CaptureFix
     assert main(["audit", "failed.log", "--markdown"]) == 3
     out = capsys.readouterr().out
     assert (
-        out.startswith("## Verdict: void (1 void, 2 notes)\n")
+        out.startswith("## Verdict: void; checked: 1 of 1 block; not checked: single requests, ")
+        and "(1 void, 2 notes)\n" in out.partition("\nRead")[0]
         and "- **void** `requests.failed`: 600 of 1,000" in out
         and "| line | name |" in out
     )

@@ -70,17 +70,15 @@ def test_a_table_without_known_columns_is_listed_as_unread_with_its_line(
     (here / "r.md").write_text(report(READ, "More.", UNKNOWN))
     assert main(["audit", "r.md"]) == 5
     out = capsys.readouterr().out
-    assert out.startswith("Verdict: sound, but not everything was read (1 note)\nRead: 2 results in 1 file; 1 of 2 ")
+    assert out.startswith("Verdict: sound as far as checked: 1 of 2 tables, 3 of 3 columns; not checked: ")
     assert "Not read:\n  r.md:11: Model, 4K pp, 8K pp: unknown columns: 4K pp, 8K pp" in out
 
 
-def test_a_report_that_was_read_as_a_whole_is_sound_with_exit_code_0(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_that_was_read_as_a_whole_has_exit_code_0(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "r.md").write_text(report(READ, fenced(BLOCK.format(completed=1000, rate=10))))
     assert main(["audit", "r.md"]) == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[1] == "Read: 3 results in 1 file; 1 of 1 table, 1 of 1 block"
+    assert out.startswith("Verdict: sound as far as checked: 1 of 1 table, 3 of 3 columns, 1 of 1 block; not checked: ")
     assert "Not read" not in out
 
 
@@ -88,7 +86,7 @@ def test_void_wins_over_unread(here: Path, capsys: pytest.CaptureFixture[str]) -
     void = "vllm bench serve --num-prompts 1000\n" + BLOCK.format(completed=400, rate=4)
     (here / "r.md").write_text(report(fenced(void), UNKNOWN))
     assert main(["audit", "r.md"]) == 3
-    assert capsys.readouterr().out.startswith("Verdict: void, but not everything was read (1 void")
+    assert capsys.readouterr().out.startswith("Verdict: void; checked: 0 of 1 table, 1 of 1 block; not checked: ")
 
 
 @pytest.mark.parametrize("text", [report(UNKNOWN), "mean 1.25 of all\nworst 3.75 of all\n", '{"a": 1.25, "b": [2.5]}'])
@@ -123,7 +121,7 @@ def test_json_and_markdown_say_how_much_was_read(here: Path, capsys: pytest.Capt
     assert (unread["line"], unread["part"], unread["what"]) == (9, "table", "Model, 4K pp, 8K pp")
     assert main(["audit", "r.md", "--markdown"]) == 5
     out = capsys.readouterr().out
-    assert out.startswith("## Verdict: sound, but not everything was read (1 note)")
+    assert out.startswith("## Verdict: sound as far as checked: 1 of 2 tables, 3 of 3 columns; not checked: ")
     assert "Not read:\n\n- r.md:9: Model" in out
 
 
@@ -133,7 +131,7 @@ def test_an_import_says_how_much_was_read_and_keeps_what_was_not(
     (here / "r.md").write_text(report(READ, UNKNOWN))
     assert main(["import", "r.md", "-o", "kept"]) == 0
     told = capsys.readouterr()
-    assert "r.md: markdown, 2 results from a table, 1 of 2 tables read → kept/r.md.json" in told.out
+    assert "r.md: markdown, 2 results from a table, 1 of 2 tables, 3 of 3 columns read → kept/r.md.json" in told.out
     assert "  r.md:9: Model, 4K pp, 8K pp: unknown columns" in told.err
     assert not coverage([load(here / "kept/r.md.json")]).complete
     assert main(["audit", "kept/r.md.json"]) == 5
@@ -143,7 +141,7 @@ def test_a_report_page_notes_what_was_not_read(here: Path) -> None:
     (here / "r.md").write_text(report(READ, UNKNOWN))
     assert main(["report", "r.md", "-o", "page.md"]) == 0
     text = (here / "page.md").read_text()
-    assert "Not everything with numbers was read: 1 of 2 tables." in text and "r.md:9" in text
+    assert "Not everything with numbers was read: 1 of 2 tables, 3 of 3 columns." in text and "r.md:9" in text
 
 
 def test_a_line_of_a_csv_file_that_was_not_read_changes_the_exit_code(
@@ -151,7 +149,10 @@ def test_a_line_of_a_csv_file_that_was_not_read_changes_the_exit_code(
 ) -> None:
     (here / "r.csv").write_text("concurrency,output_throughput\n1,100.5\n2,200.5,7\n4,400.5\n")
     assert main(["audit", "r.csv"]) == 5
-    assert capsys.readouterr().out.startswith("Verdict: sound, but not everything was read (1 note)")
+    out = capsys.readouterr().out
+    assert out.startswith(
+        "Verdict: sound as far as checked: 1 of 1 table, 2 of 2 columns, not all lines; not checked: "
+    )
 
 
 # ---- what counts as unread ----
@@ -166,11 +167,17 @@ def test_a_latency_without_a_unit_is_unread_and_the_reason_says_so() -> None:
     assert (found.part, found.why) == ("table", "no unit: Median TTFT, Median ITL")
 
 
-def test_columns_that_were_left_out_of_a_table_are_named_and_cost_nothing() -> None:
+def test_columns_that_were_left_out_of_a_table_are_named_and_counted(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = "| Concurrency | Output tok/s | Wall feel |\n|---|---|---|\n| 1 | 100.5 | 3.25 |\n"
     (found,) = document(report(table)).unread
     assert (found.part, found.what, found.why) == ("columns", "Wall feel", "meaning unknown")
-    assert coverage([document(report(table))]).complete
+    read = coverage([document(report(table))])
+    assert (read.complete, read.columns.read, read.columns.all) == (False, 2, 3)
+    (here / "r.md").write_text(report(table))
+    assert main(["audit", "r.md"]) == 5
+    assert "Columns or metrics not read:\n  r.md:3: Wall feel: meaning unknown" in capsys.readouterr().out
     metrics = (
         "| Metric | A | B |\n|---|---|---|\n| TTFT (ms) | 2.5 | 3 |\n| Output tok/s | 7 | 9 |\n| Feel | 4.5 | 5 |\n"
     )

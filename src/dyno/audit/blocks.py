@@ -3,7 +3,7 @@ names with a number behind them."""
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from dyno.audit.commands import scalar
@@ -22,6 +22,8 @@ _ENTRY = re.compile(
     r"(?:^|[\s|>\]])([A-Z][A-Za-z0-9 .,()/%\-]{2,60}?)\s*:\s{0,60}"
     r"(-?[\d.,]+(?:e[+-]?\d+)?|inf|nan|not set|None|[\w.:/-]{1,40})\s*$"
 )
+# Any other label with a number: a share, or one in small letters.
+_OTHER_ENTRY = re.compile(r"^\s{0,8}([A-Za-z][A-Za-z0-9 .,()/%_\-]{2,60}?)\s*:\s{1,60}-?[\d.,]+\s?%?\s*$")
 _TAGS = re.compile(r"(?:</?[a-z]{1,10}\s?/?>\s{0,4}){1,8}$", re.I)  # of a page around it
 STARTS = re.compile(r"(?:^|[\s|>\]])Successful requests\s*:\s*\d")
 _LATENCY = re.compile(
@@ -52,6 +54,7 @@ class ResultBlock:
         self.line = self.end = line
         self.figures: dict[str, Figure] = {}
         self.settings: dict[str, Setting] = {}
+        self.unknown: list[tuple[int, str]] = []  # lines and labels of numbers that have no meaning here
         self._sglang = False
         self._misses = 0
 
@@ -62,7 +65,7 @@ class ResultBlock:
         text = text[-_WIDEST:].rstrip()
         if not text.strip():
             self._misses += 1
-            return self._misses < 3
+            return self._misses < (6 if self.title else 3)  # forks print parts of their own between
         if text.endswith(">"):
             text = _TAGS.sub("", text)
         if _RULE.search(text):
@@ -71,6 +74,9 @@ class ResultBlock:
         match = _ENTRY.search(text)
         if match and self._entry(" ".join(match[1].lower().split()), match[2], number):
             self.end, self._misses = number, 0
+            return True
+        if other := _OTHER_ENTRY.search(text):
+            self.unknown.append((number, " ".join(other[1].split())))
             return True
         if "```" in text or text.lstrip().startswith(("#", "Namespace(")):
             return False
@@ -275,6 +281,36 @@ def measured(text: str) -> list[str]:
         if name is not None and _MEASURED.search(f"{name[0]} {value[1]}"):
             names.append(name[0].strip())
     return names
+
+
+_SHELL = re.compile(
+    r"\s*(?:```|~~~)\s*(?:bash|sh|shell|zsh|console|shell-session|powershell|cmd|docker\w*|make\w*)\b", re.I
+)
+_JSON = re.compile(r"\s*(?:```|~~~)\s*json", re.I)
+_FRACTION = re.compile(r"(?<![\d.\w])\d[\d,]*\.\d+(?![\d.])")
+# Lines whose numbers were set: flags, addresses, versions, programs; and calculations, which are checked.
+_SET = re.compile(
+    r"(?:^|\s)--?[A-Za-z]|https?://|[=<>!~]=|version|driver|"
+    r"\b(?:cuda|rocm|python|pytorch|torch|ubuntu|pip|apt|curl|export)\b|"
+    r"^\s*(?:[$>%]|//|def |class |import |from |return |for |if |print)|^\s*[\d.,]+\s*$|\d\s*[*×/+÷]\s*\d",
+    re.I,
+)
+
+
+def numbers_reader(fence: str) -> Callable[[str], int]:
+    """Return a function that counts the measured numbers in a line of a listing, up to 2: a named one is enough."""
+    if is_code(fence) and not _JSON.match(fence):
+        return lambda text: 0
+    named_only = bool(_SHELL.match(fence) or _JSON.match(fence))
+
+    def numbers(text: str) -> int:
+        if len(text) > _WIDEST_LISTED or _SET.search(text):
+            return 0
+        if is_measured(text) and re.search(r"(?<![\w.])\d", text):
+            return 2
+        return 0 if named_only else min(len(_FRACTION.findall(text)), 2)
+
+    return numbers
 
 
 def is_code(fence: str) -> bool:

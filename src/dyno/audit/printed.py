@@ -7,7 +7,7 @@ import msgspec
 
 from dyno.audit.audit import Audit
 from dyno.facts.finding import Finding
-from dyno.facts.imported import Figure, Row
+from dyno.facts.imported import Figure, Row, Unread
 from dyno.facts.metric import DEFINITIONS, words
 from dyno.facts.price import PriceRule
 from dyno.measure.cost import choose, cost, rates
@@ -24,6 +24,7 @@ LINES = 12  # places of a finding that are shown
 ROWS = 200  # of the table
 UNREAD = 40  # that are listed
 NOTHING = "No results found"
+_PARTS = ("tables", "columns", "blocks", "files")
 
 
 class Normal(msgspec.Struct, frozen=True):
@@ -106,7 +107,10 @@ def _speed(row: Row) -> str:
 
 
 def text(audit: Audit, rows: Sequence[Normal]) -> str:
-    parts = ["\n".join(_head(audit, rows)), *map(_finding, audit.findings)]
+    head, *more = _head(audit, rows)
+    first, *others = wrapped(head, rest="  ")
+    first = first.replace(audit.verdict, styled(audit.verdict, verdict_style(audit.verdict)), 1)
+    parts = ["\n".join([first, *others, *more]), *map(_finding, audit.findings)]
     for title, table in _tables(audit, rows):
         parts.append("\n".join([title, *terminal(table)]))
     if len(rows) > ROWS:
@@ -128,11 +132,14 @@ def as_markdown(audit: Audit, rows: Sequence[Normal]) -> str:
 
 
 def as_json(audit: Audit, rows: Sequence[Normal], version: str) -> dict[str, Any]:
+    judged = _read(audit) or audit.verdict != "sound"
     return {
         "dyno": version,
-        "verdict": audit.verdict if _read(audit) or audit.verdict != "sound" else None,
+        "verdict": audit.basis.word(audit.verdict) if judged else None,
+        "verdict_line": audit.basis.describe(audit.verdict) if judged else None,
         "complete": audit.coverage.complete,
-        "read": {name: msgspec.to_builtins(getattr(audit.coverage, name)) for name in ("tables", "blocks", "files")},
+        "read": {name: msgspec.to_builtins(getattr(audit.coverage, name)) for name in _PARTS},
+        "not_checked": [{"what": one.words, "results": one.results, "of": one.applicable} for one in audit.unchecked],
         "findings": msgspec.to_builtins(audit.each),
         "files": [
             {"file": d.file, "format": d.format, "results": len(d.rows), "unread": msgspec.to_builtins(d.unread)}
@@ -156,11 +163,11 @@ def _head(audit: Audit, rows: Sequence[Normal]) -> list[str]:
     levels = [f.level for f in audit.findings]
     counts = [f"{levels.count(level)} {level}{'s' if levels.count(level) != 1 and level != 'void' else ''}"
               for level in ("void", "doubt", "note") if level in levels]  # fmt: skip
-    limited = "" if audit.coverage.complete else ", but not everything was read"
-    verdict = styled(audit.verdict, verdict_style(audit.verdict))
+    line = f"Verdict: {audit.basis.describe(audit.verdict)} ({', '.join(counts) or 'no findings'})"
+    shown = f"; {read}" if read and audit.basis.whole else ""
     return [
-        f"Verdict: {verdict}{limited} ({', '.join(counts) or 'no findings'})",
-        f"Read: {many(len(rows), 'result')} in {files}" + (f"; {read}" if read else ""),
+        line,
+        f"Read: {many(len(rows), 'result')} in {files}{shown}",
         *listed,
     ]
 
@@ -304,12 +311,18 @@ def _legend(rows: Sequence[Normal]) -> str:
     return "\n".join(lines)
 
 
+def _listed_under(unread: Unread) -> str:
+    if unread.part == "columns":
+        return "Columns or metrics not read:"
+    return "Not read:" if unread.lost else "Remarks:"
+
+
 def _unread(audit: Audit) -> str:
-    lines: dict[str, list[str]] = {"Not read:": [], "Columns not read:": []}
+    # Remarks first: the last lines say why the exit code is 5.
+    lines: dict[str, list[str]] = {"Remarks:": [], "Not read:": [], "Columns or metrics not read:": []}
     for d in audit.documents:
         for u in d.unread:
-            title = "Columns not read:" if u.part == "columns" else "Not read:"
-            lines[title].append(f"  {_plain(u.describe(d.file))}")
+            lines[_listed_under(u)].append(f"  {_plain(u.describe(d.file))}")
     out = []
     for title, those in lines.items():
         more = [f"  … and {len(those) - UNREAD} more; --json has all"] if len(those) > UNREAD else []

@@ -35,6 +35,7 @@ _MOST_LINES = 20_000  # of a table
 _LONGEST_PASSAGE = 20_000
 _LONGEST_COMMAND = 16_000
 _ITEM_LENGTH = 120  # characters of a list's item that is nothing but a figure
+_NAMED = 60  # characters of an unread listing's line that name it
 _SHORT = 2_000  # characters of a line that is a setting, a heading or a figure
 _FENCE = re.compile(r"^\s{0,12}(```|~~~)")
 _HEADING = re.compile(r"^\s{0,3}(#{1,6})\s+(\S.*)$")
@@ -43,6 +44,12 @@ _HTML_HEADING = re.compile(r"<h([1-6])[^>]{0,100}>(.{1,200}?)</h\1>", re.I)
 _BOLD_LINE = re.compile(r"^\s{0,3}(?:\*\*|__)([^*_].{0,150}?)(?:\*\*|__):?\s*$")
 _COMMENT = re.compile(r"^\s{0,8}#{1,6}\s+(\S.{0,200})$")
 _PROGRESS = re.compile(r"\b(\d{1,7})/(\d{1,7}) \[\d")
+# Names of bars that count other things than the measured requests.
+_OTHER_BAR = re.compile(
+    r"warm|test request|test run|load|captur|download|fetch|tokeniz|shard|compil|graph|layer|epoch|convert|quantiz|"
+    r"preprocess|prepar|sampl",
+    re.I,
+)
 _LABELS = "|".join(re.escape(label).replace(r"\ ", "[ _]") for label in LABELS)
 _LOAD = re.compile(rf"^\W{{0,4}}({_LABELS})\s*[:=]\s*([\d.]+|inf)\b(?!\s*,)", re.I)
 _BUILD = re.compile(r"^\s{0,8}build:\s*([0-9a-f]{6,40}|unknown)\s*\((\d+)\)")
@@ -83,8 +90,10 @@ class Walk:
         self._loose = False  # the label is a line that only looks like one
         self._recent_words: _Numbered | None = None  # a short paragraph right before
         self._fence: str | None = None
+        self._numbers_in = blocks.numbers_reader("")
         self._listing = self._listings = 0  # the number of this one; 0: outside
         self._listing_rows = False
+        self._listing_line, self._loose_numbers = 0, list[_Numbered]()  # of this listing: numbers that nothing read
         self._level = 0
         self._content = True  # since the last heading
         self._code = False  # the listing is a program or a configuration
@@ -127,7 +136,7 @@ class Walk:
             self._end_paragraph()
             return
         if ("```" in text or "~~~" in text) and _FENCE.match(text):
-            self._toggle(text)
+            self._toggle(number, text)
         elif "===" in text and (match := blocks.header(text)):
             self._begin(blocks.ResultBlock(match[1], number))
         elif "Successful requests" in text and blocks.STARTS.search(text):
@@ -166,7 +175,8 @@ class Walk:
         if self._is_command(number, text):
             return True
         if "/" in text and (match := _PROGRESS.search(text[-_SHORT:])):
-            self._pending["progress"] = Setting(int(match[2]), number, "progress")
+            if not _OTHER_BAR.search(text[-_SHORT:].partition("|")[0]):
+                self._pending["progress"] = Setting(int(match[2]), number, "progress")
             return True
         text = text[:_SHORT]
         if (":" in text or "=" in text) and self._is_setting(number, text):
@@ -184,6 +194,7 @@ class Walk:
         if self._aligned is not None:
             self._in_aligned(TextLine(0, ""))
         self._end_part()
+        self._end_listing()
         self._mark_empty(0)
 
     def document(self, format: str) -> Document:
@@ -192,7 +203,7 @@ class Walk:
             passages=self.passages, commands=self.commands, environments=self.environments.dumps, unread=self.unread,
         )  # fmt: skip
 
-    def _miss(self, line: int, why: str, part: Literal["", "block", "lines"] = "", what: str = "") -> None:
+    def _miss(self, line: int, why: str, part: Literal["", "block", "columns", "lines"] = "", what: str = "") -> None:
         if len(self.unread) < MOST_UNREAD:
             self.unread.append(Unread(line, why, part, what))
 
@@ -226,7 +237,11 @@ class Walk:
             self._miss(current.line, why, "block" if current.figures else "")
             return
         if not closed and "mean_ttft_ms" not in row.figures and "completed" in row.figures and current.title:
-            self._miss(row.end, "the block ends early, without latencies and closing line")
+            self._miss(row.end, "the block ends early, without latencies and closing line", "lines")
+        # Below the block's last figure there may be anything.
+        if unknown := [entry for entry in current.unknown if entry[0] < row.end]:
+            labels = ", ".join(dict.fromkeys(label for _, label in unknown))
+            self._miss(unknown[0][0], "meaning unknown", "columns", commands.without_secrets(labels[:_SHORT]))
         self._add(row)
 
     def _is_offline(self, number: int, text: str) -> bool:
@@ -274,7 +289,10 @@ class Walk:
         settings |= self._scope.settings(row.kind)
         progress = self._pending.pop("progress", None)
         settings |= self._pending
-        if progress is not None and "num_prompts" not in settings and row.kind == "serve":
+        # A bar of fewer requests than completed is another phase's.
+        done = row.get("completed") or 0
+        whole = progress is not None and isinstance(progress.value, int) and progress.value >= done
+        if progress is not None and whole and "num_prompts" not in settings and row.kind == "serve":
             settings["num_prompts"] = progress
         settings |= row.settings
         self._pending.clear()
@@ -382,13 +400,15 @@ class Walk:
 
     # ---- structure ----
 
-    def _toggle(self, text: str) -> None:
+    def _toggle(self, number: int, text: str) -> None:
         self._end_part()
         self._content = True
         self._code = self._fence is None and blocks.is_code(text)
         mark = text.strip()[:3]
         if self._fence is None:
             self._fence = mark
+            self._listing_line, self._loose_numbers = number, []
+            self._numbers_in = blocks.numbers_reader(text)
             self._listings += 1
             self._listing = self._listings
             self._listing_rows = False
@@ -396,6 +416,7 @@ class Walk:
                 self._label, self._loose = self._recent_words, False
         elif self._fence == mark:
             self._fence = None
+            self._end_listing()
             if self._listing_rows:  # a listing with both is closed in itself
                 self._scope.end_listing(self._listing)
             self._listing = 0
@@ -465,9 +486,19 @@ class Walk:
             line, name = names[0]
             self._miss(line, "printed figures in an unknown format", "block", commands.without_secrets(name))
 
+    def _end_listing(self) -> None:
+        """A listing with numbers that gave no result, and of which nothing is listed as unread yet."""
+        numbers, self._loose_numbers = self._loose_numbers, []
+        listed = any(u.lost and u.line > self._listing_line for u in self.unread)
+        if len(numbers) > 1 and not self._listing_rows and not listed:
+            line, text = numbers[0]
+            self._miss(line, "a listing in an unknown format", "block", commands.without_secrets(text.strip()[:_NAMED]))
+
     # ---- words ----
 
     def _words(self, number: int, text: str) -> None:
+        if self._fence is not None and len(self._loose_numbers) < 2:
+            self._loose_numbers += [(number, text)] * self._numbers_in(text)
         if self._listing or not self.markdown:
             if ":" in text or "=" in text or "  " in text:
                 self._figures(number, text)
@@ -605,9 +636,7 @@ class Walk:
         rows = tables.rows_of(table, len(self.tables) - 1, self.file, "table")
         for row in rows:
             self._add(row)
-        missed = tables.unread(table, rows)
-        if missed is not None and len(self.unread) < MOST_UNREAD:
-            self.unread.append(missed)
+        self.unread += tables.unread(table, rows)[: MOST_UNREAD - len(self.unread)]
 
 
 def _title(number: int, text: str) -> _Numbered | None:

@@ -21,12 +21,21 @@ _PLAIN = re.compile(r"[\W\d]{0,9}(?:(?:performance|throughput|latency|benchmark)
 _RESULTS = re.compile(r"\b(?:benchmarks|results|numbers|findings)\b|\bbenchmark (?:of|report)\b", re.I)
 _HOW_TO = re.compile(
     r"\bhow[ -]?to\b|\b(?:guides?|tutorial|suite|scripts?|tools?|tooling|toolkit|harness|instructions|methodology|"
-    r"documentation|docs|usage|optimi[sz]ation|tuning|framework|setup|settings|running|plan|roadmap|reproducing)\b",
+    r"documentation|docs|descriptions?|templates?|usage|optimi[sz]ation|tuning|framework|setup|settings|running|plan|roadmap|reproducing)\b",
     re.I,
 )
 _FIGURE_IN_WORDS = re.compile(
-    r"\d\s?(?:k\s?)?(?:tok(?:en)?s?\s?(?:/|per )\s?s|t/s\b|tps\b|req(?:uest)?s?\s?(?:/|per )\s?s|ms\b|it/s)"
-    r"|\d\s?(?:x|×|times|%)\s(?:faster|slower|higher|lower|more|less|better)",
+    r"\d\s?k?\s?(?:\w+ ){0,2}(?:tok(?:en)?s?|req(?:uest)?s?|queries)\s?(?:/|per |a |each )\s?s"
+    r"|\d\s?k?\s?(?:t/s|tps|rps|qps|it/s|ms|msec|milliseconds?|µs|us|microseconds?)\b"
+    r"|\d\s?(?:x|×|times|%|percent)\s(?:(?:the|as|a) )?(?:faster|slower|higher|lower|more|less|better|speed"
+    r"|throughput|latency|increase|decrease|reduction|improvement|gain|fast|quick)",
+    re.I,
+)
+# '2.4 s' and '38 %' are figures of speed beside a word for it.
+_AMOUNT = re.compile(r"\d\s?(?:s|sec|secs|seconds?|min|minutes?|x|×|times|%|percent)(?![\w-])", re.I)
+_SPEED_WORD = re.compile(
+    r"latenc|throughput|ttft|tpot|\bitl\b|time to first|first token|faster|slower|speed|tokens?/s|end-to-end"
+    r"|inter-token|respons|decod|prefill|generat",
     re.I,
 )
 _MEASURED = re.compile(r"\s*[~<>≈]?\s?\$?\d{1,3}(?:,?\d{3}){0,3}(?:\.\d{1,6})?\s?(?:[a-zA-Z/%±$].{0,20})?\s*$")
@@ -87,13 +96,20 @@ def no_figures(documents: Sequence[Document]) -> Iterator[Finding]:
         promised = [title] if _FIGURES.search(title.text) and _SPEED.search(title.text) else []
         measured = any(c.role in ("client", "offline", "micro") for c in document.commands)
         where = promised + [h for h in document.headings if measured and h.level > 1 and _PLAIN.match(h.text)]
-        in_words = any(_FIGURE_IN_WORDS.search(p.text[:20_000]) for p in document.passages)
-        if not where or in_words or _cells_with_numbers(document):
+        in_words = any(_has_figure(p.text[:20_000]) for p in document.passages)
+        unread = any(u.lost and u.part != "file" for u in document.unread)  # it may hold the figures
+        if not where or in_words or unread or _cells_with_numbers(document):
             continue
         plain = promised and _RESULTS.search(title.text) and not _HOW_TO.search(title.text)
         text = f"'{where[0].text}' promises measurements, but the text has no figure of speed or latency."
         level: Level = "doubt" if plain and not data else "note"
         yield Finding("consistency.no_figures", level, text, "", [f"{document.file}:{h.line}" for h in where])
+
+
+def _has_figure(words: str) -> bool:
+    if _FIGURE_IN_WORDS.search(words):
+        return True
+    return any(_AMOUNT.search(part) and _SPEED_WORD.search(part) for part in re.split(r"(?<=[.!?;])\s", words))
 
 
 def _cells_with_numbers(document: Document) -> bool:

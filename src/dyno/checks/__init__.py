@@ -3,7 +3,7 @@
 The documentation lists the findings from here.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from dyno.checks import (
     correctness,
     engine,
     host,
+    inputs,
     load,
     machine,
     network,
@@ -25,8 +26,41 @@ from dyno.checks import (
     tokens,
 )
 from dyno.checks.comparability import Objection, Two
+from dyno.checks.consistency import CLIENTS, WHOLE_RUN
 from dyno.checks.evidence import Circumstances, Evidence, QualityEvidence
+from dyno.checks.inputs import (
+    ACCELERATOR,
+    ACTIVE,
+    DURATION,
+    ERROR,
+    FAILURES,
+    ITERATIONS,
+    LENGTHS,
+    LOAD,
+    MODEL,
+    PEAKS,
+    PRICE,
+    REQUESTS,
+    SINGLE,
+    SLOTS,
+    TOKENS,
+    Needs,
+    PeaksOf,
+    Unchecked,
+    both,
+    compared,
+    in_a_closed_loop,
+    of_fixed_lengths,
+    of_kinds,
+    of_tools,
+    reporting,
+    served,
+    where,
+    with_percentiles,
+)
 from dyno.facts.finding import Finding, worst_first
+from dyno.facts.imported import Document, Row
+from dyno.facts.metric import TOKEN_THROUGHPUTS
 from dyno.facts.rig import Rig
 from dyno.http import Url
 
@@ -50,12 +84,20 @@ class FindingGuide(NamedTuple):
 class Check:
     """The findings of a problem, and a function for each kind of evidence that can show it.
 
-    Without a function it only describes findings that other rooms make.
+    `needs`: the inputs that it needs from other tools' results. A check of such results states them: [] if it only
+    compares figures that are there. Without a function it only describes findings that other rooms make.
     """
 
-    def __init__(self, about: Mapping[str, tuple[str, str, str]], **judges: Callable[[Any], Iterable[Any]]) -> None:
+    def __init__(
+        self,
+        about: Mapping[str, tuple[str, str, str]],
+        *,
+        needs: Sequence[Needs] | None = None,
+        **judges: Callable[[Any], Iterable[Any]],
+    ) -> None:
         self.about = {code: FindingGuide(*words) for code, words in about.items()}
         self.judges = judges
+        self.needs = needs
 
     def run(self, evidence: Mapping[str, Any]) -> Iterator[Any]:
         for need, judge in self.judges.items():
@@ -76,7 +118,8 @@ CHECKS = (
             "Some requests failed. In tables without a count: one series stops rising where another continues.",
             "A server that drops requests is faster for the rest. Fix the cause, or compare only with runs that failed "
             "as often."),
-    }, server=requests.failed, offline=requests.failed, row=requests.failed, rows=requests.dropped),
+    }, server=requests.failed, offline=requests.failed, row=requests.failed, rows=requests.dropped,
+        needs=[served(REQUESTS, FAILURES)]),
     Check({
         "requests.cut_short": ("doubt", "The run was interrupted, or the server went away.",
             "The figures cover only the part before that. Run it again."),
@@ -138,22 +181,22 @@ CHECKS = (
         "consistency.command": ("note; doubt if more completed than requested",
             "The concurrency or number of requests in a result differs from its command.",
             "Print the command of each result."),
-    }, row=requests.more_than_asked),
+    }, row=requests.more_than_asked, needs=[served(REQUESTS, FAILURES)]),
     Check({
         "requests.empty": ("note; doubt above 1 %, void above 10 %",
             "Answers without a token count as successes, according to the lists of single requests.",
             "They did no work; exclude them from rates and latencies. Find out why the model stops at once: a base "
             "model with chat prompts, or a truncated prompt."),
-    }, row=requests.empty),
+    }, row=requests.empty, needs=[served(SINGLE)]),
     Check({
         "requests.zeros_in_mean": ("doubt; void above 1 %",
             "The reported mean TTFT includes requests with 0 ms. The finding gives mean and median without them.",
             "Use the figures over requests with a token."),
-    }, row=requests.zeros_in_mean),
+    }, row=requests.zeros_in_mean, needs=[served(SINGLE)]),
     Check({
         "requests.errors_counted": ("doubt", "Requests with an error count as completed.",
             "Their tokens are part of the throughput. Exclude them."),
-    }, row=requests.errors_among_successes),
+    }, row=requests.errors_among_successes, needs=[served(SINGLE)]),
     Check({
         "model.not_listed": ("doubt", "The server doesn't list the requested model.",
             "Some servers answer to any name with the model they have. Set the right one with --model."),
@@ -201,12 +244,13 @@ CHECKS = (
             "The reported output tokens and the tokens in the answers' text differ by more than a fifth.",
             "Requested tokens were counted instead of received ones, or another tokenizer was used. Read some answers "
             "before you use tokens/s."),
-    }, row=tokens.counted_again),
+    }, row=tokens.counted_again, needs=[where(reporting("retokenized_output_tokens"), TOKENS)]),
     Check({
         "tokens.output_short": ("note; doubt with `--ignore-eos` and in other tools' results",
             "Answers are shorter than requested: under 98 % of the tokens (90 % in other tools' results).",
             "Compare tokens/s, not requests/s, or make lengths equal with --ignore-eos."),
-    }, server=tokens.output_short, offline=tokens.output_short, row=tokens.output_short),
+    }, server=tokens.output_short, offline=tokens.output_short, row=tokens.output_short,
+        needs=[where(of_fixed_lengths, TOKENS, REQUESTS, LENGTHS)]),
     Check({
         "tokens.output_long": ("doubt", "Answers are longer than requested: over 102 % of the tokens.",
             "The server ignores the requested length. Compare tokens/s and TPOT, not requests/s and E2EL."),
@@ -226,7 +270,7 @@ CHECKS = (
             "The server truncates prompts, or the tokenizer belongs to another model."),
         "tokens.input_approximate": ("note; doubt without usage", "Prompts were generated without a tokenizer.",
             "For prompts of an exact length, give --tokenizer (a folder with tokenizer.json, or a Hub name)."),
-    }, server=tokens.input_length, row=tokens.input_length),
+    }, server=tokens.input_length, row=tokens.input_length, needs=[where(of_fixed_lengths, TOKENS, REQUESTS, LENGTHS)]),
     Check({
         "tokens.by_tokenizer": ("note", "The server reports no usage; dyno tokenized the text.",
             "Counts may differ from the server's by a few tokens per answer."),
@@ -261,25 +305,28 @@ CHECKS = (
         "consistency.sums": ("doubt; void above 1 %", "Requests or tokens divided by the duration are not the reported "
             "throughput (tools that count the whole run).",
             "One of the two is wrong or comes from a different run. Check the raw results."),
-    }, any_row=consistency.sums),
+    }, any_row=consistency.sums,
+        needs=[where(both(of_tools(*WHOLE_RUN), reporting(*TOKEN_THROUGHPUTS)), DURATION, TOKENS),
+        where(both(of_tools(*WHOLE_RUN), reporting("request_throughput")), DURATION, REQUESTS)]),
     Check({
         "consistency.percentiles": ("void",
             "Percentiles are out of order, or higher than the mean allows: n × mean ÷ samples above it.",
             "The figures come from different requests, or a unit is wrong. Check the raw results."),
-    }, any_row=consistency.percentiles),
+    }, any_row=consistency.percentiles, needs=[where(with_percentiles, REQUESTS)]),
     Check({
         "consistency.tail_below_mean": ("doubt", "The p99 of TTFT, TPOT or E2EL is below its mean.",
             "The two cover different requests, or a few extreme requests dominate the mean."),
-    }, any_row=consistency.tail_below_mean),
+    }, any_row=consistency.tail_below_mean, needs=[]),
     Check({
         "consistency.end_before_first": ("void",
             "The mean, median or a percentile of E2EL is below the same statistic of TTFT.",
             "The two cover different requests, or a unit is wrong."),
-    }, any_row=consistency.end_before_first),
+    }, any_row=consistency.end_before_first, needs=[]),
     Check({
         "consistency.latencies": ("doubt", "E2EL − TTFT exceeds 1.1 × ITL × (tokens − 1).",
             "TTFT, ITL and E2EL cover different requests, or too few tokens were counted."),
-    }, any_row=consistency.latencies),
+    }, any_row=consistency.latencies,
+        needs=[where(both(of_tools(*CLIENTS), reporting("mean_itl_ms")), TOKENS, REQUESTS)]),
     Check({
         "consistency.in_flight": ("void",
             "requests/s × E2EL (Little's law) exceeds 1.05 × the concurrency or the number of requests.",
@@ -287,61 +334,63 @@ CHECKS = (
         "consistency.mean_tpot": ("note; doubt above 1.2 × with a rate or concurrency",
             "requests/s × (TTFT + (tokens − 1) × mean TPOT) exceeds 1.05 × the concurrency or number of requests.",
             "Short answers, which wait for a batch, dominate the mean TPOT. Use the median, or ITL."),
-    }, any_row=consistency.in_flight),
+    }, any_row=consistency.in_flight,
+        needs=[where(both(in_a_closed_loop, reporting("mean_tpot_ms", "mean_e2el_ms")), TOKENS, REQUESTS, LOAD)]),
     Check({
         "consistency.zero_ttft": ("doubt", "The mean or median TTFT is 0, but there is a TPOT.",
             "The client counted answers without a token, or missed the first tokens."),
-    }, any_row=consistency.zero_first_token),
+    }, any_row=consistency.zero_first_token, needs=[]),
     Check({
         "consistency.peak_below_mean": ("note", "The peak output throughput is below the mean.",
             "The tool counts chunks for the peak, and a chunk holds several tokens. Don't use the peak."),
-    }, any_row=consistency.peak),
+    }, any_row=consistency.peak, needs=[]),
     Check({
         "consistency.two_runs": ("doubt; void above 50 %",
             "Offline: batch × (input + output) ÷ latency is over 2 % off the throughput in the same row.",
             "Latency and throughput come from different runs, or the batch size is wrong."),
-    }, any_row=consistency.two_runs),
+    }, any_row=consistency.two_runs, needs=[where(of_kinds("throughput", "latency"), LENGTHS)]),
     Check({
         "consistency.price": ("doubt", "Price ÷ throughput is over 1 % off the reported cost.",
             "State which tokens are counted, and how many machines the price covers."),
-    }, any_row=consistency.price),
+    }, any_row=consistency.price, needs=[where(reporting("cost_per_million_tokens"), PRICE)]),
     Check({
         "consistency.more_than_offered": ("doubt",
             "At least 100 requests were served at over 1.25 × the offered rate.",
             "The rate belongs to another run, or requests were not sent as planned."),
-    }, any_row=consistency.rate_exceeds),
+    }, any_row=consistency.rate_exceeds, needs=[served(REQUESTS, LOAD)]),
     Check({
         "consistency.beyond_the_run": ("doubt; void from 2 × with answers of one length",
             "Median TPOT × (tokens − 1) exceeds 1.5 × the duration of the run.",
             "This is not a time per token. Tokens arrived all at once, or were miscounted."),
-    }, any_row=consistency.beyond_the_run),
+    }, any_row=consistency.beyond_the_run,
+        needs=[where(both(of_tools(*CLIENTS), reporting("median_tpot_ms")), DURATION, TOKENS, REQUESTS)]),
     Check({
         "consistency.tokens": ("doubt", "Offline: requests × (input + output) is over 2 % off the reported tokens.",
             "The lengths or the number of requests belong to another row."),
-    }, any_row=consistency.batch_counts),
+    }, any_row=consistency.batch_counts, needs=[where(of_kinds("throughput", "latency"), LENGTHS)]),
     Check({
         "comparability.work_differs": ("doubt; void above 25 % between different subjects",
             "Input or output tokens per request differ by over 10 % under the same load.",
             "Compare tokens/s, or send the same prompts and make answers equally long (--ignore-eos)."),
-    }, rows=comparability.work),
+    }, rows=comparability.work, needs=[compared(TOKENS, REQUESTS)]),
     Check({
         "comparability.success_differs": ("void; doubt within one subject",
             "Success rates differ by over 5 points under the same load.",
             "Rates and latencies of the successful requests alone are not comparable. Make both complete all."),
-    }, rows=comparability.success),
+    }, rows=comparability.success, needs=[compared(FAILURES, REQUESTS)]),
     Check({
         "comparability.loads_differ": ("note", "One series has results at higher loads than another.",
             "State why the others are missing; they may have failed."),
-    }, rows=comparability.loads),
+    }, rows=comparability.loads, needs=[compared(LOAD)]),
     Check({
         "comparability.model_differs": ("doubt", "An instruction-tuned model is compared with its base model.",
             "Use the same model for both."),
-    }, rows=comparability.models),
+    }, rows=comparability.models, needs=[compared(MODEL)]),
     Check({
         "comparability.parts_of_a_node": ("note",
             "Results with different numbers of accelerators are shown under the same load.",
             "Compare throughput per accelerator, or cost."),
-    }, rows=comparability.parts_of_a_node),
+    }, rows=comparability.parts_of_a_node, needs=[compared(ACCELERATOR, kinds=("serve", "throughput", "latency"))]),
     Check({
         "comparability.nothing_paired": ("void, refused", "No workload and load is on both sides.",
             "Measure one under the other's load."),
@@ -379,7 +428,7 @@ CHECKS = (
         "comparability.other_process": ("note", "Quality was measured on another start of the engine than speed, "
             "with the same settings.",
             "Settings that an engine chooses at its start may differ. `[quality]` in a study asks the timed process."),
-    }, rows=comparability.processes),
+    }, rows=comparability.processes, needs=[]),
     Check({
         "comparability.prompts": ("note; doubt for datasets other than random", "The two sides had different prompts.",
             "Give both the same seed, dataset and tokenizer: lengths and contents affect latencies."),
@@ -403,7 +452,7 @@ CHECKS = (
         "comparability.definitions": ("note", "Two tools define a latency differently, or a definition is unknown. It "
             "is excluded, unless only an empty first chunk matters.",
             "Compare figures from one tool, or those that all define alike (throughput)."),
-    }, rows=comparability.definitions_rows, pair=comparability.definitions),
+    }, rows=comparability.definitions_rows, pair=comparability.definitions, needs=[]),
     Check({
         "comparability.subject": ("note", "One setting differs; settings that follow from it are not counted.",
             "The comparison measures its effect, as far as settings are known."),
@@ -426,15 +475,15 @@ CHECKS = (
             "tenth of the run. In other tools' results: under 90 % of the rate was served and the run continued long "
             "after sending, or a higher rate gave no more.",
             "Latency includes a queue that grows with the run. Lower the rate, or report this as the server's limit."),
-    }, server=load.rate, row=load.rate_row, rows=load.rate_rows),
+    }, server=load.rate, row=load.rate_row, rows=load.rate_rows, needs=[served(LOAD, DURATION)]),
     Check({
         "load.not_sent": ("doubt", "The client reports that it sent under 90 % of the rate.",
             "The client fell behind, and no latency includes its delay. Use more clients, or report the actual rate."),
-    }, row=load.not_sent),
+    }, row=load.not_sent, needs=[]),
     Check({
         "load.queue": ("note", "The mean TTFT is over a fifth of the run.",
             "Most of it is queueing; a longer run would report a longer time."),
-    }, row=load.queue),
+    }, row=load.queue, needs=[served(DURATION)]),
     Check({
         "load.slots": ("doubt",
             "More requests were in flight than the engine processes at once, so its queue was measured.",
@@ -443,7 +492,8 @@ CHECKS = (
             "More load adds only waiting from here. Report the knee."),
         "load.fell": ("note", "1.3 times the load gives over 5 % less throughput and 1.5 times the latency.",
             "More load makes it slower: requests are preempted, or the cache is too small. Check the engine's log."),
-    }, server=load.slots, offline=load.slots, row=load.slots, rows=load.saturated),
+    }, server=load.slots, offline=load.slots, row=load.slots, rows=load.saturated,
+        needs=[where(in_a_closed_loop, LOAD, SLOTS)]),
     Check({
         "load.streams_missing": ("doubt", "Under 95 % of the requested concurrency was reached.",
             "The client or the server's connection handling left slots empty; the load was lower than requested."),
@@ -481,7 +531,7 @@ CHECKS = (
         "load.replicas_no_gain": ("doubt", "Several replicas have a lower throughput than one with the same settings "
             "and load.",
             "They share something that limits them: a device, cores, memory bandwidth. Give each its own, or use one."),
-    }, rows=load.replicas_gain),
+    }, rows=load.replicas_gain, needs=[]),
     Check({
         "client.proxy": ("note", "Requests went through a proxy named in the environment.",
             "A proxy adds latency and may buffer streams. To measure the server alone, add it to no_proxy."),
@@ -591,12 +641,13 @@ CHECKS = (
         "statistics.few_samples": ("note",
             "A percentile has fewer samples than it needs (p99: 662, p95: 130, p90: 64 at 99 % confidence).",
             "Send more requests, or report a lower percentile."),
-    }, server=statistics.few_samples, row=statistics.few_samples),
+    }, server=statistics.few_samples, row=statistics.few_samples,
+        needs=[where(both(of_kinds("serve"), with_percentiles), REQUESTS)]),
     Check({
         "statistics.ramp_and_drain": ("note", "Under half of the run was at steady load. In other tools' results: "
             "under 80 % of the concurrency was in flight on average.",
             "Ramp-up and drain lower the throughput. Send several times as many requests as are in flight."),
-    }, server=statistics.ramp, row=statistics.ramp),
+    }, server=statistics.ramp, row=statistics.ramp, needs=[where(in_a_closed_loop, LOAD, REQUESTS)]),
     Check({
         "statistics.short": ("note", "The load lasted less than 5 s.",
             "Too short to average out variation. Send more requests."),
@@ -610,17 +661,18 @@ CHECKS = (
             "Offline: the first of 5 or more iterations took over 3 deviations and 2 % longer than the others' mean. "
             "In other tools' results: 20 % longer than their median.",
             "The engine was still warming up, and the mean includes that. Warm up longer, or exclude the first."),
-    }, offline=statistics.first_iteration, row=statistics.first_iteration),
+    }, offline=statistics.first_iteration, row=statistics.first_iteration,
+        needs=[where(of_kinds("latency", "micro"), ITERATIONS)]),
     Check({
         "statistics.unsteady": ("doubt above 10 %; in other tools' results note above 5 %, doubt above 20 %",
             "Offline: iterations have a large standard deviation, relative to their mean.",
             "Heat, clocks or other processes may cause that. Check the telemetry, warm up and measure again."),
-    }, offline=statistics.unsteady, row=statistics.unsteady),
+    }, offline=statistics.unsteady, row=statistics.unsteady, needs=[where(of_kinds("latency", "micro"), ITERATIONS)]),
     Check({
         "statistics.drift": ("note",
             "In a closed loop, the median TTFT of the first and last third of the requests differ by a factor of 1.5.",
             "The server warmed up or slowed down, or requests are sorted. Warm up before, and run longer."),
-    }, row=statistics.drift),
+    }, row=statistics.drift, needs=[where(in_a_closed_loop, LOAD, SINGLE)]),
     Check({
         "engine.second_attempt": ("note", "In a study: the first attempt of this trial failed.",
             "An engine that fails now and then may fail again. Check the log of its start."),
@@ -670,7 +722,8 @@ CHECKS = (
             "arithmetic. In other tools' results: under 10 %, up to 4 at once, or a long prompt alone.",
             "Perhaps something else was measured: weights in CPU memory, a slow path in the engine, the network, the "
             "client. Check the engine's log."),
-    }, run=physics.roofline, roofline=physics.roofline_rows),
+    }, run=physics.roofline, roofline=physics.roofline_rows,
+        needs=[where(of_kinds("serve", "throughput", "latency", "micro"), MODEL, ACTIVE, ACCELERATOR, PEAKS)]),
     Check({
         "rig.accelerator_shared": ("doubt; note if the engine's processes are unknown",
             "Other processes used the engine's accelerators.",
@@ -716,44 +769,44 @@ CHECKS = (
     Check({
         "statistics.single_run": ("note", "There is one run.",
             "Repeat the run before you call a small difference real."),
-    }, run=statistics.single_run, rows=statistics.single_runs),
+    }, run=statistics.single_run, rows=statistics.single_runs, needs=[]),
     Check({
         "statistics.repeats_differ": ("doubt; note for unmarked repeats of other tools",
             "The output throughput of a trial's repeats has a standard deviation above 10 % of its mean. In other "
             "tools' results: a throughput or latency differs by over 20 %.",
             "Smaller differences between settings are noise. Check each repeat's own findings, and repeat more often."),
-    }, rows=statistics.repeats, repeats=statistics.unlike_repeats),
+    }, rows=statistics.repeats, repeats=statistics.unlike_repeats, needs=[]),
     Check({
         "statistics.within_error": ("note", "Two scores differ by less than 1.96 of their standard errors.",
             "The data shows neither an improvement nor that accuracy was preserved."),
-    }, rows=statistics.within_error),
+    }, rows=statistics.within_error, needs=[compared(ERROR, kinds=("quality",))]),
     Check({
         "consistency.copies": ("note", "Results in one file agree in all figures (at least six).",
             "They are copies, not repeats. Repeat the run to measure its variation."),
-    }, rows=consistency.copies),
+    }, rows=consistency.copies, needs=[]),
     Check({
         "consistency.twins": ("doubt; void if all figures agree, or with a witness", "Results of different models, "
             "quantizations, engines or loads agree within 0.1 % (duration) and 0.25 % (TPOT, ITL). A witness: their "
             "generation speeds, by another tool, differ by over 10 %.",
             "One server was probably measured twice: a client's --model doesn't choose what is served. Ask the server "
             "for its model."),
-    }, rows=consistency.twins),
+    }, rows=consistency.twins, needs=[compared(DURATION)]),
     Check({
         "comparability.multiplied": ("void", "Results have the same times as others and a whole multiple of their "
             "throughput (3 results, or 6 digits).",
             "Label them as an estimate, or measure them."),
-    }, rows=consistency.multiples),
+    }, rows=consistency.multiples, needs=[]),
     Check({
         "consistency.reported_twice": ("note",
             "A table or another file repeats a result of the same model. It counts once.",
             "If these are separate runs, one of them has copied figures. Check the raw results."),
-    }, duplicates=consistency.reported_twice),
+    }, duplicates=consistency.reported_twice, needs=[]),
     Check({
         "cache.warm": ("note; doubt with a witness", "One request at a time with prompts of all lengths: the median "
             "TTFT is within 1.3 decoding steps, the p99 within 1.15 of it. A witness: a measured prompt speed that "
             "needs 1.5 times as long.",
             "Prompts were probably in the prefix cache from an earlier run. Empty it, or restart the server."),
-    }, rows=tokens.warm),
+    }, rows=tokens.warm, needs=[]),
     Check({
         "cache.hits": ("doubt; note in other tools' results without random prompts", "Prompt tokens came from the "
             "prefix cache, beyond the requested prefix and a block each (other tools: over 1 %). By the server's "
@@ -761,11 +814,11 @@ CHECKS = (
             "TTFT and throughput look better than they are. Use another --seed, or turn prefix caching off."),
         "cache.prefix_hits": ("doubt", "Offline: over 2 % of the prompt tokens came from the engine's prefix cache.",
             "Prefill looks faster than it is. Turn the cache off (--no-enable-prefix-caching), unless you measure it."),
-    }, server=tokens.cached, offline=tokens.cached, row=tokens.cached),
+    }, server=tokens.cached, offline=tokens.cached, row=tokens.cached, needs=[]),
     Check({
         "cache.later_faster": ("doubt", "The same load again has under 0.6 of the TTFT, and nothing else is faster.",
             "The first run filled the prefix cache, or served as a warm-up."),
-    }, rows=tokens.later_faster),
+    }, rows=tokens.later_faster, needs=[]),
     Check({
         "quality.failed": ("doubt; void from a tenth of the items", "Items have no answer because their requests "
             "failed twice. They count as wrong.",
@@ -819,6 +872,12 @@ def run(checks: Iterable[Check] = CHECKS, **evidence: Any) -> Iterator[Any]:
     """Run all checks for which there is evidence, which is given by its Need."""
     for check in checks:
         yield from check.run(evidence)
+
+
+def unchecked(results: Sequence[tuple[Row, Document]], peaks_of: PeaksOf, *lists: Iterable[Check]) -> list[Unchecked]:
+    """Return the inputs that results lack, of all checks that apply to them. Each result comes with its document."""
+    needs = (need for checks in lists for check in checks for need in check.needs or ())
+    return list(inputs.unchecked(results, needs, peaks_of))
 
 
 def examine(e: Circumstances) -> list[Finding]:

@@ -23,8 +23,8 @@ from dyno.measure.points import (
     load_of,
     locations,
     named,
+    names_base,
     output_each,
-    related,
     requests_of,
     sent,
     subject,
@@ -94,7 +94,10 @@ def _extremes(values: list[tuple[float, Row]]) -> tuple[tuple[float, Row], tuple
 
 def success(rows: Sequence[Row]) -> Iterator[Finding]:
     for group in _served_alike(rows):
-        shares = [((r.get("completed") or 0.0) / s[0], r) for r in group if (s := sent(r)) and s[0]]
+        # Where the number of completed requests is not reported, it is unknown, not 0.
+        shares = [
+            (done / s[0], r) for r in group if (done := r.get("completed")) is not None and (s := sent(r)) and s[0]
+        ]
         extremes = _extremes(shares)
         if extremes is None:
             continue
@@ -139,9 +142,11 @@ def models(rows: Sequence[Row]) -> Iterator[Finding]:
     for group in _served_alike(rows):
         by_name = {named(str(r.setting("model"))): r for r in group if r.setting("model")}
         for a, b in combinations(by_name, 2):
-            if a.taught != b.taught and related(a, b) and frozenset((a.name, b.name)) not in seen:
+            tuned, base = (a, b) if a.taught else (b, a)
+            if a.taught == b.taught or tuned.base != base.base or frozenset((a.name, b.name)) in seen:
+                continue
+            if names_base(str(by_name[base].setting("model"))):
                 seen.add(frozenset((a.name, b.name)))
-                tuned, base = (a, b) if a.taught else (b, a)
                 text = (
                     f"{tuned.name} is instruction-tuned, {base.name} is a base model: their answers end at different "
                     "lengths."

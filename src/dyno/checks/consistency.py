@@ -31,6 +31,7 @@ WRONG = 0.01  # from here on a sum is not a slip of rounding or of a row's neigh
 OVER, FAR_OVER = 1.05, 1.2  # streams that can't be
 # Tools whose throughput is the sum over the whole run; others use a window of their own.
 WHOLE_RUN = ("vllm", "sglang", "dyno", "llama-bench", "")
+CLIENTS = ("vllm", "sglang", "dyno")  # tools whose definitions of latencies are alike
 NEAR, NEARLY = 0.001, 0.0025
 _COMPARED_FIGURES = (
     "duration_s", "mean_ttft_ms", "median_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "median_tpot_ms", "mean_itl_ms",
@@ -153,7 +154,7 @@ def latencies(row: Row) -> Iterator[Finding]:
     """Decoding takes one gap per chunk, and at most tokens − 1 gaps."""
     first, end, gap = (row.figures.get(f"mean_{s}_ms") for s in ("ttft", "e2el", "itl"))
     each = output_each(row)
-    if row.tool not in ("vllm", "sglang", "dyno") or not (first and end and gap and each) or each < 2:
+    if row.tool not in CLIENTS or not (first and end and gap and each) or each < 2:
         return
     decoding, most = end.value - first.value, gap.value * (each - 1)
     if decoding > 1.1 * most + 2.0 and gap.value > 0:
@@ -170,7 +171,7 @@ def in_flight(row: Row) -> Iterator[Finding]:
     rps, e2el, streams = requests_per_s(row), row.get("mean_e2el_ms"), points.in_flight(row, "mean_tpot_ms")
     asked, count = row.number("concurrency"), (sent(row) or (row.get("completed") or 0.0, ""))[0]
     most = min((limit for limit in (asked, count) if limit), default=None)
-    if row.kind != "serve" or not rps or not streams or not most or row.tool not in ("vllm", "sglang", "dyno", ""):
+    if row.kind != "serve" or not rps or not streams or not most or row.tool not in (*CLIENTS, ""):
         return
     if streams <= OVER * most + 0.5:
         return
@@ -192,7 +193,7 @@ def in_flight(row: Row) -> Iterator[Finding]:
 def beyond_the_run(row: Row) -> Iterator[Finding]:
     """A median request takes longer than the whole run."""
     middle, each, took = row.get("median_tpot_ms"), output_each(row), duration(row)
-    if row.kind != "serve" or row.tool not in ("vllm", "sglang", "dyno") or not (middle and each and took) or each < 2:
+    if row.kind != "serve" or row.tool not in CLIENTS or not (middle and each and took) or each < 2:
         return
     long_s = middle * (each - 1) / 1000
     if long_s > 1.5 * took.value:

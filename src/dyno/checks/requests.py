@@ -1,12 +1,13 @@
 """Were all requests answered?"""
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from statistics import mean, median
 
 from dyno.checks.evidence import Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, Level, doubt, note, void
-from dyno.facts.imported import Row
+from dyno.facts.imported import Row, Samples
 from dyno.measure.points import locations, sent
 from dyno.numbers import number, percent
 
@@ -145,21 +146,30 @@ def zeros_in_mean(row: Row) -> Iterator[Finding]:
     if s is None or reported is None or not reported.value:
         return
     real = [t for t in s.ttfts_ms if t > 0]
-    zeros = len(s.ttfts_ms) - len(real)
-    if not zeros or not real:
+    counted = _counted(row, s)
+    zeros = counted - len(real)
+    if zeros <= 0 or not real:
         return
-    # A failed request is kept with zero and left out of the mean by vLLM: only what is inside is wrong.
-    with_zeros = sum(real) / len(s.ttfts_ms)
-    if abs(with_zeros / reported.value - 1) < 0.005 and zeros > 0.002 * len(s.ttfts_ms):
+    with_zeros = sum(real) / counted
+    if abs(with_zeros / reported.value - 1) < 0.005 and zeros > 0.002 * counted:
         shown = row.get("median_ttft_ms")
         also = f", and the median {number(median(real))} instead of {number(shown)}" if shown is not None else ""
         text = (
-            f"{zeros:,} of {len(s.ttfts_ms):,} requests count with a TTFT of 0 ms. Without them the mean is "
+            f"{zeros:,} of {counted:,} requests count with a TTFT of 0 ms. Without them the mean is "
             f"{number(mean(real))} ms instead of {number(reported.value)}{also}."
         )
-        level: Level = "void" if zeros > 0.01 * len(s.ttfts_ms) else "doubt"
+        level: Level = "void" if zeros > 0.01 * counted else "doubt"
         lines = locations([row], "mean_ttft_ms", "median_ttft_ms")
         yield Finding("requests.zeros_in_mean", level, text, locations=lines)
+
+
+def _counted(row: Row, s: Samples) -> int:
+    """Return how many requests the mean TTFT covers. vLLM lists failed ones with zero, and leaves them out of it."""
+    known = sum(not math.isnan(t) for t in s.ttfts_ms)
+    done = row.get("completed")
+    if done is not None:
+        return min(int(done), known)
+    return known - sum(bool(e) for e in s.errors)
 
 
 def errors_among_successes(row: Row) -> Iterator[Finding]:

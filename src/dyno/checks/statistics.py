@@ -1,14 +1,27 @@
 """Are there enough samples, and is a difference more than noise?"""
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median, stdev
+
+from msgspec.structs import replace
 
 from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, Level, doubt, note
 from dyno.facts.imported import Row
 from dyno.facts.metric import TOKEN_THROUGHPUTS, words
-from dyno.measure.points import ASIDE, finite_rate, in_flight, key, load_of, locations, subject
+from dyno.measure.points import (
+    ASIDE,
+    counters,
+    finite_rate,
+    identified,
+    in_flight,
+    key,
+    load_of,
+    locations,
+    subject,
+)
 from dyno.measure.scores import items_of
 from dyno.measure.statistics import samples_needed
 from dyno.numbers import change, deviating, many, number, percent
@@ -23,6 +36,10 @@ DEVIATIONS, SLOWER, MUCH_SLOWER = 3.0, 0.02, 0.05
 OTHERS = 4  # iterations after the first: fewer have no reliable deviation
 UNSTEADY = 0.1
 UNLIKE = 0.1  # deviation over mean: more than an engine varies on an otherwise idle machine
+# A setting that says how many runs a result is the mean of.
+_RUNS = re.compile(
+    r"(?:num(?:ber)?[ _](?:of[ _])?|n[ _])?(?:runs|repeats|repetitions|trials|iterations|iters|reps)", re.I
+)
 UNKNOWN = "run-to-run variation is unknown."
 
 
@@ -85,12 +102,31 @@ def single_runs(rows: Sequence[Row]) -> Iterator[Finding]:
     for row in rows:
         if row.kind in ("serve", "throughput") and row.form != "run":  # of its own dyno knows the repeats
             by_file.setdefault(row.file, []).append(row)
-    single = {f: rows for f, rows in by_file.items() if len({(*key(r), load_of(r)) for r in rows}) == len(rows)}
+    single = {
+        f: rows for f, rows in by_file.items()
+        if len({(_without_counters(r), load_of(r)) for r in rows}) == len(rows) and not any(map(_repeated, rows))
+    }  # fmt: skip
     if single:
         files = ", ".join(list(single)[:3]) + (f" and {len(single) - 3} more" if len(single) > 3 else "")
         count = sum(map(len, single.values()))
         runs = f"All {count:,} results in {files} are single runs" if count > 1 else f"{files} has a single run"
         yield note("statistics.single_run", f"{runs}: {UNKNOWN}")
+
+
+def _without_counters(row: Row) -> tuple[object, ...]:
+    """A list of runs may number each of them."""
+    numbering = counters(row)
+    return key(replace(row, settings={k: s for k, s in row.settings.items() if k not in numbering}))
+
+
+def _repeated(row: Row) -> bool:
+    """A result that is itself the mean of several runs: it has a deviation, or says how many there were."""
+    if any(figure.deviation is not None for figure in row.figures.values()):
+        return True
+    if row.samples is not None and max(len(row.samples.speeds), len(row.samples.latencies_ms)) > 1:
+        return True
+    runs = (row.number(name) for name in row.settings if _RUNS.fullmatch(name.strip()))
+    return any(n is not None and n > 1 for n in runs)
 
 
 def few_iterations(e: OfflineEvidence) -> Iterator[Finding]:
@@ -160,7 +196,8 @@ def repeats(rows: Sequence[Row]) -> Iterator[Finding]:
     """Repeats of one setting under one load differ widely."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        if row.kind == "serve" and row.form in ("block", "json", "csv") and load_of(row).level:
+        # Without a model or a number, six results may be six models.
+        if row.kind == "serve" and row.form in ("block", "json", "csv") and load_of(row).level and identified(row):
             same_prompts = round(row.get("total_input_tokens") or 0, -2)
             where = row.file if row.form != "json" else ""
             groups.setdefault((where, _effective(row), load_of(row), same_prompts), []).append(row)
@@ -173,7 +210,7 @@ def repeats(rows: Sequence[Row]) -> Iterator[Finding]:
             if len(values) == len(same) and max(values) > 1.2 * min(values):
                 wide.append(_range(words(name), values))
         if wide:
-            counted = all("run_number" in r.settings for r in same)  # labelled as repeats
+            counted = all(map(counters, same))  # labelled as repeats
             speeds = [v for r in same if (v := r.get("output_throughput"))]
             far: Level = "doubt" if counted and speeds and max(speeds) > 1.5 * min(speeds) else "note"
             text = f"The {len(same)} repeats of {subject(same[0])} differ: {'; '.join(wide)}."
@@ -196,9 +233,10 @@ def _effective(row: Row) -> tuple[object, ...]:
     """Return the settings that act under this load: a limit above the concurrency does nothing."""
     asked, limit = row.number("concurrency"), row.number("max_num_seqs")
     idle = asked is not None and (limit is None or limit >= asked) and asked <= 256
-    skip = ASIDE | {"run_number", *(["max_num_seqs"] if idle else [])}
+    skip = ASIDE | counters(row) | {*(["max_num_seqs"] if idle else [])}
     acting = sorted((k, str(s.value)) for k, s in row.settings.items() if k not in skip)
-    return (*acting, row.series, row.label)
+    section = row.section if row.form == "block" else ""  # as authors name what they measured
+    return (*acting, row.series, row.label, section)
 
 
 def within_error(rows: Sequence[Row]) -> Iterator[Finding]:

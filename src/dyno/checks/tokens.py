@@ -8,7 +8,17 @@ from dyno.checks.evidence import Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, Level, doubt, note, void
 from dyno.facts.imported import Row
 from dyno.measure.counting import length_is_known
-from dyno.measure.points import ASIDE, input_each, load_of, locations, named, output_each, speed_tests, subject
+from dyno.measure.points import (
+    ASIDE,
+    identified,
+    input_each,
+    load_of,
+    locations,
+    named,
+    output_each,
+    speed_tests,
+    subject,
+)
 from dyno.measure.reuse import reported_share
 from dyno.numbers import change, number, percent
 
@@ -279,7 +289,8 @@ def later_faster(rows: Sequence[Row]) -> Iterator[Finding]:
     for row in rows:
         # A first token that waits in a queue depends on all else.
         queue = (row.get("mean_ttft_ms") or 0) / 1000 > 0.05 * (row.get("duration_s") or 0)
-        if row.kind == "serve" and row.form != "table" and row.get("mean_ttft_ms") and load_of(row) and not queue:
+        repeats = row.kind == "serve" and row.form != "table" and identified(row)
+        if repeats and row.get("mean_ttft_ms") and load_of(row) and not queue:
             settings = tuple(sorted((k, str(s.value)) for k, s in row.settings.items() if k not in ASIDE))
             groups.setdefault((row.file, settings, row.label, row.section), []).append(row)
     for same in groups.values():

@@ -199,6 +199,7 @@ def make_report(reading: Sources, request: ReportRequest) -> tuple[Report, list[
         created=datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
         dyno=__version__,
         verdict=verdict([*judged.each, *findings]),
+        basis=judged.basis,
         words=conclude(shown, chosen, findings, aim.limits, single_requests, _unfinished(sources)),
         entries=shown,
         findings=findings,
@@ -231,7 +232,7 @@ def _lost(reading: Sources) -> list[Finding]:
     advice = "The report excludes it. Measure it again, or delete its folder."
     damaged = [why for s in reading.sources for why in s.damaged]
     findings = [Finding("study.unreadable", "doubt", f"A trial can't be read: {why}", advice) for why in damaged]
-    read = coverage(reading.documents)
+    read = coverage([s.document for s in reading.sources if not s.own])  # its own are the doubts above
     if not read.complete:
         text = f"Not everything with numbers was read: {read.describe()}."
         advice = "The report lacks these figures. `dyno audit` lists them with the reason."

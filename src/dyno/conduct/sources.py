@@ -151,7 +151,7 @@ def _source(word: str, path: Path, folders: list[Path], studies: Sequence[Path],
     order = {id: i for i, id in enumerate(planned)}  # as the file has them
     folders = sorted(folders, key=lambda folder: order.get(folder.name.rpartition("-")[2], -1))
     rows, missing = [], []
-    unread = [Unread(0, why) for why in damaged]
+    unread = [Unread(0, why, "file") for why in damaged]
     for folder in folders:
         run = Run(folder)
         try:
@@ -162,7 +162,7 @@ def _source(word: str, path: Path, folders: list[Path], studies: Sequence[Path],
         except StoreError as e:
             if kind == "run":
                 raise
-            unread.append(Unread(0, str(e)))
+            unread.append(Unread(0, str(e), "file"))
             damaged.append(str(e))
         else:
             unread.append(Unread(0, f"{folder}: {failure.text if failure else 'it has no result.'}"))

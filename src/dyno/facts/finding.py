@@ -39,6 +39,38 @@ def verdict(findings: Iterable[Finding]) -> Verdict:
     return _VERDICT[max((_RANK[f.level] for f in findings), default=0)]
 
 
+class Basis(msgspec.Struct, frozen=True):
+    """What a verdict rests on: 'sound' alone says that everything was read and every check had its inputs."""
+
+    read: str = ""  # '12 of 14 tables, 9 of 16 columns'
+    complete: bool = True  # everything with numbers was read
+    unchecked: list[str] = []  # inputs that checks lacked, in plain words
+
+    @property
+    def whole(self) -> bool:
+        return self.complete and not self.unchecked
+
+    def word(self, verdict: Verdict) -> str:
+        return "sound as far as checked" if verdict == "sound" and not self.whole else verdict
+
+    def limits(self) -> str:
+        """Return 'checked: 12 of 14 tables; not checked: token counts'; '' if there is no limit."""
+        if self.whole:
+            return ""
+        checked = [f"checked: {self.read}"] if self.read else []
+        missing = [f"not checked: {', '.join(self.unchecked)}"] if self.unchecked else []
+        return "; ".join(checked + missing)
+
+    def describe(self, verdict: Verdict) -> str:
+        """Return 'sound as far as checked: 12 of 14 tables; not checked: token counts'."""
+        limits = self.limits()
+        if not limits:
+            return verdict
+        if verdict == "sound" and self.read:
+            return f"sound as far as {limits}"
+        return f"{self.word(verdict)}; {limits}"
+
+
 def worst_first(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda f: -_RANK[f.level])
 

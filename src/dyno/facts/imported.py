@@ -174,8 +174,8 @@ class Unread(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def lost(self) -> bool:
-        """A part that may contain unread results."""
-        return self.part not in ("", "columns")
+        """A part with numbers. Others are remarks on something that was read, or that holds no number."""
+        return self.part != ""
 
     def describe(self, file: str) -> str:
         return ": ".join(filter(None, (place(file, self.line), self.what, self.why)))

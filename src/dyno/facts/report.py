@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from dyno.facts.entry import Entry
-from dyno.facts.finding import Finding, Verdict
+from dyno.facts.finding import Basis, Finding, Verdict
 from dyno.facts.imported import DocumentTable
 
 
@@ -84,6 +84,7 @@ class Report(msgspec.Struct, frozen=True):
     words: Words
     entries: list[Entry]
     findings: list[Finding]  # worst first; of many alike, one
+    basis: Basis = Basis()  # what the verdict rests on
     about: str = ""  # its author's description, as plain text
     sources: list[str] = []  # files, folders, pages
     target: dict[str, float] = {}  # 'p99_ttft_ms' → maximum in milliseconds

@@ -35,6 +35,7 @@ _NO_NAME = {
 _QUANTIZED = re.compile(
     r"(?<![a-z0-9])i?q\d(?:_(?:\d|k|xxs|xs|s|m|l|xl|nl))*(?: - (?:small|medium|large))?(?![a-z0-9])"
 )
+_WEIGHTS_FILE = re.compile(r"\.(gguf|bin|safetensors)$", re.I)
 _SHARD = re.compile(r"-\d{5}-of-\d{5}$")
 # A dot inside a number is part of a version (GLM-5.1); any other dot separates words. Llama-3_1 is Llama-3.1.
 _UNDERSCORED = re.compile(r"(?<=\d)_(?=\d(?![\da-z]))")
@@ -59,12 +60,22 @@ class ModelName(msgspec.Struct, frozen=True):
 
 def named(text: str) -> ModelName:
     name = re.sub(r"models--[\w.-]+--", "", str(text)).split("/snapshots/")[0].rstrip("/").rpartition("/")[2]
-    name = re.sub(r"\.(gguf|bin|safetensors)$", "", name, flags=re.I)
+    name = _WEIGHTS_FILE.sub("", name)
     low = name.lower()
     sizes = [float(s) for s in _SIZE.findall(name.replace("_", "-"))]
     mixture = bool(_EXPERTS.search(name) or _MIXTURES.search(name))
     dense = False if mixture else True if _DENSE.search(name.replace(" ", "-")) else None
     return ModelName(name, tuple(_words(low)), bool(_TAUGHT.search(low)), max(sizes) if sizes else None, dense)
+
+
+def names_base(text: str) -> bool:
+    """Whether a name says that a model is not instruction-tuned: a Hub name or a weights file, with its size, without a
+    word for tuning. A served name ('llama3') or a tag ('llama3:8b') may stand for any variant."""
+    model = named(text)
+    last = text.rstrip("/").rpartition("/")[2]
+    if model.taught or model.billions is None or ":" in last:
+        return False
+    return "/" in text or _WEIGHTS_FILE.search(text) is not None or _QUANTIZED.search(last.lower()) is not None
 
 
 def _words(name: str) -> Iterator[str]:
@@ -109,6 +120,18 @@ ASIDE = {
 # Settings of the engine and the machine.
 ENGINE = tuple(
     n for n in SETTINGS[SETTINGS.index("model") :] if n not in ASIDE and n not in ("model_bytes", "parameters")
+)
+# Settings that only number the runs of one thing, by their whole name.
+_COUNTER = re.compile(
+    r"(?:run|rep|repeat|repetition|replicate|iter|iteration|trial|attempt|round)"
+    r"(?:[ _-]?(?:id|no|nr|num|number|index|idx|#))?",
+    re.I,
+)
+# A run that only prepares the measured one, by its whole name: 'Warm-up', 'warmup run 1', 'phase: warmup'.
+_WARM_UP = re.compile(
+    r"\W*(?:\d+\W+)?(?:phase\W*)?warm[-_ ]?(?:up|ing up)"
+    r"(?:[-_ ]*(?:run|phase|round|pass|requests?|iterations?|only|\d+))*\W*",
+    re.I,
 )
 AT_ONCE = 10_000.0  # requests/s: some write a large number for infinity
 
@@ -191,6 +214,21 @@ def key(row: Row) -> tuple[object, ...]:
         frozenset(settings(row).items()),
         section,
     )
+
+
+def counters(row: Row) -> set[str]:
+    """Return the settings that number repeats: they say nothing about what was measured. A run's name is not one."""
+    return {name for name in row.settings if _COUNTER.fullmatch(name.strip()) and row.number(name) is not None}
+
+
+def identified(row: Row) -> bool:
+    """Whether it is known what was measured, or which repeat of it. Others may be of any model."""
+    return bool(counters(row)) or any(row.setting(name) is not None for name in ("model", "engine"))
+
+
+def is_warm_up(row: Row) -> bool:
+    names = (row.label, row.section, *(str(s.value) for s in row.settings.values() if isinstance(s.value, str)))
+    return any(_WARM_UP.fullmatch(name) for name in names)
 
 
 def sweeps(rows: Iterable[Row]) -> list[list[Row]]:

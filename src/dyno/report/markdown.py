@@ -17,7 +17,7 @@ def markdown(report: Report) -> str:
 def _parts(report: Report) -> Iterator[str]:
     words = report.words
     yield f"# {escaped(report.title)}"
-    yield f"**{report.verdict}** · {escaped(report.created)} · dyno {escaped(report.dyno)}"
+    yield f"**{report.basis.describe(report.verdict)}** · {escaped(report.created)} · dyno {escaped(report.dyno)}"
     yield escaped_line(report.about)
     yield _list("Answer", map(escaped_line, words.answer))
     if (answer := tables.answer(report)) is not None:

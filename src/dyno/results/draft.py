@@ -21,6 +21,7 @@ Read = tuple[list[Row], list[Unread]]
 Paths = Mapping[str, str]  # from a path, 'config.backend.model', to a name; the first that has a value counts
 Form = Literal["json", "csv", "sql"]
 T = TypeVar("T")
+_NAMED: Final = 6  # metrics that a remark names
 _LONGEST: Final = 300  # characters of a setting or an error that are kept
 _STATISTICS: Final = {
     "mean": "mean", "avg": "mean", "median": "median", "std": "std", "std_dev": "std", "stddev": "std", "min": "min",
@@ -80,6 +81,14 @@ class Draft:
                     self.latency(_STATISTICS.get(key, key), stem, field, scale)
             if block is not None:
                 self.latency("median", stem, block.get("p50"), scale)
+
+    def leave(self, metrics: Iterable[tuple[str, Value]]) -> None:
+        """List metrics that are not read."""
+        left = list(metrics)
+        if left:
+            more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+            names = ", ".join(key for key, _ in left[:_NAMED]) + more
+            self.unread.append(Unread(left[0][1].line, "meaning unknown", "columns", names))
 
     # ---- settings ----
 
@@ -172,7 +181,7 @@ def rows_of(drafts: Iterable[Draft]) -> Read:
         if draft.figures:
             rows.append(draft.row())
         else:
-            unread.append(Unread(draft.line, "a result without figures"))
+            unread.append(Unread(draft.line, "a result without figures", "lines"))
     return rows, unread
 
 

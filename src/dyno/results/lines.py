@@ -12,6 +12,7 @@ _EMPTY = 3  # lines in a row that say that something is over
 _PAINT = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _FRACTION = re.compile(rb"(?<![\d.])\d+\.\d+(?![\d.])")
+_MEASURED = re.compile(rb"\d\s?(?:tok(?:en)?s?\s?/\s?s|t/s|tps|req(?:uest)?s?\s?/\s?s|ms|it/s)(?![\w-])", re.I)
 _STRAY = re.compile(r"[\udc80-\udcff]")
 _MANGLED = re.compile(
     r"[ÂÃâðï][\x80-\xbf\u0152\u0153\u0160\u0161\u0178\u017d\u017e\u0192\u02c6\u02dc\u2013-\u203a\u20ac\u2122]"
@@ -36,8 +37,9 @@ def decoded(data: bytes) -> bytes:
 
 
 def holds_numbers(data: bytes) -> bool:
-    """Two fractions at least: whole numbers are dates, ports and versions too."""
-    return len(_FRACTION.findall(data[: 1 << 20])) > 1
+    """Two fractions at least, or a measured unit: whole numbers are dates, ports and versions too."""
+    data = data[: 1 << 20]
+    return len(_FRACTION.findall(data)) > 1 or _MEASURED.search(data) is not None
 
 
 def lines(data: bytes | mmap.mmap, first: int = 1, start: int = 0, stop: int | None = None) -> Iterator[TextLine]:

@@ -42,6 +42,7 @@ _OTHER: Final = re.compile(
 )
 _LOADLIKE: Final = re.compile(
     r"\b(?:np|n|num\w*|counts?|requests?|reqs?|len|lengths?|sizes?|batch\w*|conc\w*|users?|clients?|rep\w*|runs?|iter\w*|"
+    r"trials?|attempts?|rounds?|"
     r"index|idx|id|steps?|context|ctx|tokens?|seq\w*|no|rank|row|time\w*|date|depth|qps|rps|rate|loads?|k|layers?)\b|#",
     re.I,
 )
@@ -77,6 +78,12 @@ _GIVEN: Final = re.compile(
 _WIDEST: Final = 60  # characters of a cell with words behind its number
 _LONGEST: Final = 40  # characters of a cell with a number; more is a sentence
 AIPERF: Final = ["Metric", "avg"]  # how its CSV file begins
+# Its own words for counts, which mean other things elsewhere.
+_AIPERF_COUNTS: Final = {
+    "request count": "completed", "error request count": "failed", "total input sequence length": "total_input_tokens",
+    "total output sequence length": "total_output_tokens", "total output tokens": "total_output_tokens",
+}  # fmt: skip
+_UNIT_BEHIND: Final = re.compile(r"\s*[(\[][^()\[\]]*[)\]]\s*$")
 
 
 def rows_of(table: DocumentTable, index: int, file: str, form: Form) -> list[Row]:
@@ -103,28 +110,70 @@ def _meanings(table: DocumentTable) -> tuple[list[Meaning | None], list[str]]:
     return meanings, [beside[i][0] if i in beside else "" for i in range(len(meanings))]
 
 
-def unread(table: DocumentTable, results: Sequence[Row]) -> Unread | None:
-    """A table with figures that no result came of, or the columns that were left out of one with results."""
-    if results and results[0].tool in _FORMS:
-        return None
-    table = msgspec.structs.replace(table, rows=table.rows[:_LOOKED_AT])
-    if not results and not _has_figures(table):
-        return None
-    if results and results[0].line == table.line:  # its lines are metrics, and its columns configurations
-        left = [row[0].text for row in filter(None, table.rows) if _is_lost(row[0].text, row[1:], None)]
-        left = [title for title in left if _column(title, [], []) is None]
-        return Unread(table.line, "meaning unknown", "columns", _titles(left)) if left else None
+def unread(table: DocumentTable, results: Sequence[Row]) -> list[Unread]:
+    """A table with figures that no result came of, or the columns and cells that were left out of one with results."""
+    short = _first_lines(table)
+    if not results:
+        return [_unread_table(short)] if _has_figures(short) else []
+    left, _ = columns_left(table, results)
+    return [*_unread_columns(short, left), *_unread_cells(table, results)]
+
+
+def _unread_columns(table: DocumentTable, left: list[str]) -> Iterator[Unread]:
+    if not left:
+        return
+    meanings = dict(zip(table.header, _meanings(table)[0], strict=True))
+    unitless = all((column := meanings.get(title)) is not None and column.scale is None for title in left)
+    yield Unread(table.line, "no unit" if unitless else "meaning unknown", "columns", _titles(left))
+
+
+def _unread_cells(table: DocumentTable, results: Sequence[Row]) -> Iterator[Unread]:
+    """Numbers in columns that were read, in a form that isn't known: '95 (cached)'."""
+    if results[0].tool in _FORMS or results[0].line == table.line:
+        return
     meanings, _ = _meanings(table)
-    words = _word_columns(table, meanings) if results else set()
-    lost = [i for i, t in enumerate(table.header) if i not in words and _is_lost(t, _down(table, i), meanings[i])]
-    left = [table.header[i] for i in lost]
-    unitless = [table.header[i] for i in lost if (column := meanings[i]) is not None and column.scale is None]
-    if results:
-        why = "no unit" if unitless == left else "meaning unknown"
-        return Unread(table.line, why, "columns", _titles(left)) if left else None
-    why = f"unknown columns: {_titles(left)}" if left else "no known columns"
-    why = f"no unit: {_titles(unitless)}" if unitless else why
+    read = [(i, m) for i, m in enumerate(meanings) if m is not None and m.figure and m.scale is not None]
+    for cells, line in zip(table.rows, table.lines, strict=False):
+        for i, column in read:
+            if i >= len(cells) or not _NUMERIC.match(cells[i].text):
+                continue
+            if figure(cells[i], column, line, "") is None:
+                what = shown("", f"{table.header[i]}: {cells[i].text}"[:_WIDEST])
+                yield Unread(line, "number in an unknown form", "lines", what)
+
+
+def _unread_table(table: DocumentTable) -> Unread:
+    meanings, _ = _meanings(table)
+    lost = [i for i, title in enumerate(table.header) if _is_lost(title, _down(table, i), meanings[i])]
+    unitless = [i for i in lost if (column := meanings[i]) is not None and column.scale is None]
+    why = "no known columns"
+    if unitless:
+        why = f"no unit: {_titles(table.header[i] for i in unitless)}"
+    elif lost:
+        why = f"unknown columns: {_titles(table.header[i] for i in lost)}"
     return Unread(table.line, why, "table", _titles(table.header))
+
+
+def columns_left(table: DocumentTable, results: Sequence[Row]) -> tuple[list[str], int]:
+    """Return the columns with numbers that were not read, and how many have numbers.
+
+    Where lines are metrics and columns are configurations, its lines count instead.
+    """
+    metrics, table = table.rows, _first_lines(table)
+    if results[0].tool in _FORMS:
+        return [], sum(_measures(t, _down(table, i)) for i, t in enumerate(table.header))
+    if results[0].line == table.line:
+        lines = [row for row in filter(None, metrics) if _measures(row[0].text, row[1:])]
+        return [row[0].text for row in lines if _metric(table, row, []) is None], len(lines)
+    meanings, _ = _meanings(table)
+    words = _word_columns(table, meanings)
+    measured = [i for i, title in enumerate(table.header) if _measures(title, _down(table, i))]
+    lost = [i for i in measured if i not in words and _is_lost(table.header[i], _down(table, i), meanings[i])]
+    return [table.header[i] for i in lost], len(measured)
+
+
+def _first_lines(table: DocumentTable) -> DocumentTable:
+    return msgspec.structs.replace(table, rows=table.rows[:_LOOKED_AT])
 
 
 def _has_figures(table: DocumentTable) -> bool:
@@ -133,11 +182,18 @@ def _has_figures(table: DocumentTable) -> bool:
 
 
 def _is_lost(title: str, cells: list[DocumentCell], column: Meaning | None) -> bool:
-    """Numbers that were measured, not compared and not given, and none of them was read."""
-    title = title.strip()
-    if not title or _compares(title) or _GIVEN.fullmatch(title) or not any(_NUMERIC.match(cell.text) for cell in cells):
+    """Numbers that were measured, and none of them was read."""
+    if not _measures(title, cells):
         return False
     return column is None or (column.figure and not any(figure(cell, column, 1, "") for cell in cells))
+
+
+def _measures(title: str, cells: list[DocumentCell]) -> bool:
+    """Numbers that were neither calculated from others nor given."""
+    title = title.strip()
+    if not title or _calculates(title) or _GIVEN.fullmatch(title):
+        return False
+    return any(_NUMERIC.match(cell.text) for cell in cells)
 
 
 def _titles(titles: Iterable[str]) -> str:
@@ -376,7 +432,7 @@ def _tested(figures: dict[str, Figure], settings: dict[str, Setting]) -> dict[st
 def _by_column(table: DocumentTable, blank: Row) -> Iterator[Row]:
     """Metrics as rows. The columns are configurations, or statistics of one."""
     titles = [row[0].text.strip() for row in table.rows if row]
-    meanings = [_column(row[0].text.strip(), titles, row[1:]) if row else None for row in table.rows]
+    meanings = [_metric(table, row, titles) if row else None for row in table.rows]
     known = [column for column in meanings if column is not None and column.figure]
     statistics = [columns.statistic(title) for title in table.header]
     if len(known) >= 2 and sum(s is not None for s in statistics[1:]) >= 2:
@@ -390,6 +446,14 @@ def _by_column(table: DocumentTable, blank: Row) -> Iterator[Row]:
     for i, title in enumerate(table.header[1:], 1):
         if not _compares(title):
             yield from _configuration(table, meanings, i, blank)
+
+
+def _metric(table: DocumentTable, row: list[DocumentCell], titles: list[str]) -> Meaning | None:
+    """The meaning of a line, where metrics are rows."""
+    title = row[0].text.strip()
+    if table.header[:2] == AIPERF and (name := _AIPERF_COUNTS.get(_UNIT_BEHIND.sub("", title).lower())):
+        return Meaning(name)
+    return _column(title, titles, row[1:])
 
 
 def _configuration(table: DocumentTable, meanings: list[Meaning | None], i: int, blank: Row) -> Iterator[Row]:
@@ -445,6 +509,18 @@ _COMPARED: Final = re.compile(
     r"diff|delta|Δ|change|speedup|ratio|improve|unit|note|winner|better|gain|%|变化|差值|百分比|提升|对比|单位|含义|备注",
     re.I,
 )
+
+
+# A difference between columns. A share alone (GPU utilization, cache hits) was measured.
+_CALCULATED: Final = re.compile(
+    r"diff|delta|Δ|change|speed-?up|ratio|improve|note|winner|better|gain|faster|slower|\bvs\b|relative|overhead|"
+    r"变化|差值|提升|对比|含义|备注",
+    re.I,
+)
+
+
+def _calculates(title: str) -> bool:
+    return _CALCULATED.search(title) is not None
 
 
 def _compares(title: str) -> bool:

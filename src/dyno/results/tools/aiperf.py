@@ -21,6 +21,7 @@ _FIGURES: Final = {
     "total_osl.avg": "total_output_tokens", "total_output_tokens.avg": "total_output_tokens",
     "effective_concurrency.avg": "concurrency_mean",
 }  # fmt: skip
+_READ: Final = {*_LATENCIES, *(path.partition(".")[0] for path in _FIGURES), "benchmark_duration"}
 _SETTINGS: Final = {"aiperf_version": "tool_version", "start_time": "date", "was_cancelled": "was_cancelled"}
 _MODELS: Final = ("models.items", "endpoint.model_names", "model_names", "model")
 _PHASE: Final = {"concurrency": "concurrency", "rate": "rate", "request_rate": "rate", "requests": "num_prompts"}
@@ -58,6 +59,7 @@ def profile(value: Value, file: str) -> Iterator[Draft]:
     draft.read_figures(value, _FIGURES)
     if (scale := _scale(value, "benchmark_duration")) is not None:
         draft.figure("duration_s", value.find("benchmark_duration.avg"), scale / 1e3)
+    draft.leave((key, block) for key, block in value.fields.items() if block.has("unit", "avg") and key not in _READ)
     draft.read_settings(value, _SETTINGS)
     if (config := value.get("input_config")) is not None:
         _config(draft, config)
@@ -75,14 +77,21 @@ def _config(draft: Draft, config: Value) -> None:
         if first is not None:
             draft.setting("model", first.get("name") or first)
     for phase in config.each("phases"):
-        kind = phase.get("kind")
-        if kind is None or kind.text in ("profiling", None):
+        if not _warms_up(phase):
             draft.read_settings(phase, _PHASE)
     draft.read_settings(next(config.each("datasets"), None), _DATA)
     for path, name in _CONFIG.items():
         item = config.find(path)
         if item is not None and item.number != 0:  # 0 requests: as many as the time allows
             draft.setting(name, item)
+
+
+def _warms_up(phase: Value) -> bool:
+    """Versions differ in the field that says so: kind, name or type."""
+    names = [phase.text_of(key) or "" for key in ("kind", "name", "type")]
+    if "profiling" in names:
+        return False
+    return any("warm" in name.lower() for name in names) or names[0] not in ("", "profiling")
 
 
 class _Metric(msgspec.Struct):
@@ -101,6 +110,7 @@ class _Metrics(msgspec.Struct):
 class _About(msgspec.Struct):
     request_start_ns: int
     benchmark_phase: str | None = None
+    credit_phase: str | None = None  # its name in other versions
 
 
 class _Record(msgspec.Struct):
@@ -118,7 +128,7 @@ def records(values: list[Value], file: str) -> Iterator[Draft]:
         record = value.decoded(_Record)
         if record is None:
             draft.unread.append(Unread(value.line, "not an AIPerf record", "lines"))
-        elif record.metadata.benchmark_phase in (None, "profiling"):
+        elif (record.metadata.benchmark_phase or record.metadata.credit_phase) in (None, "profiling"):
             measured.append(record)
     good = [r for r in measured if r.error is None]
     draft.samples = Samples(

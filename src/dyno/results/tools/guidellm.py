@@ -30,6 +30,7 @@ _FIGURES: Final = {
     "output_token_count.successful.total_sum": "total_output_tokens",
     "total_token_count.successful.total_sum": "total_tokens",
 }
+_READ: Final = {*(path.partition(".")[0] for path in _FIGURES), *(key for key, _, _ in _LATENCIES), "request_totals"}
 _COUNTS: Final = {"successful": "completed", "errored": "failed", "incomplete": "incomplete"}
 # From the newest version to the oldest.
 _TOTALS: Final = (
@@ -89,6 +90,7 @@ def _figures(draft: Draft, benchmark: Value, metrics: Value) -> None:
     if "duration_s" not in draft.figures and start and end and start.number is not None and end.number is not None:
         draft.figures["duration_s"] = Figure(end.number - start.number, end.line)
     draft.read_figures(metrics, _FIGURES)
+    draft.leave((key, metric) for key, metric in metrics.fields.items() if key not in _READ and _measured(metric))
     for key, stem, scale in _LATENCIES:
         count = metrics.get(key, "successful", "count")
         if count is not None and count.number == 0:
@@ -96,6 +98,12 @@ def _figures(draft: Draft, benchmark: Value, metrics: Value) -> None:
         draft.read_spreads(metrics, {f"{key}.successful": stem}, scale)
         for field, statistic in _PERCENTILES.items():
             draft.latency(statistic, stem, metrics.get(key, "successful", "percentiles", field), scale)
+
+
+def _measured(metric: Value) -> bool:
+    """Zeros of requests that there were none of are not figures."""
+    mean, count = metric.find("successful.mean"), metric.find("successful.count")
+    return mean is not None and mean.number is not None and count is not None and bool(count.number)
 
 
 def _settings(draft: Draft, benchmark: Value, report: Value) -> None:
