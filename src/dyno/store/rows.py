@@ -17,7 +17,7 @@ from dyno.errors import StoreError
 from dyno.facts.correctness import GreedyAnswer
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.imported import Figure, Row, RowKind, Samples, Scalar, Setting
-from dyno.facts.metric import definition
+from dyno.facts.metric import OWN_TPOT, definition
 from dyno.facts.offline import Iteration, OfflineSummary
 from dyno.facts.quality import ItemAnswer, QualitySpec, QualitySummary, TaskScore
 from dyno.facts.record import Record
@@ -365,10 +365,12 @@ def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Fig
         possible_reuse=s.reuse.most_share if s.reuse else None,
         reported_reuse=reported_share(s, telemetry) if s.reuse else None,
     )
-    latencies = {stem: getattr(s, stem) for stem in ("ttft", "tpot", "itl", "e2el", "queue")}
+    latencies = {stem: getattr(s, stem) for stem in ("ttft", "itl", "e2el", "queue")}
+    latencies |= {"tpot": s.true_tpot} | ({"vllm_tpot": s.tpot} if s.own_tpot else {})
     latencies |= {"ttfo": s.ttfo} if s.ttfo else {}
     for stem, latency in (latencies | (s.sessions.latencies if s.sessions else {})).items():
-        figures |= _distribution(stem, latency, definition(_TOOL, stem))
+        own = stem == "tpot" and s.own_tpot is not None
+        figures |= _distribution(stem, latency, OWN_TPOT if own else definition(_TOOL, stem))
     return figures
 
 
@@ -426,7 +428,8 @@ def _of_records(records: Iterable[Record], s: Summary) -> Samples | None:
         output_lens=[(r.output_tokens or 0) if r.error is None else 0 for r in rows],
         ttfts_ms=each(s.ttft, timing.ttft_ns),
         ttfos_ms=each(s.ttfo, timing.ttfo_ns) if s.ttfo else [],
-        tpots_ms=each(s.tpot, timing.tpot_ns),
+        tpots_ms=each(s.true_tpot, timing.own_tpot_ns),
+        vllm_tpots_ms=each(s.tpot, timing.tpot_ns) if s.own_tpot else [],
         e2els_ms=each(s.e2el, timing.e2el_ns),
         itls_ms=[ms for r in completed for ms in (np.diff(timing.likely_ns(r)) / NS_PER_MS).tolist()],
         starts_s=[seconds(r.sent_ns) for r in rows],
