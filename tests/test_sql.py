@@ -128,8 +128,8 @@ def test_requests_are_the_records_with_the_latencies_of_the_method(ask: Ask, hom
         Record(107, 5, 10, 99, 3, 4, chunk_ns=[20], reasoning=True),
         Record(104, 5, 10, 99, 3, 4, chunk_ns=[20, 30], chunk_tokens=[1, 1]),
         Record(109, 5, 10, 99, 3, 4, chunk_ns=[20, 30], output_tokens=8, first_tokens=4),
-        Record(110, 5, 10, 99, 3, 4, chunk_ns=[20, 30], output_tokens=8, leading=1),
-        Record(111, 5, 10, 99, 3, 4, chunk_ns=[20, 30], output_tokens=3, leading=1),
+        Record(110, 5, 10, 99, 3, 4, chunk_ns=[20, 30], output_tokens=8, leading_chunks=1),
+        Record(111, 5, 10, 99, 3, 4, chunk_ns=[20, 30], output_tokens=3, leading_chunks=1),
         Record(112, 5, 10, 99, 3, 4, chunk_ns=[20], output_tokens=8, first_tokens=8),
     ]
     with (run / "records.jsonl").open("ab") as file:

@@ -63,10 +63,10 @@ def unseen_chunks(e: Evidence) -> Iterator[Finding]:
 def _unknown(s: Summary) -> list[str]:
     """Describe figures that the client knows only within bounds: of each latency the mean, else the first."""
     late = {name: latency for name, latency in s.latencies.items() if latency.bounds}
-    if "tpot" not in late:  # then it is the first chunk's tokens that aren't known: tokens.bundled
-        late.pop("own_tpot", None)
-        late.pop("itl_per_token", None)
-    rates = {name: ends for name, ends in s.bounds.items() if late or name != "goodput"}
+    rates = dict(s.bounds)
+    if "own_tpot" in late and "tpot" not in late:  # the first chunk's tokens aren't known: tokens.bundled says so
+        late = {name: latency for name, latency in late.items() if name not in ("own_tpot", "itl_per_token")}
+        rates.pop("goodput", None)
     unknown = [f"{_RATES[name]} {number(low)} to {number(high)}" for name, (low, high) in rates.items()]
     for name, latency in late.items():
         for figure, (low, high) in list(latency.bounds.items())[:1]:

@@ -34,7 +34,9 @@ class Record(msgspec.Struct):
     chunk_tokens: Annotated[list[int] | None, "tokens in each chunk, where the server reports it"] = None
     silent: Annotated[list[int], "chunks (from 0) without text: special tokens, parts of a character"] = []
     empty_chunks: int = 0  # events with a choice before the first chunk (a role, say), or that carried no token
-    leading: Annotated[int, "events without text before the first chunk, without the role: they may be tokens"] = 0
+    leading_chunks: Annotated[
+        int, "events without text before the first chunk, without the role: they may be tokens"
+    ] = 0
     first_chars: Annotated[int, "characters of text in the first chunk"] = 0
     first_tokens: Annotated[int | None, "output tokens up to the end of the first chunk; null: not known exactly"] = (
         None

@@ -227,7 +227,7 @@ def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, 
         _drop_last(reading, record)
     record.chunk_tokens = reading.chunk_tokens or None
     record.silent = [i for i, text in enumerate(reading.texts) if not text]
-    record.first_tokens, record.leading = reading.first_tokens, reading.leading
+    record.first_tokens, record.leading_chunks = reading.first_tokens, reading.leading
     record.first_chars = len(reading.texts[0]) if reading.texts else 0
     record.empty_chunks = reading.empty_chunks
     record.text = "".join(reading.texts)

@@ -66,7 +66,7 @@ class Counting:
         if least == most or self._count_at_will is None or not r.first_chars:
             return most if least == most else None
         counted = self._count_at_will(r.text[: r.first_chars])
-        return None if counted is None else min(max(counted + r.leading, least), most)
+        return None if counted is None else min(max(counted + r.leading_chunks, least), most)
 
     def _possible(self, r: Record, claim: int) -> bool:
         if claim <= len(r.chunk_ns) + r.empty_chunks + 1:

@@ -100,8 +100,8 @@ class Tally:
             self._add_failed(r)
             return
         n["empty_chunks"] += r.empty_chunks
-        n["silent"] += len(r.silent) + r.leading
-        n["leading"] += r.leading
+        n["silent"] += len(r.silent) + r.leading_chunks
+        n["leading"] += r.leading_chunks
         n["reasoning"] += r.reasoning
         n["reasoning_tokens"] += r.reasoning_tokens or 0
         n["unanswered"] += r.reasoning and r.answer_from is None

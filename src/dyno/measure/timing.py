@@ -108,7 +108,7 @@ def first_tokens(r: Record) -> tuple[int, int]:
 def possible_first_tokens(r: Record) -> tuple[int, int]:
     """Return the same by the number of events alone: each event of a token has at least one."""
     most = max((r.output_tokens or 0) - len(r.chunk_ns) + 1, 1)
-    return min(r.leading + 1, most), most
+    return min(r.leading_chunks + 1, most), most
 
 
 def within(latencies: Mapping[str, Span], limits_ms: Mapping[str, float]) -> tuple[bool, bool]:

@@ -102,7 +102,9 @@ _PARTS: tuple[tuple[str, str, type], ...] = (
 
 # By measure/timing.py; a test holds the two against each other.
 _MOST_FIRST = "greatest(output_tokens - len(chunk_ns) + 1, 1)"
-_FIRST_TOKENS = f"coalesce(first_tokens, CASE WHEN {_MOST_FIRST} <= coalesce(leading, 0) + 1 THEN {_MOST_FIRST} END)"
+_FIRST_TOKENS = (
+    f"coalesce(first_tokens, CASE WHEN {_MOST_FIRST} <= coalesce(leading_chunks, 0) + 1 THEN {_MOST_FIRST} END)"
+)
 _REQUESTS = f"""
     CASE WHEN coalesce(unseen[1], -1) <> 0 THEN (chunk_ns[1] - sent_ns) / 1e6 END AS ttft_ms,
     CASE WHEN NOT reasoning AND coalesce(unseen[1], -1) <> 0 THEN (chunk_ns[1] - sent_ns) / 1e6
