@@ -204,7 +204,7 @@ def leads(name: str, one: float, other: float) -> float:
 DEFINITIONS: Final[dict[str, str]] = {
     "vllm.ttft": "from sending to the first chunk with a choice; versions 0.7 to 0.32: also an empty role chunk",
     "vllm.tpot": "(end to end − first token) / (tokens − 1)",
-    "vllm.itl": "gaps between chunks with a choice, with or without text, pooled over requests",
+    "vllm.itl": "gaps between chunks, pooled over requests",
     "vllm.e2el": "from sending to the last token (completions) or to the usage chunk (chat)",
     "sglang.ttft": "from sending to the first text or reasoning",
     "sglang.tpot": "(end to end − first token) / (tokens − 1)",
@@ -215,7 +215,7 @@ DEFINITIONS: Final[dict[str, str]] = {
     "dyno.tpot": "(last token − first token) / (tokens − 1)",
     "dyno.own_tpot": "(last token − first chunk) / (tokens after the first chunk), where the other differs by over 1 %",
     "dyno.vllm_tpot": "(last token − first chunk) / (tokens − 1), too small where the first chunk has several tokens",
-    "dyno.itl": "gaps between chunks, with or without text, pooled over requests",
+    "dyno.itl": "gaps between chunks, pooled over requests",
     "dyno.e2el": "from sending to the last token",
     "dyno.session": "from sending a session's first request to its last token, think and tool times included",
     "dyno.session_busy": "time in which a request of the session was open",

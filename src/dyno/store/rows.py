@@ -365,8 +365,8 @@ def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Fig
         possible_reuse=s.reuse.most_share if s.reuse else None,
         reported_reuse=reported_share(s, telemetry) if s.reuse else None,
     )
-    latencies = {stem: getattr(s, stem) for stem in ("ttft", "itl", "e2el", "queue")}
-    latencies |= {"tpot": s.true_tpot} | ({"vllm_tpot": s.tpot} if s.own_tpot else {})
+    latencies = {stem: getattr(s, stem) for stem in ("ttft", "tpot", "itl", "e2el", "queue")}
+    latencies |= {"tpot": s.own_tpot, "vllm_tpot": s.tpot} if s.own_tpot else {}
     latencies |= {"ttfo": s.ttfo} if s.ttfo else {}
     for stem, latency in (latencies | (s.sessions.latencies if s.sessions else {})).items():
         own = stem == "tpot" and s.own_tpot is not None
