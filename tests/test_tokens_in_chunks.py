@@ -457,6 +457,7 @@ def test_a_comparison_a_gate_and_a_report_use_the_true_figure(
     (pairing,) = both["pairings"]
     (tpot,) = (d for d in pairing["differences"] if d["metric"] == "mean_tpot_ms")
     assert tpot["b"]["value"] == pytest.approx(own) and abs(tpot["change"]) < 0.2  # vLLM's would be 27 % faster
+    assert "comparability.definitions" not in json.dumps(both)
     (gate,) = both["gates"]
     assert gate["state"] != "held"
     for source in ("b.json", json.loads((tmp_path / "b.json").read_text())["dyno"]["run"]):

@@ -11,7 +11,7 @@ from dyno.checks import machine
 from dyno.facts.finding import Finding, Level, doubt, note, void
 from dyno.facts.imported import Row, Scalar
 from dyno.facts.load import LOAD, SELDOM, plain
-from dyno.facts.metric import DEFINITIONS, latency, one_meaning, words
+from dyno.facts.metric import DEFINITIONS, OWN_TPOT, definition, latency, one_meaning, words
 from dyno.measure.estimate import ALLOWED
 from dyno.measure.paired import score_interval
 from dyno.measure.pairs import Group, passes
@@ -356,13 +356,17 @@ def failures(two: Two) -> Iterator[Finding | Objection]:
     yield Objection(finding, None if refused else frozenset())
 
 
+# One figure: the two are equal where each chunk has one token.
+_TPOTS = {definition("dyno", "tpot"), OWN_TPOT}
+
+
 def definitions(two: Two) -> Iterator[Finding | Objection]:
     a, b = two.rows
     other: dict[str, list[str]] = {}
     near: dict[str, list[str]] = {}
     for metric in two.metrics:
         x, y = a.figures.get(metric), b.figures.get(metric)
-        if x is None or y is None:
+        if x is None or y is None or {x.definition, y.definition} <= _TPOTS:
             continue
         one, meant = (DEFINITIONS.get(figure.definition, "") for figure in (x, y))
         if one and meant and one != meant:

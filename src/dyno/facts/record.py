@@ -33,10 +33,10 @@ class Record(msgspec.Struct):
     chunk_ns: Annotated[list[int], "arrival of each chunk"] = []
     chunk_tokens: Annotated[list[int] | None, "tokens in each chunk, where the server reports it"] = None
     silent: Annotated[list[int], "chunks (from 0) without text: special tokens, parts of a character"] = []
-    empty_chunks: Annotated[int, "events without tokens"] = 0  # with a choice, before the first chunk (a role, say), or that carried no token
-    leading_chunks: Annotated[
-        int, "of these, events before the first text, without the role"
-    ] = 0
+    empty_chunks: Annotated[int, "events without tokens"] = (
+        0  # with a choice, before the first chunk (a role, say), or that carried no token
+    )
+    leading_chunks: Annotated[int, "events without text before the first text of an answer, without the role"] = 0
     first_chars: Annotated[int, "characters of text in the first chunk"] = 0
     first_tokens: Annotated[int | None, "output tokens up to the end of the first chunk; null: not known exactly"] = (
         None

@@ -263,7 +263,7 @@ class Summary(msgspec.Struct, frozen=True):
     # (last chunk − first chunk) ÷ tokens after the first chunk. None: the same as `tpot`, which is vLLM's
     own_tpot: Latency | None = None
     silent_chunks: Annotated[int, "events without text that may be tokens"] = 0
-    leading_chunks: Annotated[int, "of these, events before the first text, without the role"] = 0
+    leading_chunks: Annotated[int, "events without text before the first text of an answer, without the role"] = 0
     itl_text: Latency | None = None  # gaps between chunks with text; None: all have some
 
     @property
