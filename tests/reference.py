@@ -230,10 +230,18 @@ def metrics() -> str:
     return table(["metric", "meaning", "unit", "better"], rows)
 
 
+def named(stem: str) -> str:
+    """'own_tpot' → 'own TPOT'."""
+    own = stem.removeprefix("own_")
+    if own != stem:
+        return f"own {named(own)}"
+    return STEMS[stem].words if stem in STEMS else stem
+
+
 def definitions() -> str:
     tools = dict.fromkeys(key.partition(".")[0] for key in DEFINITIONS)
     rows = [
-        [tool, STEMS[stem].words if stem in STEMS else stem, prose(words)]
+        [tool, named(stem), prose(words)]
         for tool in tools
         for (name, _, stem), words in ((k.partition("."), v) for k, v in DEFINITIONS.items())
         if name == tool

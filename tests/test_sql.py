@@ -127,17 +127,22 @@ def test_requests_are_the_records_with_the_latencies_of_the_method(ask: Ask, hom
         Record(106, 5, 10, 99, 3, 4, chunk_ns=[20, 30], reasoning=True, answer_from=1, unseen=[1]),
         Record(107, 5, 10, 99, 3, 4, chunk_ns=[20], reasoning=True),
         Record(104, 5, 10, 99, 3, 4, chunk_ns=[20, 30], chunk_tokens=[1, 1]),
+        Record(109, 5, 10, 99, 3, 4, chunk_ns=[20, 30], output_tokens=8, first_tokens=4),
+        Record(110, 5, 10, 99, 3, 4, chunk_ns=[20, 30], output_tokens=8, leading_chunks=1),
+        Record(111, 5, 10, 99, 3, 4, chunk_ns=[20, 30], output_tokens=3, leading_chunks=1),
+        Record(112, 5, 10, 99, 3, 4, chunk_ns=[20], output_tokens=8, first_tokens=8),
     ]
     with (run / "records.jsonl").open("ab") as file:
         file.write(b"".join(msgspec.json.encode(r) + b"\n" for r in odd))
     rows = {row["index"]: row for row in ask("select * from requests where run like '%it''s'")}
     records = list(Run(run).records())
-    assert len(rows) == len(records) == 12 + 9
-    functions = (timing.ttft_ns, timing.ttfo_ns, timing.tpot_ns, timing.e2el_ns, timing.queue_ns)
+    assert len(rows) == len(records) == 12 + 13
+    functions = (timing.ttft_ns, timing.ttfo_ns, timing.tpot_ns, timing.own_tpot_ns, timing.e2el_ns, timing.queue_ns)
     for record in records:
         row = rows[record.index]
         assert {name: row[name] for name in Record.__struct_fields__} == msgspec.to_builtins(record)
-        for name, of in zip(("ttft_ms", "ttfo_ms", "tpot_ms", "e2el_ms", "queue_ms"), functions, strict=True):
+        names = ("ttft_ms", "ttfo_ms", "tpot_ms", "own_tpot_ms", "e2el_ms", "queue_ms")
+        for name, of in zip(names, functions, strict=True):
             true = of(record)
             if isinstance(true, timing.Span):
                 true = true.low if true.known else None

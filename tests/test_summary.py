@@ -212,9 +212,14 @@ def test_where_chunks_carry_several_tokens_the_gap_is_told_for_each_token_too() 
     assert s.itl_per_token.mean == pytest.approx(4.0)
 
 
-def test_without_a_count_for_each_chunk_its_tokens_are_taken_as_even() -> None:
-    s = summarize([record(gaps_ms=[12, 12], output_tokens=12)])
+def test_without_a_count_for_each_chunk_the_tokens_after_the_first_are_taken_as_even() -> None:
+    s = summarize([record(gaps_ms=[12, 12], output_tokens=12, first_tokens=4)])
     assert s.itl_per_token is not None and s.itl_per_token.mean == pytest.approx(3.0)
+
+
+def test_without_a_count_of_the_first_chunk_the_time_for_each_token_has_bounds() -> None:
+    s = summarize([record(gaps_ms=[12, 12], output_tokens=12)])
+    assert s.itl_per_token is not None and s.itl_per_token.bounds["mean"] == pytest.approx((24 / 11, 24 / 2))
 
 
 def test_gaps_around_an_unseen_chunk_are_bounded_by_their_sum() -> None:

@@ -278,8 +278,9 @@ CHECKS = (
             "If chunks carry several tokens, tokens/s and TPOT are wrong. Give --tokenizer."),
     }, server=tokens.counting),
     Check({
-        "tokens.bundled": ("note", "Chunks carry several tokens.",
-            "To compare with other engines, use ITL per token or TPOT."),
+        "tokens.bundled": ("note; doubt if TPOT is known only within bounds", "Chunks carry several tokens.",
+            "To compare with other engines, use dyno's TPOT or ITL per token. vLLM's TPOT takes the first chunk for "
+            "one token."),
     }, server=tokens.bundled),
     Check({
         "stream.buffered": ("doubt", "Over a tenth of the answers arrived in one piece.",

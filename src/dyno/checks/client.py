@@ -15,7 +15,8 @@ CLOCK_SHARE = 0.01  # of a latency, or of the load's time
 DRIFT = 500e-6  # more than NTP ever bends a clock
 WAITED = 0.02  # of the load's time: more than an ordinary wait for a core
 _NAMES = {name: stem.words for name, stem in STEMS.items()} | {
-    "itl_per_token": "ITL per token", "response_ttft": "TTFT from due", "response_e2el": "E2EL from due",
+    "itl_per_token": "ITL per token", "itl_text": "ITL of text", "own_tpot": "TPOT after the first chunk",
+    "response_ttft": "TTFT from due", "response_e2el": "E2EL from due",
 }  # fmt: skip
 _RATES = {
     "goodput": "goodput (req/s)", "peak_output_tokens_per_s": "peak tok/s", "steady_output_throughput": "steady tok/s",
@@ -60,9 +61,14 @@ def unseen_chunks(e: Evidence) -> Iterator[Finding]:
 
 
 def _unknown(s: Summary) -> list[str]:
-    """Describe figures that are known only within bounds: of each latency the mean, else the first."""
-    unknown = [f"{_RATES[name]} {number(low)} to {number(high)}" for name, (low, high) in s.bounds.items()]
-    for name, latency in s.latencies.items():
+    """Describe figures that the client knows only within bounds: of each latency the mean, else the first."""
+    late = {name: latency for name, latency in s.latencies.items() if latency.bounds}
+    rates = dict(s.bounds)
+    if "own_tpot" in late and "tpot" not in late:  # the first chunk's tokens aren't known: tokens.bundled says so
+        late = {name: latency for name, latency in late.items() if name not in ("own_tpot", "itl_per_token")}
+        rates.pop("goodput", None)
+    unknown = [f"{_RATES[name]} {number(low)} to {number(high)}" for name, (low, high) in rates.items()]
+    for name, latency in late.items():
         for figure, (low, high) in list(latency.bounds.items())[:1]:
             more = f" and {len(latency.bounds) - 1} more" if len(latency.bounds) > 1 else ""
             figure = f"p{figure}" if figure[0].isdigit() else figure
@@ -159,7 +165,7 @@ def clocks(e: Evidence) -> Iterator[Finding]:
         return
     node, clock = max(read, key=lambda pair: pair[1].uncertainty_ns)
     off_ms = clock.uncertainty_ns / NS_PER_MS
-    medians = {"TTFT": s.ttft.median, "TPOT": s.tpot.median}
+    medians = {"TTFT": s.ttft.median, "TPOT": s.true_tpot.median}
     short = [f"{name} ({number(ms)} ms)" for name, ms in medians.items() if ms and off_ms > CLOCK_SHARE * ms]
     if short:
         text = f"The clock of node {node} is known to ± {number(off_ms)} ms, over 1 % of the median {', '.join(short)}."

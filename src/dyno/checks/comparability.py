@@ -12,7 +12,7 @@ from dyno.facts.finding import Finding, Level, doubt, note, void
 from dyno.facts.identity import NOT_A_SUBJECT
 from dyno.facts.imported import Row, Scalar
 from dyno.facts.load import LOAD, SELDOM, plain
-from dyno.facts.metric import DEFINITIONS, latency, one_meaning, words
+from dyno.facts.metric import DEFINITIONS, OWN_TPOT, definition, latency, one_meaning, words
 from dyno.measure.estimate import ALLOWED
 from dyno.measure.paired import score_interval
 from dyno.measure.pairs import Group, passes
@@ -362,6 +362,10 @@ def failures(two: Two) -> Iterator[Finding | Objection]:
     yield Objection(finding, None if refused else frozenset())
 
 
+# One figure: the two are equal where each chunk has one token.
+_TPOTS = {definition("dyno", "tpot"), OWN_TPOT}
+
+
 def definitions(two: Two) -> Iterator[Finding | Objection]:
     a, b = two.rows
     other: dict[str, list[str]] = {}
@@ -369,7 +373,7 @@ def definitions(two: Two) -> Iterator[Finding | Objection]:
     limits = [str(value) for value in two.settings("--goodput")]
     for metric in two.metrics:
         x, y = a.figures.get(metric), b.figures.get(metric)
-        if x is None or y is None:
+        if x is None or y is None or {x.definition, y.definition} <= _TPOTS:
             continue
         if metric == "request_goodput" and limits[0] != limits[1] and a.complete and b.complete:
             other.setdefault(f"A counts requests within {limits[0]}, B within {limits[1]}", []).append(metric)

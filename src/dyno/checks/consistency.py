@@ -168,7 +168,7 @@ def latencies(row: Row) -> Iterator[Finding]:
 
 def in_flight(row: Row) -> Iterator[Finding]:
     """Check by Little's law whether more requests were in flight than allowed."""
-    rps, e2el, streams = requests_per_s(row), row.get("mean_e2el_ms"), points.in_flight(row, "mean_tpot_ms")
+    rps, e2el, streams = requests_per_s(row), row.get("mean_e2el_ms"), points.in_flight(row, _over_span(row, "mean"))
     asked, count = row.number("concurrency"), (sent(row) or (row.get("completed") or 0.0, ""))[0]
     most = min((limit for limit in (asked, count) if limit), default=None)
     if row.kind != "serve" or not rps or not streams or not most or row.tool not in (*CLIENTS, ""):
@@ -181,7 +181,7 @@ def in_flight(row: Row) -> Iterator[Finding]:
         text = f"{product} is {streams:,.0f} requests in flight, but {cap}."
         yield void("consistency.in_flight", text, locations=locations([row], "request_throughput", "mean_e2el_ms"))
     elif e2el is None:
-        itl, tpot = points.in_flight(row, "mean_itl_ms"), row.get("mean_tpot_ms")
+        itl, tpot = points.in_flight(row, "mean_itl_ms"), row.get(_over_span(row, "mean"))
         by_gaps = f" (by ITL: {itl:,.0f})" if itl else ""
         text = f"A mean TPOT of {number(tpot)} ms implies {streams:,.0f} requests in flight{by_gaps}, but {cap}."
         # With no limit at all it is so with every set of chats, and no level was chosen to compare.
@@ -190,9 +190,15 @@ def in_flight(row: Row) -> Iterator[Finding]:
         yield Finding("consistency.mean_tpot", "doubt" if doubtful else "note", text, locations=lines)
 
 
+def _over_span(row: Row, statistic: str) -> str:
+    """Return the name of the TPOT that, times tokens − 1, is the time from first to last."""
+    name = f"{statistic}_vllm_tpot_ms"
+    return name if name in row.figures else f"{statistic}_tpot_ms"
+
+
 def beyond_the_run(row: Row) -> Iterator[Finding]:
     """A median request takes longer than the whole run."""
-    middle, each, took = row.get("median_tpot_ms"), output_each(row), duration(row)
+    middle, each, took = row.get(_over_span(row, "median")), output_each(row), duration(row)
     if row.kind != "serve" or row.tool not in CLIENTS or not (middle and each and took) or each < 2:
         return
     long_s = middle * (each - 1) / 1000

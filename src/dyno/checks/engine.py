@@ -166,7 +166,7 @@ def frozen(e: Evidence) -> Iterator[Finding]:
     if (u := s.unfrozen) is not None:
         means = [
             f"mean {name} {number(b)} instead of {number(a)} ms"
-            for name, a, b in (("TTFT", s.ttft.mean, u.ttft.mean), ("TPOT", s.tpot.mean, u.tpot.mean))
+            for name, a, b in (("TTFT", s.ttft.mean, u.ttft.mean), ("TPOT", s.true_tpot.mean, u.tpot.mean))
             if a is not None and b is not None and abs(a - b) > 0.005 * a
         ]
         rates = f"{number(u.output_throughput)} instead of {number(s.output_throughput)} output tok/s"

@@ -7,6 +7,7 @@ from operator import itemgetter
 from dyno.checks.evidence import Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, Level, doubt, note, void
 from dyno.facts.imported import Row
+from dyno.facts.summary import Summary
 from dyno.measure.counting import length_is_known
 from dyno.measure.points import (
     ASIDE,
@@ -173,7 +174,24 @@ def bundled(e: Evidence) -> Iterator[Finding]:
         known = chunk is not None and token is not None
         means = f": mean ITL {number(chunk)} ms per chunk, {number(token)} per token" if known else ""
         text = f"A chunk carries {number(s.total_output_tokens / s.chunks, digits=3)} tokens on average{means}."
-        yield note("tokens.bundled", text)
+        yield Finding("tokens.bundled", *_with_tpot(s, text))
+
+
+def _with_tpot(s: Summary, text: str) -> tuple[Level, str, str]:
+    """Return level, text and advice: vLLM's TPOT takes the first chunk for one token."""
+    own, vllms = s.own_tpot, s.tpot.mean
+    if own is None or own.empty:
+        return "note", text, ""
+    if own.mean is not None:
+        return "note", f"{text} TPOT after the first chunk is {number(own.mean)} ms, vLLM's {number(vllms)}.", ""
+    if "mean" not in own.bounds:
+        return "note", text, ""
+    low, high = own.bounds["mean"]
+    text += (
+        f" How many are in the first chunk is unknown, so TPOT is between {number(low)} and {number(high)} ms; "
+        f"vLLM's definition gives {number(vllms)}."
+    )
+    return "doubt", text, "Give --tokenizer, or let the server report usage with each event."
 
 
 def cached(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:

@@ -377,7 +377,8 @@ def _in_words(result: Result) -> str:
     s = result.served
     failed = f", {s.failed} FAILED" if s.failed else ""
     ttft = "" if s.ttft.empty or s.ttft.median is None else f", TTFT p50 {number(s.ttft.median)} ms"
-    tpot = "" if s.tpot.empty or s.tpot.median is None else f", TPOT p50 {number(s.tpot.median)} ms"
+    pace = s.true_tpot
+    tpot = "" if pace.empty or pace.median is None else f", TPOT p50 {number(pace.median)} ms"
     return f"{count(s.completed)} completed{failed}, {number(s.output_throughput)} tok/s{ttft}{tpot}, {result.verdict}"
 
 

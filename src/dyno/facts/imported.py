@@ -49,6 +49,7 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
     ttfts_ms: list[float] = []
     ttfos_ms: list[float] = []
     tpots_ms: list[float] = []
+    vllm_tpots_ms: list[float] = []  # where dyno's own are others
     e2els_ms: list[float] = []
     itls_ms: list[float] = []  # pooled
     starts_s: list[float] = []

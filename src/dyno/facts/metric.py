@@ -126,6 +126,8 @@ STEMS = {
                  titles=("ttfo", "time to first output token", "time to first answer token")),
     "tpot": Stem("TPOT", "Time per output token after the first.", "tpots_ms",
                  titles=("tpot", "time per output token")),
+    # Beside the one above, where a first chunk of several tokens makes it too small.
+    "vllm_tpot": Stem("TPOT (vLLM)", samples="vllm_tpots_ms"),
     "itl": Stem("ITL", "Gaps between chunks of a stream.", "itls_ms",
                 titles=("itl", "inter token latency", "intertoken latency")),
     "e2el": Stem("E2EL", "End to end: from sending to the last token.", "e2els_ms",
@@ -203,7 +205,7 @@ def leads(name: str, one: float, other: float) -> float:
 
 # tool.stem → in words. A stem that a tool is not listed with is calculated as vLLM does only where the tool says so.
 DEFINITIONS: Final[dict[str, str]] = {
-    "vllm.ttft": "from sending to the first chunk with a choice, which may be empty",
+    "vllm.ttft": "from sending to the first chunk with a choice; versions 0.7 to 0.32: also an empty role chunk",
     "vllm.tpot": "(end to end − first token) / (tokens − 1)",
     "vllm.itl": "gaps between chunks, pooled over requests",
     "vllm.e2el": "from sending to the last token (completions) or to the usage chunk (chat)",
@@ -214,6 +216,8 @@ DEFINITIONS: Final[dict[str, str]] = {
     "dyno.ttft": "from sending to the first chunk with text or reasoning",
     "dyno.ttfo": "from sending to the first chunk with text of the answer",
     "dyno.tpot": "(last token − first token) / (tokens − 1)",
+    "dyno.own_tpot": "(last token − first chunk) / (tokens after the first chunk), where the other differs by over 1 %",
+    "dyno.vllm_tpot": "(last token − first chunk) / (tokens − 1), too small where the first chunk has several tokens",
     "dyno.itl": "gaps between chunks, pooled over requests",
     "dyno.e2el": "from sending to the last token",
     "dyno.session": "from sending a session's first request to its last token, think and tool times included",
@@ -250,12 +254,16 @@ def definition(tool: str, stem: str) -> str:
     return key if key in DEFINITIONS else ""
 
 
+OWN_TPOT: Final = "dyno.own_tpot"
+
+
 # Meanings that are one: a step apart only for streams that begin with an empty chunk, or end with a usage one.
 _MEANINGS: Final = (
     {"vllm.ttft", "sglang.ttft", "dyno.ttft", "aiperf.ttft", "inference-perf.ttft", "inference-benchmarker.ttft",
      "guidellm.ttft"},
     {"dyno.ttfo", "aiperf.ttfo"},
     {"vllm.tpot", "sglang.tpot", "dyno.tpot", "inference-perf.tpot"},
+    {"dyno.tpot", "dyno.own_tpot"},  # the same where chunks have one token
     {"vllm.e2el", "sglang.e2el", "dyno.e2el", "inference-perf.e2el", "guidellm.e2el", "aiperf.e2el",
      "inference-benchmarker.e2el"},
     {"vllm.itl", "dyno.itl"},

@@ -32,7 +32,15 @@ class Record(msgspec.Struct):
     # arrival of each event that carried text or reasoning text, or after it a token without
     chunk_ns: Annotated[list[int], "arrival of each chunk"] = []
     chunk_tokens: Annotated[list[int] | None, "tokens in each chunk, where the server reports it"] = None
-    empty_chunks: int = 0  # events with a choice that carried no token (a role, say)
+    silent: Annotated[list[int], "chunks (from 0) without text: special tokens, parts of a character"] = []
+    empty_chunks: Annotated[int, "events without tokens"] = (
+        0  # with a choice, before the first chunk (a role, say), or that carried no token
+    )
+    leading_chunks: Annotated[int, "events without text before the first text of an answer, without the role"] = 0
+    first_chars: Annotated[int, "characters of text in the first chunk"] = 0
+    first_tokens: Annotated[int | None, "output tokens up to the end of the first chunk; null: not known exactly"] = (
+        None
+    )
     late_ns_max: Annotated[int, "largest delay between kernel stamp and read"] = 0
     late_ns_sum: Annotated[int, "sum of these delays over all reads"] = 0
     reads: Annotated[int, "reads from the socket"] = 0

@@ -260,6 +260,21 @@ class Summary(msgspec.Struct, frozen=True):
     sessions: SessionSummary | None = None  # where requests wait for one another
     classes: Annotated[list[ClassSummary], "figures of each class of traffic"] = []
     reuse: ReuseSummary | None = None  # None: prompts share nothing, or it isn't known
+    # (last chunk − first chunk) ÷ tokens after the first chunk. None: the same as `tpot`, which is vLLM's
+    own_tpot: Latency | None = None
+    silent_chunks: Annotated[int, "events without text that may be tokens"] = 0
+    leading_chunks: Annotated[int, "events without text before the first text of an answer, without the role"] = 0
+    itl_text: Latency | None = None  # gaps between chunks with text; None: all have some
+
+    @property
+    def events(self) -> int:
+        """Events that may be tokens, with or without text."""
+        return self.chunks + self.leading_chunks
+
+    @property
+    def true_tpot(self) -> Latency:
+        """The time per output token by which dyno judges: its own, where vLLM's differs."""
+        return self.tpot if self.own_tpot is None else self.own_tpot
 
     @property
     def answer_tokens(self) -> int | None:
@@ -271,8 +286,10 @@ class Summary(msgspec.Struct, frozen=True):
             "ttft": self.ttft,
             "ttfo": self.ttfo,
             "tpot": self.tpot,
+            "own_tpot": self.own_tpot,
             "itl": self.itl,
             "itl_per_token": self.itl_per_token,
+            "itl_text": self.itl_text,
         }
         named |= {"e2el": self.e2el, "response_ttft": self.response_ttft, "response_e2el": self.response_e2el}
         return {name: latency for name, latency in named.items() if latency is not None}

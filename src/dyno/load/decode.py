@@ -10,7 +10,7 @@ from typing import Protocol
 
 from dyno.facts.record import Record
 from dyno.load import http1
-from dyno.load.protocols import WireProtocol
+from dyno.load.protocols import StreamReading, WireProtocol
 from dyno.load.spool import CLOCK, END, READ, READ_BYTES, SENT, SINCE, TURN, Frame, frames
 from dyno.units import NS_PER_MS, NS_PER_S
 
@@ -219,8 +219,16 @@ def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, 
             )
             return
     reading = protocol.read(events(raw, head, whole))
+    if reading.finish_end is not None:
+        reading.chunk_ends.append(reading.finish_end)
+        reading.texts.append("")
     _place(exchange, raw, reading.chunk_ends, _MORE_CHUNKS if head.chunked else _MORE_BYTES, record, zero_ns)
+    if reading.finish_end is not None and record.chunk_ns[-1] - record.chunk_ns[-2] <= LATE_NS:
+        _drop_last(reading, record)
     record.chunk_tokens = reading.chunk_tokens or None
+    record.silent = [i for i, text in enumerate(reading.texts) if not text]
+    record.first_tokens, record.leading_chunks = reading.first_tokens, reading.leading
+    record.first_chars = len(reading.texts[0]) if reading.texts else 0
     record.empty_chunks = reading.empty_chunks
     record.text = "".join(reading.texts)
     if (answers := reading.answer_chunks()) is not None:
@@ -242,6 +250,15 @@ def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, 
     elif record.error is None and not record.chunk_ns and (reading.output_tokens or 0) > 1:
         record.error = "no_text"
         record.error_detail = f"the server reports {reading.output_tokens} tokens but sent no text"
+
+
+def _drop_last(reading: StreamReading, record: Record) -> None:
+    """Leave out the finish reason: it came with the chunk before it, not with a token of its own."""
+    for values in (reading.chunk_ends, reading.texts, record.chunk_ns):
+        values.pop()
+    if record.unseen[-1:] == [len(record.chunk_ns)]:
+        record.unseen.pop()
+        record.unseen_since_ns.pop()
 
 
 def _place(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from dyno.facts.record import Record, TokensBy
 from dyno.facts.trial import TrialSpec
+from dyno.measure import timing
 
 CLAIM_MAX = 2**53  # larger numbers lose digits
 SAMPLED = 50  # answers whose text is counted too, though nothing about them is odd
@@ -26,6 +27,7 @@ class Counting:
     def __init__(self, count: Callable[[str], int | None] | None, length_known: bool, sampling: bool) -> None:
         self._count = count
         self._length_known = length_known
+        self._count_at_will = count if sampling else None
         self._samples = SAMPLED if count is not None and sampling else 0
 
     def settle(self, r: Record) -> None:
@@ -34,6 +36,7 @@ class Counting:
         r.prompt_tokens = None if r.prompt_tokens is None else _bounded(r.prompt_tokens)
         r.cached_tokens = None if r.cached_tokens is None else _bounded(r.cached_tokens)
         self._settle_output(r, claim)
+        r.first_tokens = self._first_tokens(r)
         r.reasoning_tokens = _reasoning_tokens(r)
 
     def _settle_output(self, r: Record, claim: int | None) -> None:
@@ -43,7 +46,7 @@ class Counting:
         if claim is None or not self._possible(r, claim):
             r.output_tokens, r.tokens_by = self._counted(r)
             r.tokens_other = claim
-            r.chunk_tokens = None
+            r.chunk_tokens = r.first_tokens = None
             return
         if r.chunk_tokens and (min(r.chunk_tokens) < 0 or sum(r.chunk_tokens) > claim):
             r.chunk_tokens = None
@@ -51,6 +54,19 @@ class Counting:
         if odd or self._samples > 0:
             self._samples -= not odd
             r.tokens_other, _ = self._counted(r)
+
+    def _first_tokens(self, r: Record) -> int | None:
+        """Return the tokens up to the end of the first chunk, where they are known: by the server, by events of a
+        token each, by the tokenizer."""
+        if r.error is not None or not r.chunk_ns or not r.output_tokens:
+            return None
+        least, most = timing.possible_first_tokens(r)
+        if r.first_tokens is not None and 1 <= r.first_tokens <= most:
+            return r.first_tokens
+        if least == most or self._count_at_will is None or not r.first_chars:
+            return most if least == most else None
+        counted = self._count_at_will(r.text[: r.first_chars])
+        return None if counted is None else min(max(counted + r.leading_chunks, least), most)
 
     def _possible(self, r: Record, claim: int) -> bool:
         if claim <= len(r.chunk_ns) + r.empty_chunks + 1:

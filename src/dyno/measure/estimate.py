@@ -44,7 +44,12 @@ def samples_of(row: Row, stem: str) -> np.ndarray:
     if s is None or stem not in SAMPLED:
         return np.empty(0)
     values = np.array(getattr(s, STEMS[stem].samples), dtype=np.float64)
-    if stem == "tpot" and not len(values) and len(s.ttfts_ms) == len(s.e2els_ms) == len(s.output_lens):
+    if (
+        stem == "tpot"
+        and row.tool != "dyno"
+        and not len(values)
+        and len(s.ttfts_ms) == len(s.e2els_ms) == len(s.output_lens)
+    ):
         ttfts, e2els, tokens = (np.array(c, dtype=np.float64) for c in (s.ttfts_ms, s.e2els_ms, s.output_lens))
         values = np.where((tokens > 1) & (ttfts > 0), (e2els - ttfts) / np.maximum(tokens - 1, 1), math.nan)
     good = np.isfinite(values) & (values > 0)

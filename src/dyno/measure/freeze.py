@@ -114,4 +114,4 @@ class Cuts:
 
 def unfrozen(s: Summary) -> Unfrozen:
     """Return what is shown of it beside the whole run's figures."""
-    return Unfrozen(s.duration_s, s.request_throughput, s.output_throughput, s.ttft, s.tpot, s.itl, s.e2el)
+    return Unfrozen(s.duration_s, s.request_throughput, s.output_throughput, s.ttft, s.true_tpot, s.itl, s.e2el)

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from dyno.facts.record import Record
 from dyno.measure import timing
 from dyno.measure.search import Outcome
 from dyno.measure.sequential import effective, evidence
-from dyno.measure.statistics import quantile, samples_needed
+from dyno.measure.statistics import quantile, samples_needed, settled
 from dyno.units import NS_PER_MS, seconds
 
 FEWEST = 20  # requests before a load can miss
@@ -35,6 +35,7 @@ class Judge:
         self._open_loop = open_loop
         self._alpha = alpha / len(limits)
         self._values: dict[str, list[float]] = {limit.stem: [] for limit in limits if limit.stem != "failed"}
+        self._least: dict[str, list[float]] = {}  # the same, as low as they can be, where the values are upper bounds
         self._failed: list[float] = []
         self._sides = {limit.metric: 0 for limit in limits}
         self._strength = {limit.metric: 0.0 for limit in limits}  # the evidence; 1 decides
@@ -57,13 +58,26 @@ class Judge:
         if r.sent_ns < self._count_from_ns:
             return
         self._last_sent_ns = max(self._last_sent_ns, r.sent_ns)
+        if "tpot" in self._values and r.error is None:
+            self._add_least_tpot(r)
         self.add_values(
             r.error is not None,
             {name: values for name in self._values if (values := _values_ms(r, name)) is not None},
         )
 
+    def _add_least_tpot(self, r: Record) -> None:
+        """Where it isn't known how many tokens a first chunk has, its TPOT is between two values."""
+        span = timing.own_tpot_ns(r)
+        if span is None:
+            return
+        if "tpot" not in self._least and settled(span.low, span.high) is None:
+            self._least["tpot"] = [*self._values["tpot"]]
+        if "tpot" in self._least:
+            known = settled(span.low, span.high)
+            self._least["tpot"].append((span.low if known is None else known) / NS_PER_MS)
+
     def add_values(self, failed: bool, values_ms: Mapping[str, float | Sequence[float]]) -> None:
-        """`values_ms`: a request's latencies; for itl, all its gaps."""
+        """`values_ms`: a request's latencies, at most; for itl, all its gaps."""
         self._failed.append(float(failed))
         if not failed:
             for name, value in values_ms.items():
@@ -115,24 +129,31 @@ class Judge:
             self._looks_at_mean += 1
             for limit in self.limits:
                 if limit.percentile is None and limit.stem != "failed" and self._pending(limit):
-                    self._sides[limit.metric] = self._side_of_mean(limit)
+                    self._sides[limit.metric] = self._side(limit, self._side_of_mean)
         for limit in self.limits:
             if self._pending(limit) and (limit.percentile is not None or limit.stem == "failed"):
-                self._sides[limit.metric] = self._side_of_share(limit)
+                self._sides[limit.metric] = self._side(limit, self._side_of_share)
         self._look_at_queue()
 
     def _pending(self, limit: Limit) -> bool:
         """Whether it is still to be decided: while a server fills, what was within its limit may leave it."""
         return self._sides[limit.metric] <= 0 if self._open_loop else not self._sides[limit.metric]
 
-    def _side_of_share(self, limit: Limit) -> int:
+    def _side(self, limit: Limit, look: Callable[[Limit, Sequence[float]], int]) -> int:
+        """Values that lie between two bounds are within a limit if the upper ones are, beyond it if the lower are."""
+        side = look(limit, self._values.get(limit.stem, []))
+        if side <= 0 or limit.stem not in self._least:
+            return side
+        return max(look(limit, self._least[limit.stem]), 0)
+
+    def _side_of_share(self, limit: Limit, values: Sequence[float]) -> int:
         if limit.stem == "failed":
             events, share, fewest = np.array(self._failed), limit.most, FEWEST
             if not share:  # no number of good requests shows that none will fail
                 return 1 if events.any() else -1 if len(events) >= FEWEST else 0
         else:
             assert limit.percentile is not None
-            events = np.array(self._values[limit.stem]) > limit.most
+            events = np.array(values) > limit.most
             share, fewest = 1 - limit.percentile / 100, samples_needed(limit.percentile)
         count = len(events)
         if count < FEWEST:
@@ -143,8 +164,8 @@ class Judge:
         decided = 0 if self._strength[limit.metric] < 1 else 1 if events.mean() > share else -1
         return decided if decided > 0 or count >= fewest else 0
 
-    def _side_of_mean(self, limit: Limit) -> int:
-        values = np.array(self._values[limit.stem])
+    def _side_of_mean(self, limit: Limit, each: Sequence[float]) -> int:
+        values = np.array(each)
         if len(values) < FEWEST:
             return 0
         worth = min(effective(values), _GAPS_EACH * self.requests)
@@ -179,7 +200,9 @@ class Judge:
         if limit.stem == "failed":
             return float(np.mean(self._failed)) if self._failed else None
         values = self._values[limit.stem]
-        if not values:
+        if self._sides[limit.metric] > 0:  # it is beyond the limit however low it is
+            values = self._least.get(limit.stem, values)
+        if not values or (limit.stem in self._least and not self._sides[limit.metric]):
             return None
         return float(np.mean(values) if limit.percentile is None else np.percentile(values, limit.percentile))
 
@@ -209,5 +232,16 @@ def _values_ms(r: Record, name: str) -> float | list[float] | None:
         unseen = set(r.unseen)
         pairs = enumerate(itertools.pairwise(r.chunk_ns))
         return [(b - a) / NS_PER_MS for i, (a, b) in pairs if i not in unseen and i + 1 not in unseen]
-    span = {"ttft": timing.ttft_ns, "tpot": timing.tpot_ns, "e2el": timing.e2el_ns}[name](r)
+    if name == "tpot":
+        return _most_tpot_ms(r)
+    span = {"ttft": timing.ttft_ns, "e2el": timing.e2el_ns}[name](r)
     return None if span is None else span.middle / NS_PER_MS
+
+
+def _most_tpot_ms(r: Record) -> float | None:
+    """Return dyno's own TPOT, or the most that it can be."""
+    span = timing.own_tpot_ns(r)
+    if span is None:
+        return None
+    known = settled(span.low, span.high)
+    return (span.high if known is None else known) / NS_PER_MS

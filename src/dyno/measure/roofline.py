@@ -67,8 +67,8 @@ def of_served(
     if cached is None and telemetry is not None:
         cached = round(telemetry.total("prefix_hit_tokens") or 0)
     step, per_step = None, tokens_per_step(spec, telemetry)
-    if s.tpot.mean and per_step is not None:
-        tpot_s = s.tpot.mean / 1000
+    if s.true_tpot.mean and per_step is not None:
+        tpot_s = s.true_tpot.mean / 1000
         throughput = (s.steady and s.steady.output_throughput) or s.output_throughput
         # Those that wait or have their prompt processed are in flight too, and read no cache yet.
         decoding = min(streams, max(throughput * tpot_s, float(copies))) / copies

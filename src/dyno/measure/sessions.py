@@ -122,7 +122,7 @@ class ClassTally:
         n["completed"] += 1
         n["input"] += counting.input_tokens(r)
         n["output"] += r.output_tokens or 0
-        spans = {"ttft": timing.ttft_ns(r), "tpot": timing.tpot_ns(r), "e2el": timing.e2el_ns(r)}
+        spans = {"ttft": timing.ttft_ns(r), "tpot": timing.own_tpot_ns(r), "e2el": timing.e2el_ns(r)}
         known = {stem: span for stem, span in spans.items() if span is not None}
         for stem, span in known.items():
             self._columns[stem].add(span)

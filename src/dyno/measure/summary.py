@@ -23,11 +23,12 @@ from dyno.facts.trial import TrialSpec
 from dyno.measure import counting, timing
 from dyno.measure.freeze import BUCKET_NS, Silences
 from dyno.measure.sessions import ClassTally, SessionTally
-from dyno.measure.statistics import SpanColumn, bounded_ms, distribution_ms, settled
+from dyno.measure.statistics import KNOWN_WITHIN_MS, SpanColumn, bounded_ms, distribution_ms, settled
 from dyno.measure.timing import NEVER, Span
 from dyno.units import NS_PER_MS, NS_PER_S, ns, seconds
 
 NAMES_MAX = 50
+TPOTS_DIFFER = 0.01  # from this share on, dyno's own TPOT is shown beside vLLM's
 CPU_FROM_S = 0.1  # a shorter load has no CPU share: the kernel counts in hundredths of a second
 Chosen = np.ndarray | slice  # requests, in the order in which they were added
 ALL = slice(None)
@@ -52,10 +53,12 @@ class Tally:
         self._n: Counter[str] = Counter()  # plain counts, by name
         self._cached: int | None = None
         self._columns = {
-            name: SpanColumn() for name in ("ttft", "ttfo", "tpot", "e2el", "response_ttft", "response_e2el")
+            name: SpanColumn()
+            for name in ("ttft", "ttfo", "tpot", "own_tpot", "e2el", "response_ttft", "response_e2el")
         }
         self._queue = array("d")
         self._gaps, self._gaps_per_token = _Gaps(), _Gaps()
+        self._text_gaps: _Gaps | None = None  # None: no chunk without text so far
         self._sent = array("q")
         self._due = array("q")
         self._response_due = array("q")  # beside the response latencies
@@ -97,6 +100,8 @@ class Tally:
             self._add_failed(r)
             return
         n["empty_chunks"] += r.empty_chunks
+        n["silent"] += len(r.silent) + r.leading_chunks
+        n["leading"] += r.leading_chunks
         n["reasoning"] += r.reasoning
         n["reasoning_tokens"] += r.reasoning_tokens or 0
         n["unanswered"] += r.reasoning and r.answer_from is None
@@ -165,7 +170,7 @@ class Tally:
             return
         n["completed"] += 1
         n["output"] += r.output_tokens or 0
-        for name, value in (("ttft", timing.ttft_ns(r)), ("tpot", timing.tpot_ns(r))):
+        for name, value in (("ttft", timing.ttft_ns(r)), ("tpot", timing.own_tpot_ns(r))):
             if value is not None:
                 n[name] += 1
                 n[f"{name}_ns"] += round(value.middle)
@@ -185,13 +190,15 @@ class Tally:
         self._n["at_once"] += len(r.chunk_ns) > 1 and r.chunk_ns[0] == r.chunk_ns[-1] and not r.unseen
         if tpot is not None:
             columns["tpot"].add(tpot)
+        if (own_tpot := timing.own_tpot_ns(r)) is not None:
+            columns["own_tpot"].add(own_tpot)
         if (ttfo := timing.ttfo_ns(r)) is not None:
             columns["ttfo"].add(ttfo)
-        self._add_goodput({"ttft": ttft, "ttfo": ttfo or NEVER, "tpot": tpot or Span(0, 0), "e2el": e2el})
+        self._add_goodput({"ttft": ttft, "ttfo": ttfo or NEVER, "tpot": own_tpot or Span(0, 0), "e2el": e2el})
         times = np.array(r.chunk_ns, dtype=np.int64)
         tokens = np.array(r.chunk_tokens) if r.chunk_tokens else (r.output_tokens or len(times)) / len(times)
         early = np.array(timing.earliest_ns(r), dtype=np.int64) if r.unseen else times
-        self._add_gaps(times, early, tokens, r.unseen)
+        self._add_gaps(r, times, early)
         self._tokens = _in_buckets(self._tokens, times, tokens)
         if r.unseen:
             which = r.unseen
@@ -199,32 +206,44 @@ class Tally:
             self._earlier = _in_buckets(self._earlier, early[which], shares)
             self._earlier = _in_buckets(self._earlier, times[which], -shares)
 
-    def _add_gaps(
-        self, times: np.ndarray, early: np.ndarray, tokens: np.ndarray | float, unseen: Sequence[int]
-    ) -> None:
-        """`tokens`: in each chunk, or on average."""
-        gaps = np.diff(times).astype(np.float32)
-        total = Span(float(early[-1]), float(times[-1])).since(Span(float(early[0]), float(times[0])))
-        sharing: np.ndarray | float  # the tokens of a gap: those of the chunk that ends it
-        sharing = np.maximum(tokens[1:], 1) if isinstance(tokens, np.ndarray) else max(tokens, 1.0)
-        if unseen:
-            for begin, end in _blind(len(times), unseen):
-                span = Span(float(early[end]), float(times[end])).since(Span(float(early[begin]), float(times[begin])))
-                shared = sharing[begin:end].sum() if isinstance(sharing, np.ndarray) else (end - begin) * sharing
-                self._gaps.add_blind(span, end - begin)
-                self._gaps_per_token.add_blind(span, round(float(shared)))
-            seen = np.ones(len(times), dtype=bool)
-            seen[unseen] = False
-            both = seen[1:] & seen[:-1]
-            gaps = gaps[both]
-            sharing = sharing[both] if isinstance(sharing, np.ndarray) else sharing
-        self._gaps.add(gaps, total)
-        # One sample for each token: else a chunk of one would weigh as much as a chunk of four.
-        if isinstance(sharing, np.ndarray):
-            gaps = np.repeat(gaps / sharing, sharing.astype(int)).astype(np.float32)
-        elif sharing > 1:
-            gaps = np.repeat(gaps / np.float32(sharing), round(sharing))
-        self._gaps_per_token.add(gaps, total)
+    def _add_gaps(self, r: Record, times: np.ndarray, early: np.ndarray) -> None:
+        if r.silent and self._text_gaps is None:
+            self._text_gaps = self._gaps.copy()
+        self._gaps.add_stream(times, early, r.unseen)
+        self._gaps_per_token.add_stream(times, early, r.unseen, self._sharing(r))
+        if self._text_gaps is not None:
+            with_text = np.ones(len(times), dtype=bool)
+            with_text[r.silent] = False
+            unseen = np.zeros(len(times), dtype=bool)
+            unseen[r.unseen] = True
+            hidden = np.flatnonzero(unseen[with_text]).tolist()
+            self._text_gaps.add_stream(times[with_text], early[with_text], hidden)
+
+    def _sharing(self, r: Record) -> np.ndarray | float:
+        """Return the tokens of each gap: those of the chunk that ends it, or their average."""
+        if len(r.chunk_ns) < 2:
+            return 1.0
+        if r.chunk_tokens:
+            each: np.ndarray = np.maximum(np.array(r.chunk_tokens[1:]), 1)
+            self._n.update(after_least=int(each.sum()), after_most=int(each.sum()))
+            return each
+        tokens, gaps = r.output_tokens or len(r.chunk_ns), len(r.chunk_ns) - 1
+        most, least = (max(tokens - first, gaps) for first in timing.first_tokens(r))
+        self._n.update(after_least=least, after_most=most)
+        if least == most:
+            return most / gaps
+        return max(tokens / len(r.chunk_ns), 1.0)
+
+    def _itl_per_token(self, percentiles: Sequence[float]) -> Latency:
+        """Where it isn't known how many tokens the first chunks have, the mean has bounds."""
+        d, n = self._gaps_per_token.latency(percentiles), self._n
+        if n["after_least"] == n["after_most"]:
+            return d
+        total = self._gaps_per_token.total
+        low, high = total.low / n["after_most"] / NS_PER_MS, total.high / n["after_least"] / NS_PER_MS
+        mean = settled(low, high, KNOWN_WITHIN_MS)
+        bounds = d.bounds if mean is not None else {**d.bounds, "mean": (low, high)}
+        return msgspec.structs.replace(d, mean=mean, bounds=bounds)
 
     def _add_goodput(self, latencies: dict[str, Span]) -> None:
         good, perhaps = timing.within(latencies, self._trial.goodput_ms)
@@ -253,7 +272,7 @@ class Tally:
         if window := self._window():
             low, high = (tokens / seconds(window[1] - window[0]) for tokens in self._tokens_in(*window))
             steady = self._steady(*window, known("steady_output_throughput", low, high))
-        several = n["output"] > 1.05 * n["chunks"] > 0
+        several = n["output"] > 1.05 * (n["chunks"] + n["leading"]) > 0
         itl = self._gaps.latency(percentiles)
         return Summary(
             duration_s=duration_s,
@@ -284,11 +303,15 @@ class Tally:
             peak_output_tokens_per_s=peak,
             ttft=latencies["ttft"],
             tpot=latencies["tpot"],
+            own_tpot=latencies["own_tpot"] if _differ(latencies["own_tpot"], latencies["tpot"]) else None,
             e2el=latencies["e2el"],
             response_ttft=latencies["response_ttft"],
             response_e2el=latencies["response_e2el"],
             itl=itl,
-            itl_per_token=self._gaps_per_token.latency(percentiles) if several else None,
+            itl_per_token=self._itl_per_token(percentiles) if several else None,
+            itl_text=self._text_gaps.latency(percentiles) if self._text_gaps else None,
+            silent_chunks=n["silent"],
+            leading_chunks=n["leading"],
             queue=distribution_ms(self._queue, percentiles),
             steady=steady,
             wait=self._wait(),
@@ -488,13 +511,44 @@ class _Gaps:
         self._high: list[np.ndarray] = []
         self._sum_low = self._sum_high = 0.0
 
-    def add(self, gaps: np.ndarray, total: Span) -> None:
-        """`total`: from the first chunk to the last."""
-        self._known.append(gaps)
+    def copy(self) -> "_Gaps":
+        """Return a copy that shares the arrays."""
+        copy = _Gaps()
+        copy._known, copy._low, copy._high = [*self._known], [*self._low], [*self._high]
+        copy._sum_low, copy._sum_high = self._sum_low, self._sum_high
+        return copy
+
+    @property
+    def total(self) -> Span:
+        """The sum of all gaps."""
+        return Span(self._sum_low, self._sum_high)
+
+    def add_stream(
+        self, times: np.ndarray, early: np.ndarray, unseen: Sequence[int], sharing: np.ndarray | float = 1.0
+    ) -> None:
+        """`sharing`: the tokens that share each gap. One sample for each: else a chunk of one would weigh as much as a
+        chunk of four."""
+        gaps = np.diff(times).astype(np.float32)
+        total = Span(float(early[-1]), float(times[-1])).since(Span(float(early[0]), float(times[0])))
         self._sum_low += total.low
         self._sum_high += total.high
+        if unseen:
+            for begin, end in _blind(len(times), unseen):
+                span = Span(float(early[end]), float(times[end])).since(Span(float(early[begin]), float(times[begin])))
+                shared = sharing[begin:end].sum() if isinstance(sharing, np.ndarray) else (end - begin) * sharing
+                self._add_blind(span, round(float(shared)))
+            seen = np.ones(len(times), dtype=bool)
+            seen[unseen] = False
+            both = seen[1:] & seen[:-1]
+            gaps = gaps[both]
+            sharing = sharing[both] if isinstance(sharing, np.ndarray) else sharing
+        if isinstance(sharing, np.ndarray):
+            gaps = np.repeat(gaps / sharing, sharing.astype(int)).astype(np.float32)
+        elif sharing > 1:
+            gaps = np.repeat(gaps / np.float32(sharing), round(sharing))
+        self._known.append(gaps)
 
-    def add_blind(self, total: Span, count: int) -> None:
+    def _add_blind(self, total: Span, count: int) -> None:
         """Add gaps with a known sum: the k-th largest is at most sum ÷ k; the largest is at least sum ÷ count."""
         self._high.append((total.high / np.arange(1, count + 1)).astype(np.float32))
         low = np.zeros(count, dtype=np.float32)
@@ -508,6 +562,15 @@ class _Gaps:
         low = np.concatenate([*self._known, *self._low])
         count = max(len(high), 1)
         return bounded_ms(low, high, percentiles, (self._sum_low / count, self._sum_high / count))
+
+
+def _differ(own: Latency, vllms: Latency) -> bool:
+    """Whether dyno's own TPOT is another figure than vLLM's: by more than 1 %, over other requests, or unknown."""
+    if own.count != vllms.count or own.bounds.keys() != vllms.bounds.keys():
+        return True
+    pairs = [(own.mean, vllms.mean), (own.median, vllms.median)]
+    pairs += [(value, vllms.percentiles[p]) for p, value in own.percentiles.items()]
+    return any(a is not None and b is not None and abs(a - b) > TPOTS_DIFFER * b for a, b in pairs)
 
 
 def _blind(count: int, unseen: Sequence[int]) -> Iterator[tuple[int, int]]:

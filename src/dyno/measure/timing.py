@@ -82,10 +82,33 @@ def e2el_ns(r: Record) -> Span | None:
 
 
 def tpot_ns(r: Record) -> Span | None:
+    """Return the time per output token as vLLM calculates it, as if the first chunk had one."""
     begin, end = first(r), last(r)
     if begin is None or end is None or not r.output_tokens or r.output_tokens < 2:
         return None
     return end.since(begin, r.output_tokens - 1)
+
+
+def own_tpot_ns(r: Record) -> Span | None:
+    """Return the time for each token after the first chunk. None: the answer came in one chunk."""
+    begin, end = first(r), last(r)
+    if begin is None or end is None or not r.output_tokens or len(r.chunk_ns) < 2:
+        return None
+    fewest, most = (r.output_tokens - tokens for tokens in reversed(first_tokens(r)))
+    if fewest < 1:
+        return None
+    return Span(end.since(begin, most).low, end.since(begin, fewest).high)
+
+
+def first_tokens(r: Record) -> tuple[int, int]:
+    """Return how many output tokens had come with the first chunk: at least and at most."""
+    return possible_first_tokens(r) if r.first_tokens is None else (r.first_tokens, r.first_tokens)
+
+
+def possible_first_tokens(r: Record) -> tuple[int, int]:
+    """Return the same by the number of events alone: each event of a token has at least one."""
+    most = max((r.output_tokens or 0) - len(r.chunk_ns) + 1, 1)
+    return min(r.leading_chunks + 1, most), most
 
 
 def within(latencies: Mapping[str, Span], limits_ms: Mapping[str, float]) -> tuple[bool, bool]:

@@ -117,8 +117,14 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
         line("  Completed by each:", " / ".join(count(r.completed) for r in s.replicas))
         tpots = [number(r.tpot_mean_ms) for r in s.replicas]
         line("  Mean TPOT of each (ms):", " / ".join(tpots))
+    if s.own_tpot is not None:
+        lines += _figures("TPOT after the first chunk", s.own_tpot)
     if s.itl_per_token is not None:
         line("Mean ITL per token (ms):", s.itl_per_token.mean, s.itl_per_token.bounds.get("mean"))
+    if s.silent_chunks:
+        line("Events without text:", f"{count(s.silent_chunks)} of {count(s.events)}")
+    if s.itl_text is not None:
+        lines += _figures("ITL of text", s.itl_text)
     for label, schedule in (("Rate", load.rate_schedule), ("Concurrency", load.concurrency_schedule)):
         lines += [labelled(f"{label} schedule:", schedule)] if schedule else []
     if not load.closed_loop:
@@ -139,6 +145,13 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
         busiest = ", busiest process" if s.client.processes else ""
         line(f"Client CPU (of one core{busiest}):", percent(s.client.cpu_share))
     return lines
+
+
+def _figures(name: str, d: Latency) -> list[str]:
+    """Return mean, median and percentiles of a figure of dyno's own."""
+    middles = [labelled(f"{name}, mean (ms):", _statistic(d, "mean", d.mean))]
+    middles.append(labelled("  p50:", _statistic(d, "median", d.median)))
+    return middles + [labelled(f"  p{p}:", _statistic(d, p, v)) for p, v in d.percentiles.items() if p != "50"]
 
 
 def _reasoning(s: Summary) -> list[str]:

@@ -10,9 +10,9 @@ import msgspec
 from dyno import checks
 from dyno.facts.comparison import LEAST_VARIATION
 from dyno.facts.finding import Finding, verdict, worst_first
-from dyno.facts.spread import Distribution, Spread
+from dyno.facts.spread import Distribution, Latency, Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
-from dyno.facts.summary import Result
+from dyno.facts.summary import Result, Summary
 from dyno.measure.estimate import half_interval
 from dyno.numbers import UNKNOWN, count, deviating, many, number, percent
 from dyno.report import find, quality
@@ -158,6 +158,11 @@ def _serving(results: Sequence[Result]) -> _Columns:
         *(_session_figures() if any(r.served.sessions for r in results) else []),
         _Figure("TTFT\nmean", _latency("ttft", "mean"), better="lower"),
         _Figure("TPOT\nmean", _latency("tpot", "mean"), better="lower"),
+        *(
+            [_Figure("TPOT vLLM\nmean", _latency("vllm_tpot", "mean"))]
+            if any(r.served.own_tpot for r in results)
+            else []
+        ),
         *([_Figure("drafts\naccepted", _accepted, percent, keep=True)] if _accepted(results) is not None else []),
         _DURATION,
     ]
@@ -251,7 +256,7 @@ def _latency(stem: str, statistic: str = "median") -> _Value:
 
     def value(repeats: Sequence[Result]) -> float | tuple[float, float] | None:
         """Unknown, too, where a busy client doesn't know it of one of them: the others may be the quick ones."""
-        known = [r.served.latencies | (r.served.sessions.latencies if r.served.sessions else {}) for r in repeats]
+        known = [_latencies(r.served) for r in repeats]
         latencies = [named[stem] for named in known if stem in named and not named[stem].empty]
         if statistic in ("mean", "median"):
             values = [getattr(d, statistic) for d in latencies]
@@ -260,6 +265,12 @@ def _latency(stem: str, statistic: str = "median") -> _Value:
         return _with_interval(values) if values and None not in values else None
 
     return value
+
+
+def _latencies(s: Summary) -> dict[str, Latency]:
+    """Return them by name: `tpot` is dyno's own, `vllm_tpot` vLLM's where that differs."""
+    vllms = {"vllm_tpot": s.tpot} if s.own_tpot else {}
+    return s.latencies | {"tpot": s.true_tpot} | vllms | (s.sessions.latencies if s.sessions else {})
 
 
 def _sum(name: str) -> _Value:

@@ -19,7 +19,7 @@ from dyno.facts.engine import EngineFacts
 from dyno.facts.identity import described, settings_of
 from dyno.facts.imported import Figure, Row, RowKind, Samples, Scalar, Setting
 from dyno.facts.load import LoadSpec
-from dyno.facts.metric import BY_FIELD, METRICS, definition
+from dyno.facts.metric import BY_FIELD, METRICS, OWN_TPOT, definition
 from dyno.facts.offline import Iteration, OfflineSpec, OfflineSummary
 from dyno.facts.quality import ItemAnswer, QualitySpec, QualitySummary, TaskScore
 from dyno.facts.record import Record
@@ -358,9 +358,11 @@ def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Fig
         reported_reuse=reported_share(s, telemetry) if s.reuse else None,
     )
     latencies = {stem: getattr(s, stem) for stem in ("ttft", "tpot", "itl", "e2el", "queue")}
+    latencies |= {"tpot": s.own_tpot, "vllm_tpot": s.tpot} if s.own_tpot else {}
     latencies |= {"ttfo": s.ttfo} if s.ttfo else {}
     for stem, latency in (latencies | (s.sessions.latencies if s.sessions else {})).items():
-        figures |= _distribution(stem, latency, definition(_TOOL, stem))
+        own = stem == "tpot" and s.own_tpot is not None
+        figures |= _distribution(stem, latency, OWN_TPOT if own else definition(_TOOL, stem))
     return figures
 
 
@@ -425,7 +427,8 @@ def _of_records(records: Iterable[Record], s: Summary) -> Samples | None:
         output_lens=[(r.output_tokens or 0) if r.error is None else 0 for r in rows],
         ttfts_ms=each(s.ttft, timing.ttft_ns),
         ttfos_ms=each(s.ttfo, timing.ttfo_ns) if s.ttfo else [],
-        tpots_ms=each(s.tpot, timing.tpot_ns),
+        tpots_ms=each(s.true_tpot, timing.own_tpot_ns),
+        vllm_tpots_ms=each(s.tpot, timing.tpot_ns) if s.own_tpot else [],
         e2els_ms=each(s.e2el, timing.e2el_ns),
         itls_ms=[ms for r in completed for ms in (np.diff(timing.likely_ns(r)) / NS_PER_MS).tolist()],
         starts_s=[seconds(r.sent_ns) for r in rows],

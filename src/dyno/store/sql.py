@@ -103,7 +103,11 @@ _PARTS: tuple[tuple[str, str, type], ...] = (
 )
 
 # By measure/timing.py; a test holds the two against each other.
-_REQUESTS = """
+_MOST_FIRST = "greatest(output_tokens - len(chunk_ns) + 1, 1)"
+_FIRST_TOKENS = (
+    f"coalesce(first_tokens, CASE WHEN {_MOST_FIRST} <= coalesce(leading_chunks, 0) + 1 THEN {_MOST_FIRST} END)"
+)
+_REQUESTS = f"""
     CASE WHEN coalesce(unseen[1], -1) <> 0 THEN (chunk_ns[1] - sent_ns) / 1e6 END AS ttft_ms,
     CASE WHEN NOT reasoning AND coalesce(unseen[1], -1) <> 0 THEN (chunk_ns[1] - sent_ns) / 1e6
          WHEN reasoning AND NOT coalesce(list_contains(unseen, answer_from), false)
@@ -111,6 +115,9 @@ _REQUESTS = """
          END AS ttfo_ms,
     CASE WHEN output_tokens > 1 AND coalesce(unseen[1], -1) <> 0 AND coalesce(unseen[-1], -1) <> len(chunk_ns) - 1
          THEN (chunk_ns[-1] - chunk_ns[1]) / (output_tokens - 1) / 1e6 END AS tpot_ms,
+    CASE WHEN output_tokens > {_FIRST_TOKENS} AND len(chunk_ns) > 1 AND coalesce(unseen[1], -1) <> 0
+          AND coalesce(unseen[-1], -1) <> len(chunk_ns) - 1
+         THEN (chunk_ns[-1] - chunk_ns[1]) / (output_tokens - {_FIRST_TOKENS}) / 1e6 END AS own_tpot_ms,
     CASE WHEN coalesce(unseen[-1], -1) <> len(chunk_ns) - 1 THEN (chunk_ns[-1] - sent_ns) / 1e6 END AS e2el_ms,
     (sent_ns - due_ns) / 1e6 AS queue_ms
 """
@@ -172,6 +179,7 @@ _MEANINGS = {
     "text": "generated text; the sentence of a finding or failure",
     "ttft_ms": "first chunk − sent; null if its arrival is unknown",
     "tpot_ms": "(last chunk − first chunk) ÷ (output tokens − 1); null if one of them is unknown",
+    "own_tpot_ms": "(last chunk − first chunk) ÷ tokens after the first chunk; null if one of them is unknown",
     "e2el_ms": "last chunk − sent; null if its arrival is unknown",
     "queue_ms": "sent − due",
     "latency_ms": "duration of the iteration",

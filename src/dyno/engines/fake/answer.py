@@ -41,12 +41,13 @@ class FakeAnswer:
         self._chat = path.endswith("chat/completions")
         self._model = "some-other-model" if fault == "other_model" else spec.model
         self._usage = bool((asked.get("stream_options") or {}).get("include_usage")) and fault != "no_usage"
+        self._usage_each = self._usage and bool(asked["stream_options"].get("continuous_usage_stats"))
         self.streamed = bool(asked.get("stream"))
         prompt = asked.get("prompt")
         if messages := asked.get("messages"):
             prompt = " ".join(text for m in messages if isinstance(text := m.get("content"), str))
         self._prepare(fault, asked.get("max_tokens") or asked.get("max_completion_tokens"), prompt)
-        self.key = (path, fault, self._asked, self._prompt_tokens, self._usage, self._turn)
+        self.key = (path, fault, self._asked, self._prompt_tokens, self._usage, self._usage_each, self._turn)
 
     def _prepare(self, fault: str | None, count: int | None, prompt: Any) -> None:
         self._fault = fault
@@ -130,8 +131,11 @@ class FakeAnswer:
 
     def _events(self) -> list[bytes]:
         texts = self.texts()
-        frames = {text: self._frame(self._text_event(text)) for text in set(texts)}
-        events = [frames[text] for text in texts]
+        if self._usage_each:
+            events = self._counted_events(texts)
+        else:
+            frames = {text: self._frame(self._text_event(text)) for text in set(texts)}
+            events = [frames[text] for text in texts]
         if self._fault == "silent":
             events[-1] = b""  # its end is the last token
         if self._chat:
@@ -141,6 +145,15 @@ class FakeAnswer:
             role = self._frame(self._openai([{"index": 0, "delta": {"role": "assistant", "content": ""}}]))
             events = [role + events[0], *events[1:]] if events else [role]
         return events
+
+    def _counted_events(self, texts: list[str]) -> list[bytes]:
+        """Return events that each have the usage so far, as vLLM's with continuous_usage_stats."""
+        each = self._count / max(len(texts), 1)
+        counts = [round(each * (i + 1)) for i in range(len(texts))]
+        return [
+            self._frame({**self._text_event(text), "usage": {**self._tokens(), "completion_tokens": count}})
+            for text, count in zip(texts, counts, strict=True)
+        ]
 
     def _end(self) -> bytes:
         empty: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}

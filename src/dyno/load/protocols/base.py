@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import accumulate
+from operator import sub
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -32,6 +33,9 @@ class StreamReading(msgspec.Struct):
     texts: list[str]
     chunk_tokens: list[int] | None = None
     empty_chunks: int = 0
+    first_tokens: int | None = None  # up to the end of the first chunk, where the server says so
+    leading: int = 0  # of the empty ones, events before the first chunk that may be tokens: not a role
+    finish_end: int | None = None  # a finish reason without text: a token only if it came later than the last chunk
     thoughts: dict[int, int] = {}  # end of a chunk with reasoning → characters of that, before other text
     reasoning_tokens: int | None = None
     prompt_tokens: int | None = None
@@ -127,23 +131,39 @@ def stream_error(reading: StreamReading, error: Any) -> StreamReading:
     return reading
 
 
-def settle_silent(reading: StreamReading, silent: int, last_end: int | None) -> None:
+def settle_silent(reading: StreamReading, last_end: int | None) -> None:
     """Decide which events without text were tokens, by the server's own count.
 
-    vLLM sends an event for each token, also for one without text, and the finish reason with the last; llama.cpp
-    sends the finish reason in an event of its own. Where events and tokens don't add up, chunks carry several tokens,
-    and an event without text is none. Chunks stay in order, wherever the finish reason came.
+    vLLM sends an event for each token, also for one without text, and the finish reason with the last; where its client
+    is slow, one event has the tokens of several steps. llama.cpp sends the finish reason in an event of its own.
+    So an event without text is a token, unless those with text account for all tokens already. Chunks stay in order,
+    wherever the finish reason came.
     """
-    tokens = reading.output_tokens
-    if tokens is None or not reading.chunk_ends:
+    if not reading.chunk_ends:
         return
-    count = len(reading.chunk_ends)
-    last = last_end is not None and count < tokens
-    if not tokens - reading.empty_chunks <= count + last <= tokens:
-        spoken = [(end, text) for end, text in zip(reading.chunk_ends, reading.texts, strict=True) if text]
-        reading.empty_chunks += silent
-        reading.chunk_ends, reading.texts = [end for end, _ in spoken], [text for _, text in spoken]
-    elif last and last_end is not None:
+    tokens, count = reading.output_tokens, len(reading.chunk_ends)
+    spoken = sum(map(bool, reading.texts))
+    if tokens is not None and spoken >= tokens:
+        _leave_out_silent(reading)
+    elif last_end is None or (tokens is not None and count >= tokens):
+        return
+    elif tokens is not None and tokens - reading.leading <= count + 1:
         position = bisect_right(reading.chunk_ends, last_end)
         reading.chunk_ends.insert(position, last_end)
         reading.texts.insert(position, "")
+    elif last_end > reading.chunk_ends[-1]:
+        reading.finish_end = last_end
+
+
+def _leave_out_silent(reading: StreamReading) -> None:
+    spoken = [(end, text) for end, text in zip(reading.chunk_ends, reading.texts, strict=True) if text]
+    reading.empty_chunks += len(reading.texts) - len(spoken)
+    reading.chunk_ends, reading.texts = [end for end, _ in spoken], [text for _, text in spoken]
+
+
+def tokens_between(ends: list[int], so_far: dict[int, int]) -> list[int] | None:
+    """Return the tokens of each chunk, from the counts at their ends; None where one of them is unknown."""
+    if not so_far or any(end not in so_far for end in ends):
+        return None
+    counts = [so_far[end] for end in ends]
+    return list(map(sub, counts, [0, *counts]))

@@ -45,10 +45,9 @@ class Completion:
 
     def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
         reading = StreamReading([], [], chunk_tokens=[])
-        silent, last_end = 0, None
+        last_end = None
         for end, event in decoded(events, _decode, reading):
             if event.content or (reading.chunk_ends and not event.stop):
-                silent += not event.content
                 reading.chunk_ends.append(end)
                 reading.texts.append(event.content)
                 if reading.chunk_tokens is not None and event.tokens:
@@ -57,6 +56,7 @@ class Completion:
                     reading.chunk_tokens = None
             elif not event.stop:
                 reading.empty_chunks += 1
+                reading.leading += 1
             else:
                 last_end = end
             if event.stop:
@@ -70,5 +70,5 @@ class Completion:
                 reading.model = event.model
         if reading.error is None and sum(reading.chunk_tokens or []) != reading.output_tokens:
             reading.chunk_tokens = None
-            settle_silent(reading, silent, last_end)
+            settle_silent(reading, last_end)
         return reading

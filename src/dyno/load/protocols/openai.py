@@ -1,7 +1,6 @@
 """OpenAI's completions and chat completions, as vLLM, llama.cpp, SGLang, TGI and many others speak them."""
 
 import json
-from operator import sub
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ from dyno.load.protocols.base import (
     in_openais_words,
     settle_silent,
     stream_error,
+    tokens_between,
 )
 
 
@@ -34,6 +34,7 @@ class _Usage(msgspec.Struct, gc=False):
 
 
 class _Delta(msgspec.Struct, gc=False):
+    role: Any = None
     content: str | None = None
     reasoning_content: str | None = None  # vLLM before 0.12, llama.cpp, SGLang, DeepSeek
     reasoning: str | None = None  # vLLM now, OpenRouter
@@ -44,6 +45,8 @@ class _Choice(msgspec.Struct, gc=False):
     text: str | None = None
     delta: _Delta | None = None
     finish_reason: str | None = None
+    token_ids: Any = None  # vLLM's, where they are asked for
+    logprobs: Any = None
 
 
 class _Chunk(msgspec.Struct, gc=False):
@@ -60,9 +63,9 @@ _OPENAI = ("temperature", "top_p", "frequency_penalty", "seed")  # that `transfo
 def _read(events: list[tuple[int, bytes]]) -> StreamReading:
     reading = StreamReading([], [])
     place, say = reading.chunk_ends.append, reading.texts.append
-    silent = 0  # tokens without text, between others: special tokens, half a character
     last_silent_end = None  # the event with the finish reason, where it has no text
-    running: list[int] = []  # completion tokens so far, where each chunk carries a usage
+    tokens = 0  # so far, by the usage, token ids or log probabilities of each event
+    so_far: dict[int, int] = {}  # the same, by the end of each event that has them
     for end, data in events:
         try:
             chunk = _decode(data)
@@ -85,6 +88,10 @@ def _read(events: list[tuple[int, bytes]]) -> StreamReading:
                     text = thought if not text else thought + text
                 if delta.tool_calls and not text:
                     text = _called(delta.tool_calls)
+            if usage is not None and usage.completion_tokens:
+                so_far[end] = tokens = usage.completion_tokens
+            elif choice.token_ids or choice.logprobs:
+                so_far[end] = tokens = tokens + _listed(choice)
             finish = choice.finish_reason
             if finish:  # TGI's completions say "" until the last token
                 reading.finish_reason = in_openais_words(finish)
@@ -94,15 +101,14 @@ def _read(events: list[tuple[int, bytes]]) -> StreamReading:
                 place(end)
                 say(text)
             elif not reading.chunk_ends:
-                reading.empty_chunks += 1  # a role, most often; never the first token
-            elif not finish:
-                place(end)
+                # A role, most often: then the first event. Never the first token, but it may be a token.
+                reading.leading += not (delta is not None and delta.role and not reading.empty_chunks)
+                reading.empty_chunks += 1
+            elif not finish or _adds_tokens(so_far, reading.chunk_ends[-1], end):
+                place(end)  # a token without text: a special one, half a character
                 say("")
-                silent += 1
-            else:
+            elif end not in so_far or reading.chunk_ends[-1] not in so_far:
                 last_silent_end = end
-            if usage is not None and usage.completion_tokens and reading.chunk_ends:
-                running.append(usage.completion_tokens)
         if usage is not None:
             reading.prompt_tokens = usage.prompt_tokens
             reading.output_tokens = usage.completion_tokens
@@ -112,10 +118,25 @@ def _read(events: list[tuple[int, bytes]]) -> StreamReading:
                 reading.reasoning_tokens = usage.completion_tokens_details.reasoning_tokens
         if reading.model is None:
             reading.model = chunk.model
-    settle_silent(reading, silent, last_silent_end)
-    if running and len(running) == len(reading.chunk_ends):
-        reading.chunk_tokens = list(map(sub, running, [0, *running]))
+    settle_silent(reading, last_silent_end)
+    reading.chunk_tokens = tokens_between(reading.chunk_ends, so_far)
+    reading.first_tokens = so_far.get(reading.chunk_ends[0]) if reading.chunk_ends else None
     return reading
+
+
+def _listed(choice: _Choice) -> int:
+    """Return the tokens that an event lists: by their ids, else by their log probabilities."""
+    if isinstance(choice.token_ids, list):
+        return len(choice.token_ids)
+    listed = choice.logprobs
+    if isinstance(listed, dict):
+        listed = listed.get("content") or listed.get("tokens")  # of chat, of completions
+    return len(listed) if isinstance(listed, list) else 0
+
+
+def _adds_tokens(so_far: dict[int, int], before: int, end: int) -> bool:
+    """Whether the server says that the event which ends at `end` has tokens."""
+    return before in so_far and so_far.get(end, 0) > so_far[before]
 
 
 def _called(calls: list[Any]) -> str:

@@ -57,16 +57,15 @@ class GenerateStream:
 
     def read(self, events: list[tuple[int, bytes]]) -> StreamReading:
         reading = StreamReading([], [])
-        silent = 0
         for end, event in decoded(events, _decode, reading):
             if event.token is not None:
                 text = "" if event.token.special else event.token.text
                 if text or reading.chunk_ends:
                     reading.chunk_ends.append(end)
                     reading.texts.append(text)
-                    silent += not text
                 else:
                     reading.empty_chunks += 1
+                    reading.leading += 1
             if event.generated_text is not None:
                 reading.done = True
             if event.details is not None:
@@ -75,7 +74,7 @@ class GenerateStream:
                 reading.prompt_tokens = event.details.input_length
                 reading.done = True  # TGI closes with the event that carries the details
         if reading.error is None:
-            settle_silent(reading, silent, None)
+            settle_silent(reading, None)
         return reading
 
 

@@ -80,6 +80,12 @@ SIGN = (
 )
 
 
+def _definition(entry: Entry, stem: str) -> str:
+    """Return the key of what its figures mean, else of what its tool means."""
+    own = (n.definition for name, n in entry.figures.items() if (m := parts(name)) and m[1] == stem)
+    return next(own, definition(entry.tool, stem))
+
+
 def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     entries = [e for e in entries if NAMES.keys() & e.quantiles.keys()]
     if not entries:
@@ -89,7 +95,7 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     keys: dict[tuple[str, str], str] = {}
     for stem in NAMES:
         own = [e for e in entries if stem in e.quantiles]
-        latencies.define(stem, {e.id: definition(e.tool, stem) for e in own})
+        latencies.define(stem, {e.id: _definition(e, stem) for e in own})
         keys |= {(e.id, stem): latencies.key(e.id, stem) for e in own}
     # Those that let series be compared come first, where not all fit.
     if len(entries) < 400:

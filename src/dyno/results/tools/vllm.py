@@ -120,22 +120,28 @@ def serve(value: Value, file: str) -> Iterator[Draft]:
     draft.read_settings(value, _SETTINGS)
     draft.read_figures(value, _FIGURES)
     draft.figure("acceptance_rate", value.get("spec_decode_acceptance_rate"), 0.01)
+    own_tpot = value.find("dyno.own_tpot")
+    own = own_tpot.fields if own_tpot is not None else {}
+    for key, field in own.items():
+        draft.figure(key, field, means=metric.OWN_TPOT)
     known = {*_SETTINGS, *_FIGURES, *_LEFT}
     for key, field in value.fields.items():
         if key.endswith("_ms") or key.startswith("probe_"):
             known.add(key)
             if parts := metric.latency(key):
-                draft.latency(*parts, field)
+                statistic, stem = parts
+                draft.latency(statistic, "vllm_tpot" if own and stem == "tpot" else stem, field)
         elif key not in known and (column := columns.meaning(key)) is not None and not column.figure:
             draft.setting(column.name, field)  # --metadata tp=8
             known.add(key)
     draft.others(value, known)
     if any(key in value.fields for key in ("input_lens", "ttfts", "itls")):
-        draft.samples = _samples(draft, value)
+        draft.samples = _samples(draft, value, own=bool(own))
     yield draft
 
 
-def _samples(draft: Draft, value: Value) -> Samples:
+def _samples(draft: Draft, value: Value, own: bool) -> Samples:
+    """`own`: dyno's own times per token are others, which the file's lists don't have."""
     lengths = draft.decoded(list[int], value.get("output_lens"), "output_lens")
     firsts = draft.times_ms(value.get("ttfts"), "ttfts")
     pooled, decoding = draft.gaps_ms(value.get("itls"), "itls")
@@ -143,11 +149,13 @@ def _samples(draft: Draft, value: Value) -> Samples:
     if not ends and len(firsts) == len(decoding):  # from first token to last are its gaps
         ends = [first + rest for first, rest in zip(firsts, decoding, strict=True) if first > 0]
     paces = [rest / (n - 1) for n, rest in zip(lengths, decoding, strict=False) if n > 1 and rest > 0]
+    paces = paces if len(lengths) == len(decoding) else []
     return Samples(
         input_lens=draft.decoded(list[int], value.get("input_lens"), "input_lens"),
         output_lens=lengths,
         ttfts_ms=firsts,
-        tpots_ms=paces if len(lengths) == len(decoding) else [],
+        tpots_ms=[] if own else paces,
+        vllm_tpots_ms=paces if own else [],
         e2els_ms=ends,
         itls_ms=pooled,
         starts_s=draft.decoded(list[float], value.get("start_times"), "start_times"),
