@@ -47,7 +47,7 @@ class FollowedResponse:
         self.tokens = reported_tokens(data) or self.tokens
 
 
-class Pace:
+class TokenPace:
     """Estimates events and tokens while streams run: bytes received, divided by the bytes of an event.
 
     Both sizes come from a few responses that are followed. To look into every read would slow the wire down. Until a

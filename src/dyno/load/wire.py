@@ -26,7 +26,7 @@ from dyno.load.connection import ERROR, IN, OUT, Connection, Replica, failure
 from dyno.load.http1 import OVER
 from dyno.load.plan import Plan
 from dyno.load.pool import AHEAD_NS, Pool
-from dyno.load.progress import Pace, Progress, Stop, reported_tokens
+from dyno.load.progress import TokenPace, Progress, Stop, reported_tokens
 from dyno.load.scheduling import Poll, Priority, Stalls
 from dyno.load.script import AnswerCollector, Script
 from dyno.load.sessions import Sessions
@@ -127,7 +127,7 @@ class Wire:
         self._priority = Priority(core)
         until_s = None if plan.stop_sending_ns is None else plan.stop_sending_ns / NS_PER_S
         self.progress = Progress(plan.requests, until_s)
-        self._pace = Pace()
+        self._pace = TokenPace()
 
     # ---- the loop ----
 

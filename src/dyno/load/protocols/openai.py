@@ -11,9 +11,10 @@ from dyno.load.protocols.base import (
     UNREADABLE,
     Asked,
     StreamReading,
+    finish,
     garbage,
-    in_openais_words,
     settle_silent,
+    several_choices,
     stream_error,
 )
 
@@ -41,9 +42,10 @@ class _Delta(msgspec.Struct, gc=False):
 
 
 class _Choice(msgspec.Struct, gc=False):
+    index: int | None = 0
     text: str | None = None
     delta: _Delta | None = None
-    finish_reason: str | None = None
+    finish_reason: str | dict[str, Any] | None = None
 
 
 class _Chunk(msgspec.Struct, gc=False):
@@ -75,7 +77,9 @@ def _read(events: list[tuple[int, bytes]]) -> StreamReading:
             return stream_error(reading, chunk.error)
         usage = chunk.usage
         if chunk.choices:
-            choice = chunk.choices[0]
+            choice = chunk.choices[-1]
+            if choice.index or len(chunk.choices) > 1:
+                return several_choices(reading, choice.index or 0)
             text = choice.text
             delta = choice.delta
             if delta is not None:
@@ -85,17 +89,17 @@ def _read(events: list[tuple[int, bytes]]) -> StreamReading:
                     text = thought if not text else thought + text
                 if delta.tool_calls and not text:
                     text = _called(delta.tool_calls)
-            finish = choice.finish_reason
-            if finish:  # TGI's completions say "" until the last token
-                reading.finish_reason = in_openais_words(finish)
-                if finish == "eos_token":
+            reason = choice.finish_reason
+            if reason:  # TGI's completions say "" until the last token
+                finish(reading, reason)
+                if reason == "eos_token":
                     text = None  # TGI: the end token's own "</s>"
             if text:
                 place(end)
                 say(text)
             elif not reading.chunk_ends:
                 reading.empty_chunks += 1  # a role, most often; never the first token
-            elif not finish:
+            elif not reason:
                 place(end)
                 say("")
                 silent += 1
