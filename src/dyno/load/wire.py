@@ -26,9 +26,9 @@ from dyno.load.connection import ERROR, IN, OUT, Connection, Replica, failure
 from dyno.load.http1 import OVER
 from dyno.load.plan import Plan
 from dyno.load.pool import AHEAD_NS, Pool
-from dyno.load.progress import TokenPace, Progress, Stop, reported_tokens
+from dyno.load.progress import Progress, Stop, TokenPace
 from dyno.load.scheduling import Poll, Priority, Stalls
-from dyno.load.script import AnswerCollector, Script
+from dyno.load.script import AnswerCollector, Script, gave_up
 from dyno.load.sessions import Sessions
 from dyno.load.spool import CLOCK, END, NO_STAMP, READ, READ_BYTES, SENT, SINCE, TIMES, TURN, Spool, pack
 from dyno.numbers import count
@@ -534,7 +534,7 @@ class Wire:
             self._out_of_turn(stream, excess)
             stream.keep_alive = False
         exchange = stream.exchange
-        failed = stream.failing or (b'"error"' in data and not reported_tokens(data))
+        failed = stream.failing or gave_up(stream.answer.last() if stream.answer is not None else data)
         self._leave(stream, whole=not failed)
         stream.replica.refused = 0
         self.progress.ended += 1

@@ -45,7 +45,7 @@ class _Choice(msgspec.Struct, gc=False):
     index: int | None = 0
     text: str | None = None
     delta: _Delta | None = None
-    finish_reason: str | dict[str, Any] | None = None
+    finish_reason: Any = None  # SGLang: perhaps an object
 
 
 class _Chunk(msgspec.Struct, gc=False):
@@ -78,8 +78,8 @@ def _read(events: list[tuple[int, bytes]]) -> StreamReading:
         usage = chunk.usage
         if chunk.choices:
             choice = chunk.choices[-1]
-            if choice.index or len(chunk.choices) > 1:
-                return several_choices(reading, choice.index or 0)
+            if choice.index:
+                return several_choices(reading, choice.index)
             text = choice.text
             delta = choice.delta
             if delta is not None:
