@@ -160,8 +160,8 @@ def gave_up(data: bytes) -> bool:
     """Whether the last bytes of a response say that the server failed, without decoding them. The usual end, with a
     finish reason, is found first: this is done between an answer's end and the next request."""
     for key in _REASON_KEYS:
-        at = data.rfind(key)
-        if at >= 0 and (reason := _REASON.match(data, at + len(key))):
+        start = data.rfind(key)
+        if start >= 0 and (reason := _REASON.match(data, start + len(key))):
             return reason[1].decode() in ABORTS
     return b"error" in data and _ERROR.search(data) is not None
 
