@@ -75,6 +75,14 @@ def test_a_target_that_no_load_meets_and_one_that_every_load_meets(
     assert "every load up to concurrency 8 meets it. Raise --to." in out and "Give --price machine=DOLLARS." in err
 
 
+def test_aborted_answers_miss_a_target_without_failures(
+    fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = fake(faults={"abort": 2}).base_url
+    assert main(find(url, tmp_path, "--target", "failed:0", "--to", "4", "--budget", "30")) == 1
+    assert "no load meets it, not even concurrency 1." in capsys.readouterr().out
+
+
 def test_a_server_that_dies_half_way_leaves_what_was_learnt(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -316,6 +316,24 @@ def test_a_short_output_shows(stand_in: Any, tmp_path: Path) -> None:
     assert doubts(outcome) == ["tokens.output_short"]
 
 
+def test_an_answer_that_the_engine_aborts_is_failed_offline_too(stand_in: Any, tmp_path: Path) -> None:
+    body = """
+    class LLM(LLM):
+        def answer(self, prompt, wanted, metrics=None):
+            answer = super().answer(prompt, wanted, metrics)
+            self.given = getattr(self, "given", 0) + 1
+            if self.given % 2:
+                answer.outputs[0].finish_reason, answer.outputs[0].token_ids = "abort", [1]
+            return answer
+    """
+    (outcome,) = measured(tmp_path, trial("throughput", 8, 10, 4, stand_in(body)))
+    o = outcome.result.offline
+    assert o and (o.completed, o.failed) == (2, 2)
+    assert (o.failure_example or "").startswith("aborted: ")
+    (finding,) = (f for f in outcome.result.findings if f.code == "requests.failed")
+    assert finding.level == "void" and "finish reason abort" in finding.text
+
+
 def test_a_first_iteration_that_is_slow_is_told(stand_in: Any, tmp_path: Path) -> None:
     body = """
     class LLM(LLM):

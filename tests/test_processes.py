@@ -172,10 +172,10 @@ def test_a_stop_reaches_every_process_and_keeps_what_was_measured(fake: StartFak
     assert done.result.served.outcome == "interrupted" and done.result.served.completed >= 4
 
 
-def test_a_process_that_dies_loses_only_its_open_requests(
-    fake: StartFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[int] = []  # the second one dies
+@pytest.fixture
+def half_killed(fake: StartFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    """A load by two processes, of which the second is killed."""
+    started: list[int] = []
     original = processes.SliceProcess.__init__
 
     def start(self: Any, name: str) -> None:
@@ -188,13 +188,25 @@ def test_a_process_that_dies_loses_only_its_open_requests(
             os.kill(started.pop(), signal.SIGKILL)
 
     monkeypatch.setattr(processes.SliceProcess, "__init__", start)
-    done = outcome(tmp_path, fake(first_ms=100, gap_ms=1).base_url, 40, LoadSpec(max_concurrency=4), watch=watch)
+    return outcome(tmp_path, fake(first_ms=100, gap_ms=1).base_url, 40, LoadSpec(max_concurrency=4), watch=watch)
+
+
+def test_a_process_that_dies_loses_only_its_open_requests(half_killed: Outcome) -> None:
+    done = half_killed
     client, s = done.run.client(), done.result.served
     assert client and [p.outcome for p in client.processes] == ["complete", "lost"]
     ended = {k: [r for r in done.run.records() if r.index % 2 == k] for k in (0, 1)}
     assert len(ended[0]) == 20 and all(r.error is None for r in ended[0])
     assert sum(r.error is None for r in ended[1]) >= 2 and {r.error for r in ended[1]} == {None, "lost"}
     assert s.completed + s.failed == s.sent == len(ended[0]) + len(ended[1]) < s.planned == 40
+
+
+def test_requests_that_a_killed_client_process_loses_are_not_blamed_on_the_server(half_killed: Outcome) -> None:
+    s, findings = half_killed.result.served, {f.code: f for f in half_killed.result.findings}
+    assert "requests.failed" not in findings and "requests.none_completed" not in findings
+    lost = findings["client.process_lost"]
+    assert lost.level == "doubt" and "the client's fault, not the server's" in lost.text
+    assert f"{s.failures['lost']} open requests were lost" in lost.text and "server" not in (lost.advice or "")
 
 
 def test_a_server_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:

@@ -191,6 +191,98 @@ def test_an_error_inside_the_stream_is_a_failure_with_the_servers_words(shared_f
     assert record.status == 200 and len(record.chunk_ns) == 4
 
 
+@pytest.mark.parametrize("backend", OPENAI)
+def test_an_answer_that_the_server_aborts_is_a_failure(shared_fake: StartFake, backend: str) -> None:
+    record = ask(shared_fake, "abort", backend)
+    assert record.error == "aborted" and "finish reason abort" in record.error_detail
+    assert record.done and record.finish_reason == "abort" and record.text == " tok"
+
+
+def reads(scripted: Callable[..., Scripted], backend: str, *events: bytes) -> Record:
+    def talk(sock: Any, _: int) -> None:
+        receive_request(sock)
+        sock.sendall(STREAM_HEAD + chunked(*(event + b"\n\n" for event in events)))
+
+    (record,) = drive(scripted(talk).base_url, requests(1), backend=backend).records
+    return record
+
+
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}'
+TEXT = b'data: {"choices":[{"index":0,"text":" tok","finish_reason":%s}]}'
+ABORTED = {  # the events of a stream that its server gave up, and what of it the message has
+    "vllm": ("openai", [TEXT % b"null", TEXT % b'"abort"', USAGE, b"data: [DONE]"], "reason abort"),
+    "vllm, an error": ("openai", [TEXT % b"null", TEXT % b'"error"', b"data: [DONE]"], "reason error"),
+    "sglang": (
+        "openai",
+        [TEXT % b'{"type":"abort","message":"Abort in waiting queue","status_code":null}', b"data: [DONE]"],
+        "Abort in waiting queue",
+    ),
+    "sglang, chat": ("openai-chat", [
+        b'data: {"choices":[{"index":0,"delta":{"content":" tok"},"finish_reason":null}]}',
+        b'data: {"choices":[{"index":0,"delta":{"content":null},"finish_reason":"abort","matched_stop":null}]}',
+        b"data: [DONE]",
+    ], "reason abort"),
+    "tensorrt-llm": ("openai", [TEXT % b'"cancelled"', b"data: [DONE]"], "reason cancelled"),
+    "deepseek": ("openai", [TEXT % b'"insufficient_system_resource"', b"data: [DONE]"], "insufficient"),
+    "tgi": ("tgi", [
+        b'data:{"index":1,"token":{"text":" tok","special":false},"generated_text":" tok",'
+        b'"details":{"finish_reason":"error","generated_tokens":1}}'
+    ], "reason error"),
+    "llama.cpp": ("llama.cpp", [
+        b'data: {"index":0,"content":" tok","tokens":[7],"stop":false}',
+        b'data: {"index":0,"content":"","stop":true,"stop_type":"error","tokens_predicted":1}',
+    ], "reason error"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ABORTED)
+def test_each_engines_word_for_giving_up_is_a_failure(scripted: Callable[..., Scripted], name: str) -> None:
+    backend, events, words = ABORTED[name]
+    record = reads(scripted, backend, *events)
+    assert record.error == "aborted" and words in record.error_detail
+
+
+@pytest.mark.parametrize("reason", [b'"content_filter"', b'"repetition"', b'"tool_calls"', b'"length"', b'"stop"'])
+def test_other_finish_reasons_are_completed(scripted: Callable[..., Scripted], reason: bytes) -> None:
+    record = reads(scripted, "openai", TEXT % reason, USAGE, b"data: [DONE]")
+    assert record.error is None and record.finish_reason == reason.decode().strip('"')
+
+
+def test_an_end_mark_without_a_finish_reason_is_completed(scripted: Callable[..., Scripted]) -> None:
+    """vLLM's last chunk has null there in some versions."""
+    assert reads(scripted, "openai", TEXT % b"null", USAGE, b"data: [DONE]").error is None
+
+
+@pytest.mark.parametrize("backend", ["openai", "llama.cpp"])
+def test_an_error_in_a_field_of_its_own_is_an_error_inside_the_stream(
+    scripted: Callable[..., Scripted], backend: str
+) -> None:
+    """llama.cpp's way until 2025: on OpenAI's routes the regular end mark follows."""
+    token = TEXT % b"null" if backend == "openai" else b'data: {"index":0,"content":" tok","stop":false}'
+    error = b'error: {"code":500,"message":"the request exceeds the available context size","type":"server_error"}'
+    record = reads(scripted, backend, token, error, b"data: [DONE]")
+    assert (record.error, record.error_detail) == ("stream_error", "the request exceeds the available context size")
+
+
+@pytest.mark.parametrize("backend", OPENAI)
+def test_two_answers_in_one_stream_are_a_failure_and_not_one_fast_answer(shared_fake: StartFake, backend: str) -> None:
+    record = ask(shared_fake, "choices", backend)
+    assert record.error == "choices" and "dyno times one per request" in record.error_detail
+
+
+TWO = {
+    "in one event": ("openai", b'data: {"choices":[{"index":0,"text":" a"},{"index":1,"text":" b"}]}'),
+    "the second first": ("openai", b'data: {"choices":[{"index":1,"text":" b"}]}'),
+    "llama.cpp": ("llama.cpp", b'data: {"index":1,"content":" b","tokens":[7],"stop":false}'),
+}
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_an_event_of_another_answer_is_noticed(scripted: Callable[..., Scripted], name: str) -> None:
+    backend, event = TWO[name]
+    assert reads(scripted, backend, event, b"data: [DONE]").error == "choices"
+
+
 @pytest.mark.parametrize("backend", ALL)
 def test_an_event_that_is_no_json_is_a_failure_that_shows_it(shared_fake: StartFake, backend: str) -> None:
     record = ask(shared_fake, "garbage", backend)
@@ -235,6 +327,46 @@ def test_a_stream_that_breaks_in_the_middle_is_a_failure(
     record = ask(shared_fake, fault, backend)
     assert record.error == kind and record.status == 200
     assert len(record.chunk_ns) == 4  # what came before is kept
+
+
+@pytest.mark.parametrize("backend", ALL)
+def test_an_answer_cut_after_its_finish_reason_and_before_its_end_is_a_failure(
+    shared_fake: StartFake, backend: str
+) -> None:
+    record = ask(shared_fake, "cut_at_end", backend)
+    assert record.finish_reason == "length" and record.text == " tok" * 8
+    assert record.error == "cut" and "before the response was complete" in record.error_detail
+
+
+FINISHED = [
+    b'data: {"choices":[{"index":0,"text":" tok","finish_reason":"stop"}]}\n\n',
+    b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":1}}\n\n',
+    b"data: [DONE]\n\n",
+]
+LENGTHS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
+CLOSED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+ENDS = {
+    "all chunks": (STREAM_HEAD + chunked(*FINISHED), None),
+    "no end mark, but the last chunk": (STREAM_HEAD + chunked(*FINISHED[:2]), None),
+    "an end mark, but no last chunk": (STREAM_HEAD + chunked(*FINISHED)[: -len(b"0\r\n\r\n")], "cut"),
+    "half of the last chunk": (STREAM_HEAD + chunked(*FINISHED)[:-2], "cut"),
+    "the whole length": (LENGTHS % len(b"".join(FINISHED)) + b"".join(FINISHED), None),
+    "a byte less than the length": (LENGTHS % len(b"".join(FINISHED)) + b"".join(FINISHED)[:-1], "cut"),
+    "a length, and only the finish reason": (LENGTHS % len(b"".join(FINISHED)) + FINISHED[0], "cut"),
+    "no length: the close is the end": (CLOSED + b"".join(FINISHED[:2]), None),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_http_says_whether_a_response_is_complete(scripted: Callable[..., Scripted], name: str) -> None:
+    response, error = ENDS[name]
+
+    def talk(sock: Any, _: int) -> None:
+        receive_request(sock)
+        sock.sendall(response)
+
+    (record,) = drive(scripted(talk).base_url, requests(1)).records
+    assert record.finish_reason == "stop" and record.error == error
 
 
 @pytest.mark.parametrize("where", [b'"ind', b"data", b" tok", b"\n"])

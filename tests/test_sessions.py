@@ -1,11 +1,13 @@
 """Sessions: requests that wait for one another, sent by the real wire to the fake engine."""
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 
-from conftest import StartFake, drive
+from conftest import STREAM_HEAD, Scripted, StartFake, drive, receive_request
 from dyno.facts.load import LoadSpec
 from dyno.facts.workload import Turn
 from dyno.load import slices
@@ -113,7 +115,37 @@ def test_branches_run_in_parallel_and_their_join_waits_for_all(fake: StartFake) 
     assert r[3].due_ns == max(r[1].end_ns, r[2].end_ns)
 
 
-@pytest.mark.parametrize("fault", ["500", "cut", "error"])
+DELTA = '{"choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":%s}]}'
+GIVEN_UP = {
+    "aborted": [DELTA % (" a", "null"), DELTA % ("", '"abort"')],
+    "an error": [DELTA % (" a", "null"), '{"error":{"message":"out of cache blocks"}}'],
+    "neither: it speaks of one": [
+        DELTA % ('\\"error\\":{', "null"),
+        DELTA % ('\\"finish_reason\\":\\"abort\\"', '"stop"'),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", GIVEN_UP)
+def test_an_answer_that_was_given_up_ends_the_session_also_where_usage_and_end_mark_follow(
+    scripted: Callable[..., Scripted], name: str
+) -> None:
+    events = [*GIVEN_UP[name], '{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}', "[DONE]"]
+
+    def talk(sock: Any, _: int) -> None:
+        while receive_request(sock):
+            sock.sendall(STREAM_HEAD)
+            for event in events:
+                time.sleep(0.002)  # a read of its own
+                sock.sendall(b"%x\r\ndata: %s\n\n\r\n" % (len(event) + 8, event.encode()))
+            sock.sendall(b"0\r\n\r\n")
+
+    driven = drive(scripted(talk).base_url, chat(1, 3), backend="openai-chat")
+    assert driven.client.skipped == (0 if name.startswith("neither") else 2)
+    assert len(driven.records) == 3 - driven.client.skipped
+
+
+@pytest.mark.parametrize("fault", ["500", "cut", "error", "abort"])
 def test_after_a_failure_the_rest_of_the_session_is_not_sent(fake: StartFake, fault: str) -> None:
     driven = drive(fake(faults={fault: 4}).base_url, chat(3, 4), backend="openai-chat")  # the first one's last request
     # Of session 0, the fourth fails; then each fourth answer: the fourth of each session.

@@ -115,7 +115,8 @@ CHECKS = (
         "requests.none_completed": ("void", "No request completed.",
             "Nothing was measured. Check the failures and the server's log."),
         "requests.failed": ("doubt; void from half of the requests",
-            "Some requests failed. In tables without a count: one series stops rising where another continues.",
+            "Some requests failed; METHOD.md lists the kinds, such as `aborted` (by the server) or `cut`. In tables "
+            "without a count: one series stops rising where another continues.",
             "A server that drops requests is faster for the rest. Fix the cause, or compare only with runs that failed "
             "as often."),
     }, server=requests.failed, offline=requests.failed, row=requests.failed, rows=requests.dropped,
@@ -575,8 +576,9 @@ CHECKS = (
             "concurrency."),
     }, server=client.busy),
     Check({
-        "client.process_lost": ("doubt; void if all were lost",
-            "A process of the client ended before its load was over: it was killed, or its machine is gone.",
+        "client.process_lost": ("doubt; void if all were lost, or no request completed",
+            "A process of the client ended before its load was over: it was killed, or its machine is gone. "
+            "`requests.failed` excludes its open requests (kind `lost`).",
             "The load was lower from then on. Look for the cause (memory, the system's log) and measure again."),
     }, server=client.lost),
     Check({

@@ -152,9 +152,10 @@ def lost(e: Evidence) -> Iterator[Finding]:
         unsent = f" and {s.planned - s.sent:,} were not sent" if s.planned > s.sent else ""
         text = (
             f"{which} of {len(each)} ended before the load was over: {s.failures.get('lost', 0):,} open requests were "
-            f"lost{unsent}."
+            f"lost{unsent}. That is the client's fault, not the server's."
         )
-        yield Finding("client.process_lost", "void" if len(numbers) == len(each) else "doubt", text)
+        void = len(numbers) == len(each) or not s.completed
+        yield Finding("client.process_lost", "void" if void else "doubt", text)
 
 
 def clocks(e: Evidence) -> Iterator[Finding]:

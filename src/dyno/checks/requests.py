@@ -8,6 +8,7 @@ from statistics import mean, median
 from dyno.checks.evidence import Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, Level, doubt, note, void
 from dyno.facts.imported import Row, Samples
+from dyno.facts.record import OWN_FAULTS
 from dyno.measure.points import locations, sent
 from dyno.numbers import number, percent
 
@@ -20,10 +21,11 @@ def failed(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
     lines: list[str] = []
     if isinstance(e, Evidence):
         s = e.summary
-        total, done, own = s.sent, s.completed, s.failures.get("client", 0)
-        # Requests in flight when a run was stopped are not failures; `client.limits` has the client's own.
+        total, done, own = s.sent, s.completed, sum(s.failures.get(kind, 0) for kind in OWN_FAULTS)
+        # Requests in flight when a run was stopped are not failures; `client.limits` and `client.process_lost` have
+        # those of dyno's own fault.
         count = s.failed - s.failures.get("interrupted", 0) - own
-        details = ", ".join(f"{n:,} {kind}" for kind, n in s.failures.items())
+        details = ", ".join(f"{n:,} {kind}" for kind, n in s.failures.items() if kind not in OWN_FAULTS)
         if own and not count:
             return
     elif isinstance(e, OfflineEvidence):

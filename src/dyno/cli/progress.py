@@ -25,34 +25,55 @@ from dyno.numbers import count, deviating, duration, number, percent
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.report import find, quality, tune
 from dyno.study.order import trial_s
+from dyno.study.time_left import TimeLeft
 from dyno.units import NS_PER_MS, seconds
 from dyno.visible import visible
 
 _EVERY_S, _STUDY_EVERY_S, _CLOCK_EVERY_S = 0.2, 0.4, 1.0
+_WINDOW_S = 3.0  # of live rates
 
 
 class Rates:
-    """Rates over the last few seconds, as the wire reports them. For the eye, not for results."""
+    """Rates over the last seconds of a load, as the wire reports them. For the eye, not for results."""
 
     def __init__(self) -> None:
-        self._seen: list[tuple[float, int, float]] = []  # time, ended, tokens
+        self._seen: list[tuple[float, int, float]] = []  # time since the load began, ended, events
+        self._now: Progress | None = None
 
-    def see(self, now: float, p: Progress) -> None:
-        self._seen.append((now, p.ended, p.tokens_estimate))
-        del self._seen[:-15]
+    def see(self, p: Progress) -> None:
+        now = seconds(p.elapsed_ns)
+        if not self._seen or now < self._seen[-1][0]:  # another load has begun
+            self._seen = [(0.0, 0, 0.0)]
+        if now > self._seen[-1][0]:  # else the processes of the client have reported nothing new
+            self._seen.append((now, p.ended, p.events))
+        while len(self._seen) > 2 and self._seen[1][0] <= now - _WINDOW_S:
+            del self._seen[0]
+        self._now = p
 
     def clear(self) -> None:
         self._seen.clear()
 
+    @property
+    def _span_s(self) -> float:
+        return self._seen[-1][0] - self._seen[0][0] or 1.0
+
+    @property
+    def requests_per_s(self) -> float:
+        return (self._seen[-1][1] - self._seen[0][1]) / self._span_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Events that arrived, times the tokens per event as known by now."""
+        per_event = self._now.tokens_per_event if self._now else 1.0
+        return max(self._seen[-1][2] - self._seen[0][2], 0.0) * per_event / self._span_s
+
     def text(self, p: Progress) -> str:
-        (t0, ended0, tokens0), (t1, ended1, tokens1) = self._seen[0], self._seen[-1]
-        span = t1 - t0 or 1.0
         total = f"{p.ended}/{p.count}" if p.until_s is None else f"{p.ended}"
         parts = [
             f"{total} done, {p.in_flight} open",
             f"{p.failed} failed",
-            f"{number((ended1 - ended0) / span, digits=3)} req/s",
-            f"~{number(max(tokens1 - tokens0, 0) / span, digits=3)} tok/s",
+            f"{number(self.requests_per_s, digits=3)} req/s",
+            f"~{number(self.tokens_per_s, digits=3)} tok/s",
             *([f"TTFT ~{number(median(p.recent_ns) / NS_PER_MS, digits=3)} ms"] if p.recent_ns else []),
             f"{clock(_left_s(p)) if share_done(p) else '?'} left",
         ]
@@ -148,7 +169,7 @@ class ProgressLine(Watcher):
 
     def progress(self, p: Progress) -> None:
         if self._due():
-            self._rates.see(time.monotonic(), p)
+            self._rates.see(p)
             self._draw_bar(share_done(p), self._rates.text(p))
 
     def iteration(self, done: int, warmups: int, measured: int, took_s: float) -> None:
@@ -219,11 +240,10 @@ class StudyView(StudyWatcher):
     def __init__(self, name: str, trials: Sequence[PlannedTrial], done: int, live: bool = True) -> None:
         """`trials`: those to run; `done`: how many were done before."""
         self._name, self._live = name, live and sys.stderr.isatty()
-        self._left = {p.place.id: trial_s(p.trial) for p in trials}
+        self._left = TimeLeft({p.place.id: trial_s(p.trial) for p in trials}, time.monotonic())
         self._total, self._done, self._failed, self._skipped = len(trials) + done, done, 0, 0
-        self._estimated = 0.0  # seconds, of the trials done in this sitting …
-        self._began = time.monotonic()  # … and when it began
         self._trial = ""
+        self._one_load = False  # the trial is one load, whose progress is its own
         self._phase = ""
         self._rates = Rates()
         self._sampler: Sampler | None = None
@@ -234,9 +254,11 @@ class StudyView(StudyWatcher):
         place = planned.place
         repeat = f" (repeat {place.repeat} of {place.repeats})" if place.repeats > 1 else ""
         self._trial = place.label + repeat
+        self._one_load = planned.trial.find is None and planned.trial.quality is None
 
     def ended(self, planned: PlannedTrial, ending: TrialEnd) -> None:
-        self._estimated += self._left.pop(planned.place.id, 0.0)
+        measured = ending.state == "done" and bool(self._trial)  # else it was measured before
+        self._left.ended(planned.place.id, measured, time.monotonic())
         self._done += ending.state == "done"
         self._failed += ending.state == "failed"
         self._skipped += ending.state == "skipped"
@@ -248,6 +270,7 @@ class StudyView(StudyWatcher):
         self._draw([])
 
     def again(self, planned: PlannedTrial, why: str) -> None:
+        self._left.again(time.monotonic())
         self._wipe()
         print(f"{self._count()} {planned.place.label}: {why} Retrying …", file=sys.stderr, flush=True)
 
@@ -269,12 +292,15 @@ class StudyView(StudyWatcher):
         if not self._live or now < self._next:
             return
         self._next = now + _STUDY_EVERY_S
-        self._rates.see(now, progress)
+        self._rates.see(progress)
         width = max(min(shutil.get_terminal_size().columns - 16, 60), 5)
         share = share_done(progress)
+        if self._one_load and self._sampler is not None:  # not the warm-up
+            self._left.progress(share, seconds(progress.elapsed_ns), now)
         self._draw([*self._indented(self._rates.text(progress)), f"       {bar(share, width)} {share:.0%}"])
 
     def iteration(self, done: int, warmups: int, measured: int, took_s: float) -> None:
+        self._left.progress(done / (warmups + measured), done * took_s, time.monotonic())
         self._draw(self._indented(iteration_text(done, warmups, measured, took_s)))
 
     def within(self, done: int, count: int) -> None:
@@ -298,11 +324,9 @@ class StudyView(StudyWatcher):
     def close(self) -> None:
         self._wipe()
 
-    def left_s(self) -> float:
-        """Estimate by the trials done in this run; before the first, by assumption."""
-        left = sum(self._left.values())
-        took = time.monotonic() - self._began
-        return left * took / self._estimated if self._estimated else left
+    def _time_left(self) -> str:
+        guess = "" if self._left.known else " (a guess)"
+        return f", about {clock(self._left.seconds(time.monotonic()))} left{guess}"
 
     def _count(self) -> str:
         return f"[{self._done + self._failed + self._skipped}/{self._total}]"
@@ -312,10 +336,8 @@ class StudyView(StudyWatcher):
             return
         failed = f", {self._failed} failed" if self._failed else ""
         skipped = f", {self._skipped} skipped" if self._skipped else ""
-        guess = "" if self._estimated else " (a guess)"
         lines = [
-            f"{self._name}  {self._done} of {self._total} trials done{failed}{skipped}, about {clock(self.left_s())} "
-            f"left{guess}",
+            f"{self._name}  {self._done} of {self._total} trials done{failed}{skipped}{self._time_left()}",
             f"now    {' | '.join(filter(None, (self._trial, self._phase)))}",
             *load,
         ]
@@ -343,6 +365,9 @@ class TuneView(StudyView):
 
     def _count(self) -> str:
         return f"[{self._done + self._failed}]"
+
+    def _time_left(self) -> str:
+        return ""  # how many loads a search needs is known at its end
 
 
 def _telemetry(samples: Sequence[Sample]) -> list[str]:

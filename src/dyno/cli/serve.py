@@ -22,7 +22,7 @@ from dyno.facts import schedule
 from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
-from dyno.facts.trial import TrialSpec
+from dyno.facts.trial import ONE_ANSWER, TrialSpec, several_answers
 from dyno.facts.workload import OWN_FIELDS, TRACES, TRAITS, WorkloadSpec
 from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS
@@ -495,6 +495,10 @@ def _body(o: argparse.Namespace, backend: str) -> dict[str, Any]:
     if o.logprobs is not None:
         extra_body.setdefault("logprobs", o.logprobs)
     sampling = {name: value for name in SAMPLING if (value := getattr(o, name)) is not None}
+    if name := several_answers(extra_body):
+        raise UsageError(
+            f"--extra-body asks for several answers to each request ({name} = {extra_body[name]}), but {ONE_ANSWER}"
+        )
     fields = PROTOCOLS[backend].fields
     if fields is not None and (unknown := sorted({*sampling, *extra_body} - fields)):
         raise UsageError(

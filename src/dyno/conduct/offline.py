@@ -24,6 +24,7 @@ from dyno.conduct.worker import Worker, working
 from dyno.errors import EngineError, UsageError
 from dyno.facts.finding import verdict
 from dyno.facts.offline import Batch, Iteration, OfflineSpec
+from dyno.facts.record import ABORTED, ABORTS
 from dyno.facts.rig import Rig
 from dyno.facts.study import Place
 from dyno.facts.summary import Result
@@ -270,8 +271,16 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
                 worker.is_build(each[0][0].get("told", {}).get("build_number"))
             for n, parts in enumerate(zip(*each, strict=True)):
                 fields = {"index": i + n, "warmup": i < warmups, "others_cpu": others}
-                append(measured.joined([msgspec.convert({**part, **fields}, Iteration) for part in parts]))
+                append(measured.joined([_judged(msgspec.convert({**part, **fields}, Iteration)) for part in parts]))
             watcher.iteration(i + 1, warmups, iterations, took_s)
+
+
+def _judged(iteration: Iteration) -> Iteration:
+    """Return it, with answers that the engine gave up as failed."""
+    for answer in iteration.answers:
+        if answer.error is None and answer.finish_reason in ABORTS:
+            answer.error = f"{ABORTED}: the engine ended the answer with the finish reason {answer.finish_reason}"
+    return iteration
 
 
 def finish(run: Run, interrupted: bool = False) -> Outcome:

@@ -13,6 +13,13 @@ from dyno.facts.clock import NodeClock
 TokensBy = Literal["usage", "tokenizer", "chunks"]
 
 CANCELLED = "cancelled"  # as an error: the client cancelled the request, as planned. It is not a failure
+# As an error: the server gave the answer up and says so by its finish reason. abort and error are vLLM's, SGLang's and
+# LMDeploy's; cancelled and timeout TensorRT-LLM's; the last DeepSeek's. A content filter does what it is there for, and
+# vLLM's repetition is an end that the request asked for: both are ends like any other.
+ABORTED = "aborted"
+ABORTS = frozenset(("abort", "aborted", "error", "cancelled", "canceled", "timeout", "insufficient_system_resource"))
+# Errors by dyno's own fault: a limit of its machine, a process of its that was killed. The server did nothing wrong.
+OWN_FAULTS = ("client", "lost")
 
 
 class Record(msgspec.Struct):

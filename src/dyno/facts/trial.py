@@ -1,5 +1,6 @@
 """A trial: one workload and load on one target. All that is needed to run it again."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -13,6 +14,17 @@ from dyno.facts.quality import QualitySpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.workload import WorkloadSpec
 from dyno.option import Option
+
+ANSWER_COUNTS = ("n", "n_cmpl", "best_of")  # fields of a request's body: how many answers the server writes
+ONE_ANSWER = (
+    "dyno times one answer per request: in one stream, the chunks of several would count as those of one. Remove it. "
+    "To generate as much, send more requests at a higher concurrency."
+)
+
+
+def several_answers(body: Mapping[str, Any]) -> str | None:
+    """Return the field of a request's body by which the server writes several answers."""
+    return next((name for name in ANSWER_COUNTS if str(body.get(name, 1)) not in ("1", "1.0", "None")), None)
 
 
 class TrialSpec(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from dyno.clock import now_ns
 from dyno.errors import TargetError, limit_advice
 from dyno.http import Route, connect_unix, describe_tls
 from dyno.load import http1
+from dyno.load.progress import FollowedResponse
 from dyno.load.script import AnswerCollector
 from dyno.load.spool import READ_BYTES
 from dyno.transport import ProxyRefused, granted
@@ -108,9 +109,9 @@ class Connection:
     """A connection and the exchange that is on it."""
 
     __slots__ = (
-        "answer", "body", "carried", "due_ns", "exchange", "failing", "fd", "framing", "head", "history", "idle_ns",
-        "keep_alive", "left", "out", "read_ns", "ready", "recv", "replica", "room", "sent_ns", "silent", "socket",
-        "take", "tls", "tunnel", "waited", "way",
+        "answer", "body", "carried", "due_ns", "exchange", "failing", "fd", "followed", "framing", "head", "history",
+        "idle_ns", "keep_alive", "left", "out", "read_ns", "ready", "recv", "replica", "room", "sent_ns", "silent",
+        "socket", "take", "tls", "tunnel", "waited", "way",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, replica: Replica) -> None:
@@ -189,6 +190,7 @@ class Connection:
         self.framing: http1.Chunked | None = None
         self.take: Callable[[bytes], int] | None = None  # set while nothing but plain chunked reads are to come
         self.answer: AnswerCollector | None = None  # where a later request holds it
+        self.followed: FollowedResponse | None = None  # for the live rate
         self.left = -1  # bytes of a body of known length still to come; -1: until the connection closes
         self.keep_alive = True
         self.sent_ns = 0

@@ -180,12 +180,13 @@ def _record(
                 exchange.late.setdefault(i, 0)
     if exchange.pieces:
         try:
-            _read_response(exchange, record, protocol, zero_ns, whole=not reason)
+            if _read_response(exchange, record, protocol, zero_ns, whole=not reason):
+                reason = ""  # it came to its end, and only dyno didn't come to note it
         except (ValueError, RecursionError) as e:
             record.error, record.error_detail = "garbage", str(e)
-    if reason and not (record.error is None and (record.done or record.finish_reason)):
-        # What happened on the wire, unless the answer was whole and only the connection's end was untidy. An
-        # error that the server put into the stream before it closed says more than the close does.
+    if reason:
+        # HTTP says that something is missing, also where a finish reason or an end mark has come. An error that the
+        # server put into the stream before it closed says more than the close does.
         if record.error is None or record.error == "empty":
             record.error, _, record.error_detail = reason.partition(": ")
     elif record.error is None and exchange.pieces and not (record.done or record.finish_reason):
@@ -196,11 +197,20 @@ def _record(
     return record
 
 
-def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, zero_ns: int, whole: bool) -> None:
+def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, zero_ns: int, whole: bool) -> bool:
+    """Read the response into the record. Return whether it is complete."""
     raw = b"".join(exchange.pieces)
     head = http1.head(raw)
     if head is None:
-        return
+        return False
+    whole = whole or http1.complete(raw, head)
+    _read_answer(exchange, raw, head, record, protocol, zero_ns, whole)
+    return whole
+
+
+def _read_answer(
+    exchange: _Exchange, raw: bytes, head: http1.Head, record: Record, protocol: WireProtocol, zero_ns: int, whole: bool
+) -> None:
     record.status = head.status
     if head.status != 200:
         record.error = f"http_{head.status}"
@@ -335,6 +345,8 @@ def _events_anyhow(raw: bytes, spans: list[tuple[int, int]], whole: bool) -> Ite
                 data = []
         elif line.startswith(b"data:"):
             data.append(line[6:] if line[5:6] == b" " else line[5:])
+        elif line.startswith(b"error:"):  # llama.cpp up to 2025: an error object in a field of its own
+            data.append(b'{"error":%s}' % line[6:])
     if not whole:
         return
     rest = body[position:]

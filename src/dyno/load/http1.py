@@ -187,5 +187,12 @@ def body_spans(raw: bytes, head: Head) -> list[tuple[int, int]]:
     return [(head.length, size)]
 
 
+def complete(raw: bytes, head: Head) -> bool:
+    """Whether the body has come to its end. Without a length or chunks only the connection's end shows that: False."""
+    if head.chunked:
+        return Chunked().take(raw[head.length :]) == OVER
+    return head.content_length is not None and len(raw) >= head.length + head.content_length
+
+
 def body(raw: bytes, head: Head) -> bytes:
     return b"".join(raw[begin:end] for begin, end in body_spans(raw, head))

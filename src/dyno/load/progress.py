@@ -5,7 +5,11 @@ from collections import deque
 import msgspec
 
 RECENT = 64  # times of first bytes that the live figure is of
+FOLLOWED = 4  # responses at a time, for the live rate: their reads are looked into
 _USAGE_KEYS = (b'"completion_tokens":', b'"generated_tokens":', b'"tokens_predicted":')
+_EVENT = b"data:"
+_FADE_PER_TICK, _FADE_PER_RESPONSE = 0.95, 0.98
+_TOKENLESS_MOST, _TOKENLESS = 6, 3  # events of a response without a token: role, finish reason, usage, end mark …
 
 
 class Progress(msgspec.Struct):
@@ -22,15 +26,85 @@ class Progress(msgspec.Struct):
     firsts: int = 0  # responses whose body has begun …
     first_ns: int = 0  # … and the sum of their times from sent: near the time to the first token
     recent_ns: deque[int] = msgspec.field(default_factory=lambda: deque(maxlen=RECENT))  # … and the last of these times
-    tokens_ended: int = 0  # by the usage at the end of finished responses, where it was there
+    bytes: int = 0  # received
+    events: float = 0.0  # that carried tokens, by the bytes received
+    tokens_per_event: float = 1.0  # by the usage of finished responses, where it was there
 
-    @property
-    def tokens_estimate(self) -> float:
-        """Reads so far, scaled by the tokens per read of finished responses. Responses in flight count as half done."""
-        if not self.tokens_ended:
-            return float(self.reads)
-        done = self.ended / (self.ended + self.in_flight / 2)
-        return self.tokens_ended / done
+
+class FollowedResponse:
+    """A response whose events are counted, read by read."""
+
+    __slots__ = ("bytes", "events", "noted_bytes", "noted_events", "tokens")
+
+    def __init__(self) -> None:
+        self.bytes = self.events = 0
+        self.noted_bytes = self.noted_events = 0  # at the last tick
+        self.tokens = 0  # by its usage; 0: none yet
+
+    def add(self, data: bytes) -> None:
+        self.bytes += len(data)
+        self.events += data.count(_EVENT)
+        self.tokens = reported_tokens(data) or self.tokens
+
+
+class TokenPace:
+    """Estimates events and tokens while streams run: bytes received, divided by the bytes of an event.
+
+    Both sizes come from a few responses that are followed. To look into every read would slow the wire down. Until a
+    followed response has ended, an event counts as one token.
+    """
+
+    def __init__(self) -> None:
+        self._following: set[FollowedResponse] = set()
+        self._event_bytes = self._events = 0.0  # of followed responses; older ones fade
+        self._ended = self._ended_events = self._ended_tokens = 0.0  # of followed responses with a usage; likewise
+        self._noted_bytes = self._noted_ended = 0
+        self._tokenless = 0.0  # events of a response that carry no token
+
+    def follow(self) -> FollowedResponse | None:
+        """Return what is to be given the reads of a response that begins now. None: enough are followed."""
+        if len(self._following) >= FOLLOWED:
+            return None
+        response = FollowedResponse()
+        self._following.add(response)
+        return response
+
+    def leave(self, response: FollowedResponse | None, whole: bool) -> None:
+        """Follow it no longer. What a whole one reports tells how many tokens an event has."""
+        if response is None:
+            return
+        self._take_in(response)
+        self._following.discard(response)
+        if whole and response.tokens:
+            self._ended = self._ended * _FADE_PER_RESPONSE + 1
+            self._ended_events = self._ended_events * _FADE_PER_RESPONSE + response.events
+            self._ended_tokens = self._ended_tokens * _FADE_PER_RESPONSE + response.tokens
+
+    def note(self, progress: Progress) -> None:
+        """Update the estimate. Called ten times a second."""
+        self._event_bytes *= _FADE_PER_TICK
+        self._events *= _FADE_PER_TICK
+        for response in self._following:
+            self._take_in(response)
+        if not self._events:
+            return
+        if self._ended:
+            self._tokenless, progress.tokens_per_event = self._tokens_per_event()
+        fresh = (progress.bytes - self._noted_bytes) * self._events / self._event_bytes
+        progress.events += fresh - self._tokenless * (progress.ended - self._noted_ended)
+        self._noted_bytes, self._noted_ended = progress.bytes, progress.ended
+
+    def _take_in(self, response: FollowedResponse) -> None:
+        self._event_bytes += response.bytes - response.noted_bytes
+        self._events += response.events - response.noted_events
+        response.noted_bytes, response.noted_events = response.bytes, response.events
+
+    def _tokens_per_event(self) -> tuple[float, float]:
+        """Return how many events of a response carry no token, and how many tokens each other one carries."""
+        without = (self._ended_events - self._ended_tokens) / self._ended
+        if 0 <= without <= _TOKENLESS_MOST:  # one token each, and a few events more
+            return without, 1.0
+        return _TOKENLESS, self._ended_tokens / max(self._ended_events - _TOKENLESS * self._ended, self._ended)
 
 
 class Stop:
@@ -48,7 +122,7 @@ class Stop:
 
 
 def reported_tokens(data: bytes) -> int:
-    """Return the token count in a response's last bytes, without decoding them: for the live figure only."""
+    """Return the token count in a read, without decoding it: for the live figure only."""
     for key in _USAGE_KEYS:
         start = data.rfind(key) + len(key)
         if start >= len(key):

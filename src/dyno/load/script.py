@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from dyno.facts.record import ABORTS
 from dyno.facts.workload import Answers, Request, Turn
 from dyno.load import decode, http1
 from dyno.load.protocols import PROTOCOLS, Asked
@@ -18,6 +19,11 @@ _TEXTS: dict[str, re.Pattern[bytes]] = {
     for backend, protocol in PROTOCOLS.items()
     if (key := protocol.text_key)
 }
+_LAST_BYTES = 1_500  # of a response: the finish reason and what follows it
+# What shows that a server failed or gave up. Quotes inside a text are escaped, so no text looks like this.
+_ERROR = re.compile(rb'(?:"error"|\nerror): ?[{"]')
+_REASON = re.compile(rb' ?(?:\{"type": ?)?"([a-z_]+)"')
+_REASON_KEYS = (b'"finish_reason":', b'"stop_type":')
 
 
 class PromptScript(msgspec.Struct, tag=True):
@@ -98,7 +104,7 @@ class AnswerCollector:
     """Takes in a response. Streams of one length end together, and all that is done then makes the next requests late:
     so a read is only put aside, and `digest` finds the texts in a quiet moment before the end."""
 
-    __slots__ = ("_backend", "_head", "_plain", "_text", "add", "reads")
+    __slots__ = ("_backend", "_head", "_last", "_plain", "_text", "add", "reads")
 
     def __init__(self, backend: str) -> None:
         self._backend = backend
@@ -106,6 +112,7 @@ class AnswerCollector:
         self.add = self.reads.append
         self._head = b""
         self._text = b""  # as the server escaped it
+        self._last = b""  # bytes that were digested
         self._plain = backend in _TEXTS  # each HTTP chunk so far ends with an event, and the pattern finds texts
 
     def digest(self) -> None:
@@ -113,6 +120,7 @@ class AnswerCollector:
         if not self._plain:
             return
         data = b"".join(self.reads)
+        self._last = (data if len(data) >= _LAST_BYTES else self._last + data)[-_LAST_BYTES:]
         if not self._head:
             head, blank, data = data.partition(b"\r\n\r\n")
             if not blank:
@@ -130,6 +138,10 @@ class AnswerCollector:
             data = data[end:]
         self.reads[:] = [data] if data else []
 
+    def last(self) -> bytes:
+        """Return the last bytes of the response, in one piece however they were read."""
+        return b"".join((self._last, *self.reads))[-_LAST_BYTES:]
+
     def text(self) -> bytes:
         """Return the text of the whole response, escaped as in JSON, without what the model thought before it."""
         self.digest()
@@ -142,6 +154,16 @@ class AnswerCollector:
 
 
 Script = PromptScript | TurnScript
+
+
+def gave_up(data: bytes) -> bool:
+    """Whether the last bytes of a response say that the server failed, without decoding them. The usual end, with a
+    finish reason, is found first: this is done between an answer's end and the next request."""
+    for key in _REASON_KEYS:
+        start = data.rfind(key)
+        if start >= 0 and (reason := _REASON.match(data, start + len(key))):
+            return reason[1].decode() in ABORTS
+    return b"error" in data and _ERROR.search(data) is not None
 
 
 def make(requests: Iterable[Request], backend: str, asked: Asked, head: bytes, answers: Answers = "server") -> Script:

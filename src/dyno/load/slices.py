@@ -147,12 +147,14 @@ def drive(
 
 def joined(each: Sequence[Progress]) -> Progress:
     """Return the progress of all processes as that of one client."""
-    sums = ("count", "sent", "ended", "failed", "in_flight", "reads", "firsts", "first_ns", "tokens_ended")
+    sums = ("count", "sent", "ended", "failed", "in_flight", "reads", "firsts", "first_ns", "bytes", "events")
     last = max(RECENT // len(each), 1)
+    tokens, events = sum(p.events * p.tokens_per_event for p in each), sum(p.events for p in each)
     return Progress(
         **{name: sum(getattr(p, name) for p in each) for name in sums},
         until_s=each[0].until_s,
         elapsed_ns=max(p.elapsed_ns for p in each),
+        tokens_per_event=tokens / events if events else 1.0,
         recent_ns=deque((t for p in each for t in list(p.recent_ns)[-last:]), RECENT),
     )
 

@@ -26,9 +26,9 @@ from dyno.load.connection import ERROR, IN, OUT, Connection, Replica, failure
 from dyno.load.http1 import OVER
 from dyno.load.plan import Plan
 from dyno.load.pool import AHEAD_NS, Pool
-from dyno.load.progress import Progress, Stop, reported_tokens
+from dyno.load.progress import Progress, Stop, TokenPace
 from dyno.load.scheduling import Poll, Priority, Stalls
-from dyno.load.script import AnswerCollector, Script
+from dyno.load.script import AnswerCollector, Script, gave_up
 from dyno.load.sessions import Sessions
 from dyno.load.spool import CLOCK, END, NO_STAMP, READ, READ_BYTES, SENT, SINCE, TIMES, TURN, Spool, pack
 from dyno.numbers import count
@@ -127,6 +127,7 @@ class Wire:
         self._priority = Priority(core)
         until_s = None if plan.stop_sending_ns is None else plan.stop_sending_ns / NS_PER_S
         self.progress = Progress(plan.requests, until_s)
+        self._pace = TokenPace()
 
     # ---- the loop ----
 
@@ -299,6 +300,7 @@ class Wire:
             if length == READ_BYTES:
                 self._left_over = True
         self._spool.size += size
+        self.progress.bytes += size
         self.progress.reads += reads
         if reads:
             self._last_byte_ns = now_ns()
@@ -407,6 +409,7 @@ class Wire:
         front, payload = replica.front, self._script.payload(exchange)
         stream.clear()
         stream.answer = self._script.collector(exchange)
+        stream.followed = self._pace.follow()
         stream.history.append(exchange)
         stream.room = self._response_max
         stream.sent_ns = sent = now_ns()
@@ -479,7 +482,10 @@ class Wire:
     def _taking(self, stream: Connection) -> Callable[[bytes], int]:
         """Return what takes the reads of a body. Those of an answer that a later request holds are collected."""
         assert stream.framing is not None
-        take, answer = stream.framing.take, stream.answer
+        take: Callable[[bytes], int] = stream.framing.take
+        answer = stream.answer
+        if stream.followed is not None:
+            take = _followed(take, stream.followed.add)
         if answer is None:
             return take
         add, reads, put = answer.add, answer.reads, self._undigested.append
@@ -527,9 +533,9 @@ class Wire:
         if excess := stream.framing.excess if stream.framing else data[stream.left :] if stream.left < 0 else b"":
             self._out_of_turn(stream, excess)
             stream.keep_alive = False
-        tokens, exchange = reported_tokens(data), stream.exchange
-        failed = stream.failing or (not tokens and b'"error"' in data)
-        self.progress.tokens_ended += tokens
+        exchange = stream.exchange
+        failed = stream.failing or gave_up(stream.answer.last() if stream.answer is not None else data)
+        self._leave(stream, whole=not failed)
         stream.replica.refused = 0
         self.progress.ended += 1
         if stream.answer is not None and not failed:
@@ -541,6 +547,10 @@ class Wire:
         self._release(exchange, stream.replica, now, failed)
         if failed:
             self._count_failure()
+
+    def _leave(self, stream: Connection, whole: bool) -> None:
+        self._pace.leave(stream.followed, whole)
+        stream.followed = None
 
     def _settle(self, until: int = NEVER_NS) -> None:
         """Close exchanges whose responses are whole, for a while."""
@@ -566,6 +576,7 @@ class Wire:
         if exchange < 0:
             self._pool.lost(stream)
             return
+        self._leave(stream, whole=False)
         self._pool.drop(stream)
         self._broken_bodies += stream.body
         if stream.silent:
@@ -647,6 +658,7 @@ class Wire:
         if stream.sent_ns < now_ns() - CLOSED_WITHIN_NS:
             return False
         self._pool.learn_to_reconnect(stream)
+        self._leave(stream, whole=False)
         self._pool.drop(stream)
         try:
             fresh = self._pool.open(stream.replica)
@@ -697,7 +709,10 @@ class Wire:
             self._closed(stream)
             return
         self.progress.reads += 1
+        self.progress.bytes += len(plain)
         self._last_byte_ns = read_ns
+        if stream.followed is not None:
+            stream.followed.add(plain)
         if stream.answer is not None:
             stream.answer.add(plain)
         stamp = extra[0][2] if extra else NO_STAMP
@@ -764,6 +779,7 @@ class Wire:
             self._spool.flush()
         progress = self.progress
         progress.elapsed_ns = now - self._start_ns
+        self._pace.note(progress)
         if self._stop.requested:
             self._give_up(*(("complete", _DECIDED) if self._stop.decided else ("interrupted", _INTERRUPTED)))
         elif now - self._last_byte_ns > GONE_AFTER_NS and min(r.refused for r in self._pool.replicas) >= GONE_REFUSED:
@@ -831,3 +847,11 @@ class Wire:
     def _note_clock(self) -> None:
         self._offset_ns = wall_offset_ns()
         self._spool.note(CLOCK, 0, now_ns(), TIMES.pack(self._offset_ns, 0))
+
+
+def _followed(take: Callable[[bytes], int], add: Callable[[bytes], None]) -> Callable[[bytes], int]:
+    def follow(data: bytes) -> int:
+        add(data)
+        return take(data)
+
+    return follow

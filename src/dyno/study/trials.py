@@ -16,7 +16,7 @@ from dyno.facts.offline import OfflineSpec
 from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.target import CONTROL, TargetSpec
-from dyno.facts.trial import TrialSpec
+from dyno.facts.trial import ONE_ANSWER, TrialSpec, several_answers
 from dyno.facts.workload import MOST_PROMPTS, OWN_FIELDS, TRACES, TRAITS, TrafficClass, WorkloadSpec
 from dyno.http import Url, check_plain
 from dyno.option import problems
@@ -75,6 +75,7 @@ class Trials:
         workload = self._workload(values, sections, load, offline)
         t = values["trial"]
         self._check_figures(t, sections["trial"])
+        self._check_answers(t, sections["trial"])
         if engine is None or target is None or workload is None:
             return None  # after all of it was checked
         sampling = t.pop("sampling", _SAMPLING)
@@ -101,6 +102,12 @@ class Trials:
             client=ClientSpec(**{key: t.pop(key) for key in CLIENT if key in t}),
             **t,
         )
+
+    def _check_answers(self, t: dict[str, Any], section: Section) -> None:
+        for key in ("sampling", "extra_body"):
+            if name := several_answers(t.get(key, {})):
+                where = (*section.paths[key], name)
+                self.doc.mistake(where, f"{t[key][name]} asks for several answers to each request, but {ONE_ANSWER}")
 
     def _check_figures(self, t: dict[str, Any], section: Section) -> None:
         if not all(0 < p < 100 for p in t.get("percentiles", [])):

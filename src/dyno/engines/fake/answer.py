@@ -52,7 +52,8 @@ class FakeAnswer:
     def _prepare(self, fault: str | None, count: int | None, prompt: Any) -> None:
         self._fault = fault
         self._asked = count or 16
-        self._count = {"empty": 0, "end_at_once": 0, "short": max(self._asked // 2, 1)}.get(fault or "", self._asked)
+        few = {"empty": 0, "end_at_once": 0, "abort": 1, "short": max(self._asked // 2, 1)}
+        self._count = few.get(fault or "", self._asked)
         self.words = prompt.split() if isinstance(prompt, str) else list(prompt or ())
         self._prompt_tokens = len(self.words)
         # To a sentence the answer depends on its words, as a model does. To few words or token ids it is " tok tok".
@@ -82,6 +83,9 @@ class FakeAnswer:
             end = chunk(b"data: {'not': json\n\n")
         else:
             end = self._end()
+        if self._fault == "cut_at_end":
+            events[-1] += end
+            return [*events, CLOSE]
         if self._fault != "no_done" and self.end_mark:
             end += chunk(f"{self.end_mark}{self._eol}{self._eol}".encode())
         events[-1] += end + (b"0\r\nx-took: 1\r\n\r\n" if self._fault == "trailer" else LAST_CHUNK)
@@ -138,6 +142,9 @@ class FakeAnswer:
             events = [frames[text] for text in texts]
         if self._fault == "silent":
             events[-1] = b""  # its end is the last token
+        if self._fault == "choices":
+            other = self._frame(self._text_event(" tok", index=1))
+            events = [event + other for event in events]
         if self._chat:
             if self._fault == "reasoning":
                 thought = self._frame(self._openai([{"index": 0, "delta": {"reasoning_content": " hm"}}]))
@@ -160,12 +167,14 @@ class FakeAnswer:
         end = self._frame(self._openai([{"index": 0, **empty, "finish_reason": self._finish()}]))
         return end + self._frame({**self._openai([]), "usage": self._tokens()}) if self._usage else end
 
-    def _text_event(self, text: str) -> dict[str, Any]:
+    def _text_event(self, text: str, index: int = 0) -> dict[str, Any]:
         if self._chat:
-            return self._openai([{"index": 0, "delta": {"content": text}, "finish_reason": None}])
-        return self._openai([{"index": 0, "text": text, "logprobs": None, "finish_reason": None}])
+            return self._openai([{"index": index, "delta": {"content": text}, "finish_reason": None}])
+        return self._openai([{"index": index, "text": text, "logprobs": None, "finish_reason": None}])
 
     def _finish(self) -> str:
+        if self._fault == "abort":
+            return "abort"
         return "length" if self._count == self._asked else "stop"
 
     def _tokens(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from dyno.facts.record import ABORTED, ABORTS
 from dyno.facts.workload import Request
 
 # What decoding an event may raise: it is not JSON, not of the expected form, not text, or nested without end.
@@ -94,9 +95,23 @@ class WireProtocol(Protocol):
 _FINISH: dict[str | None, str | None] = {"": None, "eos_token": "stop", "stop_sequence": "stop"}
 
 
-def in_openais_words(finish_reason: str | None) -> str | None:
-    """Translate TGI's finish reasons. Its completions have "" with each token but the last."""
-    return _FINISH.get(finish_reason, finish_reason)
+def finish(reading: StreamReading, reason: Any) -> None:
+    """Note why the answer ended, in OpenAI's words; by some reasons the server says that it gave up.
+
+    TGI has words of its own, and "" with each token but the last. SGLang's reason may be an object with a message."""
+    detail = ""
+    if isinstance(reason, dict):
+        detail, reason = str(reason.get("message") or ""), reason.get("type")
+    reading.finish_reason = _FINISH.get(reason, reason) if reason is None or isinstance(reason, str) else str(reason)
+    if reading.finish_reason in ABORTS and reading.error is None:
+        reading.error = ABORTED
+        reading.error_detail = f"the server ended the answer with the finish reason {reason}. {detail}".rstrip()
+
+
+def several_choices(reading: StreamReading, index: int) -> StreamReading:
+    reading.error = "choices"
+    reading.error_detail = f"the stream has several answers (an event of choice {index}); dyno times one per request"
+    return reading
 
 
 def decoded(

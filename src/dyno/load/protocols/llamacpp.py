@@ -5,10 +5,11 @@ from typing import Any
 import msgspec
 
 from dyno.facts.workload import Request
-from dyno.load.protocols.base import Asked, StreamReading, decoded, settle_silent
+from dyno.load.protocols.base import Asked, StreamReading, decoded, finish, settle_silent, several_choices
 
 
 class _CompletionEvent(msgspec.Struct, gc=False):
+    index: int | None = 0
     content: str = ""
     tokens: list[int] | None = None
     stop: bool = False
@@ -47,6 +48,8 @@ class Completion:
         reading = StreamReading([], [], chunk_tokens=[])
         last_end = None
         for end, event in decoded(events, _decode, reading):
+            if event.index:
+                return several_choices(reading, event.index)
             if event.content or (reading.chunk_ends and not event.stop):
                 reading.chunk_ends.append(end)
                 reading.texts.append(event.content)
@@ -61,7 +64,7 @@ class Completion:
                 last_end = end
             if event.stop:
                 reading.done = True
-                reading.finish_reason = _FINISH.get(event.stop_type or "", event.stop_type)
+                finish(reading, _FINISH.get(event.stop_type or "", event.stop_type))
                 reading.output_tokens = event.tokens_predicted
                 reading.prompt_tokens = event.tokens_evaluated
                 cached = (event.timings or {}).get("cache_n")

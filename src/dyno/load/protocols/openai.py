@@ -10,9 +10,10 @@ from dyno.load.protocols.base import (
     UNREADABLE,
     Asked,
     StreamReading,
+    finish,
     garbage,
-    in_openais_words,
     settle_silent,
+    several_choices,
     stream_error,
     tokens_between,
 )
@@ -42,9 +43,10 @@ class _Delta(msgspec.Struct, gc=False):
 
 
 class _Choice(msgspec.Struct, gc=False):
+    index: int | None = 0
     text: str | None = None
     delta: _Delta | None = None
-    finish_reason: str | None = None
+    finish_reason: Any = None  # SGLang: perhaps an object
     token_ids: Any = None  # vLLM's, where they are asked for
     logprobs: Any = None
 
@@ -78,7 +80,9 @@ def _read(events: list[tuple[int, bytes]]) -> StreamReading:
             return stream_error(reading, chunk.error)
         usage = chunk.usage
         if chunk.choices:
-            choice = chunk.choices[0]
+            choice = chunk.choices[-1]
+            if choice.index:
+                return several_choices(reading, choice.index)
             text = choice.text
             delta = choice.delta
             if delta is not None:
@@ -92,10 +96,10 @@ def _read(events: list[tuple[int, bytes]]) -> StreamReading:
                 so_far[end] = tokens = usage.completion_tokens
             elif choice.token_ids or choice.logprobs:
                 so_far[end] = tokens = tokens + _listed(choice)
-            finish = choice.finish_reason
-            if finish:  # TGI's completions say "" until the last token
-                reading.finish_reason = in_openais_words(finish)
-                if finish == "eos_token":
+            reason = choice.finish_reason
+            if reason:  # TGI's completions say "" until the last token
+                finish(reading, reason)
+                if reason == "eos_token":
                     text = None  # TGI: the end token's own "</s>"
             if text:
                 place(end)
@@ -104,7 +108,7 @@ def _read(events: list[tuple[int, bytes]]) -> StreamReading:
                 # A role, most often: then the first event. Never the first token, but it may be a token.
                 reading.leading += not (delta is not None and delta.role and not reading.empty_chunks)
                 reading.empty_chunks += 1
-            elif not finish or _adds_tokens(so_far, reading.chunk_ends[-1], end):
+            elif not reason or _adds_tokens(so_far, reading.chunk_ends[-1], end):
                 place(end)  # a token without text: a special one, half a character
                 say("")
             elif end not in so_far or reading.chunk_ends[-1] not in so_far:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from dyno.facts.workload import Request
-from dyno.load.protocols.base import Asked, StreamReading, decoded, in_openais_words, settle_silent
+from dyno.load.protocols.base import Asked, StreamReading, decoded, finish, settle_silent
 
 
 class _Token(msgspec.Struct, gc=False):
@@ -69,7 +69,7 @@ class GenerateStream:
             if event.generated_text is not None:
                 reading.done = True
             if event.details is not None:
-                reading.finish_reason = in_openais_words(event.details.finish_reason)
+                finish(reading, event.details.finish_reason)
                 reading.output_tokens = event.details.generated_tokens
                 reading.prompt_tokens = event.details.input_length
                 reading.done = True  # TGI closes with the event that carries the details
