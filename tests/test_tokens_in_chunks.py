@@ -24,14 +24,22 @@ from dyno.measure import roofline, timing
 from dyno.measure.counting import Counting
 from dyno.measure.judge import Judge
 from dyno.measure.summary import Tally
+from dyno.measure.timing import Span
 from dyno.units import NS_PER_MS
 from test_roofline import LLAMA_8B, TARGET, VLLM, of_config
 from test_summary import TRIAL
 
 CAPTURES = Path(__file__).parent / "captures"
 CHAT = {"openai": False, "openai-chat": True}
-CLOSE = {"rel": 0.03, "abs": 0.15}  # milliseconds: two clocks' readings
+SLACK_MS = 0.1  # between two clocks' readings
 TOKEN_MS = 2.0
+
+
+class Sent(NamedTuple):
+    """When the server sent an event: between two readings of its clock, in milliseconds."""
+
+    before: float
+    after: float
 
 
 class Event(NamedTuple):
@@ -49,14 +57,14 @@ class Server:
     def __init__(self, answers: Sequence[list[Event]], *, chat: bool = False, says: str = "total") -> None:
         """`says`: how the server counts tokens: total, each, ids, logprobs or nothing."""
         self._answers, self._chat, self._says = answers, chat, says
-        self.sent_ns: dict[int, list[int]] = {}  # by the number of the answer
+        self.log: dict[int, list[Sent]] = {}  # by the number of the answer
         self._begun = 0
 
     def talk(self, sock: Any, _: int) -> None:
         while receive_request(sock):
             number, self._begun = self._begun, self._begun + 1
             events = self._answers[number % len(self._answers)]
-            log = self.sent_ns[number] = []
+            log = self.log[number] = []
             head, so_far = STREAM_HEAD + self._role(), 0
             for i, event in enumerate(events):
                 time.sleep(event.tokens * TOKEN_MS / 1e3)
@@ -64,8 +72,9 @@ class Server:
                 last = i == len(events) - 1
                 data = head + self._event(event, so_far, "length" if last else None)
                 head = b""
-                log.append(time.monotonic_ns())
+                before = time.monotonic_ns() / NS_PER_MS
                 sock.sendall(data + (self._end(so_far) if last else b""))
+                log.append(Sent(before, time.monotonic_ns() / NS_PER_MS))
 
     def _role(self) -> bytes:
         return _framed({"choices": [_delta({"role": "assistant", "content": ""})]}) if self._chat else b""
@@ -101,7 +110,7 @@ def _chunk(data: bytes) -> bytes:
 class Measured(NamedTuple):
     records: list[Record]
     summary: Summary
-    sent_ms: list[list[float]]  # of each answer's events, by the server
+    log: list[list[Sent]]  # of each answer's events, by the server
 
 
 Scripting = Callable[..., Scripted]
@@ -120,7 +129,7 @@ def measure(
     tokens = max(sum(e.tokens for e in events) for events in answers)
     wanted = requests(count or len(answers), tokens)
     driven = drive(scripted(server.talk).base_url, wanted, LoadSpec(max_concurrency=concurrency), backend=backend)
-    return Measured(driven.records, summarize(driven, tokenizer), in_ms(server.sent_ns))
+    return Measured(driven.records, summarize(driven, tokenizer), [server.log[i] for i in sorted(server.log)])
 
 
 def summarize(driven: Driven, tokenizer: bool = False) -> Summary:
@@ -133,20 +142,30 @@ def summarize(driven: Driven, tokenizer: bool = False) -> Summary:
     return tally.summary(driven.client)
 
 
-def in_ms(sent_ns: dict[int, list[int]]) -> list[list[float]]:
-    return [[t / NS_PER_MS for t in sent_ns[i]] for i in sorted(sent_ns)]
+def took(log: list[Sent], begin: int, end: int, parts: int = 1) -> Span:
+    """Return the time from one event to another by the server's log, divided by `parts`."""
+    return Span((log[end].before - log[begin].after) / parts, (log[end].after - log[begin].before) / parts)
 
 
-def true_tpot(events: list[Event], sent_ms: list[float]) -> float:
-    """Return the time per token after the first event with text, by the server's log."""
+def true_tpot(events: list[Event], log: list[Sent]) -> Span:
+    """Return the time per token after the first event with text."""
     first = next(i for i, event in enumerate(events) if event.text)
-    return (sent_ms[-1] - sent_ms[first]) / sum(event.tokens for event in events[first + 1 :])
+    return took(log, first, -1, sum(event.tokens for event in events[first + 1 :]))
 
 
-def own_ms(record: Record) -> tuple[float, float]:
+def agree(figure: Latency | Span | None, truth: Span) -> bool:
+    """Whether a figure, or its bounds where a busy client has only those, is what the server did."""
+    if isinstance(figure, Latency):
+        low, high = figure.bounds["mean"] if figure.mean is None else (figure.mean, figure.mean)
+        figure = Span(low, high)
+    assert figure is not None
+    return figure.low <= truth.high + SLACK_MS and figure.high >= truth.low - SLACK_MS
+
+
+def own_ms(record: Record) -> Span:
     span = timing.own_tpot_ns(record)
     assert span is not None
-    return span.low / NS_PER_MS, span.high / NS_PER_MS
+    return Span(span.low / NS_PER_MS, span.high / NS_PER_MS)
 
 
 def random_sizes(seed: int, total: int = 20, most: int = 4) -> list[int]:
@@ -176,11 +195,10 @@ def test_a_server_that_counts_the_tokens_of_each_event_gives_the_true_time_per_t
     scripted: Scripting, shape: str, backend: str, says: str
 ) -> None:
     events = spoken(*SHAPES[shape])
-    (record,), s, (sent_ms,) = measure(scripted, [events], backend, says)
+    (record,), s, (log,) = measure(scripted, [events], backend, says)
     assert record.first_tokens == SHAPES[shape][0]
-    low, high = own_ms(record)
-    assert low == high == pytest.approx(true_tpot(events, sent_ms), **CLOSE)
-    assert s.true_tpot.mean == pytest.approx(low)
+    assert agree(own_ms(record), true_tpot(events, log))
+    assert agree(s.true_tpot, true_tpot(events, log))
 
 
 @pytest.mark.parametrize("says", ["total", "nothing"])
@@ -189,20 +207,19 @@ def test_a_tokenizer_counts_the_first_chunk_where_the_server_does_not(
     scripted: Scripting, shape: str, says: str
 ) -> None:
     events = spoken(*SHAPES[shape])
-    (record,), _, (sent_ms,) = measure(scripted, [events], says=says, tokenizer=True)
+    (record,), _, (log,) = measure(scripted, [events], says=says, tokenizer=True)
     assert record.first_tokens == SHAPES[shape][0]
-    assert own_ms(record)[0] == pytest.approx(true_tpot(events, sent_ms), **CLOSE)
+    assert agree(own_ms(record), true_tpot(events, log))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_without_either_the_time_per_token_has_bounds_that_hold_the_true_one(scripted: Scripting, shape: str) -> None:
     events = spoken(*SHAPES[shape])
-    (record,), s, (sent_ms,) = measure(scripted, [events])
+    (record,), s, (log,) = measure(scripted, [events])
     low, high = own_ms(record)
-    true = true_tpot(events, sent_ms)
-    assert low - 0.15 <= true <= high + 0.15
+    assert agree(own_ms(record), true_tpot(events, log))
     if shape == "one a chunk":
-        assert low == high and s.own_tpot is None
+        assert timing.first_tokens(record) == (1, 1) and s.own_tpot is None
         return
     most = sum(SHAPES[shape]) - len(SHAPES[shape]) + 1
     assert timing.first_tokens(record) == (1, most)
@@ -214,10 +231,11 @@ def test_without_either_the_time_per_token_has_bounds_that_hold_the_true_one(scr
 
 
 def test_the_top_level_figure_stays_vllms(scripted: Scripting) -> None:
-    _, s, (sent_ms,) = measure(scripted, [spoken(10, 10)], says="each")
-    assert s.tpot.mean == pytest.approx((sent_ms[-1] - sent_ms[0]) / 19, **CLOSE)
-    assert s.own_tpot is not None and s.own_tpot.mean == pytest.approx(19 / 10 * (s.tpot.mean or 0))
-    assert s.itl_per_token is not None and s.itl_per_token.mean == pytest.approx(s.own_tpot.mean, rel=1e-3)
+    _, s, (log,) = measure(scripted, [spoken(10, 10)], says="each")
+    assert agree(s.tpot, took(log, 0, 1, 19))
+    assert agree(s.own_tpot, took(log, 0, 1, 10))
+    assert agree(s.itl_per_token, took(log, 0, 1, 10))
+    assert agree(s.itl, took(log, 0, 1))
 
 
 def test_an_answer_in_one_chunk_has_no_time_per_token(scripted: Scripting) -> None:
@@ -228,8 +246,8 @@ def test_an_answer_in_one_chunk_has_no_time_per_token(scripted: Scripting) -> No
 
 def test_the_gap_per_token_is_true_where_the_first_chunk_is_smaller_than_the_others(scripted: Scripting) -> None:
     events = spoken(1, 19)
-    _, s, (sent_ms,) = measure(scripted, [events], tokenizer=True)
-    assert s.itl_per_token is not None and s.itl_per_token.mean == pytest.approx(true_tpot(events, sent_ms), **CLOSE)
+    _, s, (log,) = measure(scripted, [events], tokenizer=True)
+    assert agree(s.itl_per_token, true_tpot(events, log))
 
 
 def test_a_count_of_the_first_chunk_that_can_not_be_is_not_used(scripted: Scripting) -> None:
@@ -244,12 +262,12 @@ def test_a_limit_between_the_two_figures_is_missed(scripted: Scripting) -> None:
     measured = measure(scripted, [spoken(4, 4)], says="each", count=48, concurrency=8)
     own, vllms = measured.summary.true_tpot, measured.summary.tpot
     assert own.median and vllms.median and own.median == pytest.approx(7 / 4 * vllms.median)
-    for limit, outcome in ((1.3 * vllms.median, "misses"), (3 * own.median, "meets")):
+    for limit, outcome in ((1.3 * vllms.median, "misses"), (10 * own.median, "meets")):
         judge = Judge(parse([f"tpot_p50:{limit}"]), 0.05)
         for record in measured.records:
             judge.add(record)
         assert judge.outcome() == outcome
-        assert judge.figures()[0].value == pytest.approx(own.median, rel=0.25)
+        assert judge.figures()[0].value == pytest.approx(own.median, rel=0.5)
 
 
 def test_a_search_decides_nothing_between_the_bounds(scripted: Scripting) -> None:
@@ -257,7 +275,7 @@ def test_a_search_decides_nothing_between_the_bounds(scripted: Scripting) -> Non
     own = measured.summary.true_tpot
     low, high = own.bounds["median"]
     outcomes = []
-    for limit in (low / 3, (low * high) ** 0.5, 3 * high):
+    for limit in (low / 10, (low * high) ** 0.5, 10 * high):
         judge = Judge(parse([f"tpot_p50:{limit}"]), 0.05)
         for record in measured.records:
             judge.add(record)
@@ -268,8 +286,9 @@ def test_a_search_decides_nothing_between_the_bounds(scripted: Scripting) -> Non
 def test_a_machine_at_four_fifths_of_its_bound_is_not_void(scripted: Scripting, tmp_path: Path) -> None:
     """By vLLM's figure it would read memory at 152 % of the peak."""
     events = spoken(10, 10)
-    _, s, (sent_ms,) = measure(scripted, [events], says="each")
-    true_s = true_tpot(events, sent_ms) / 1e3
+    _, s, (log,) = measure(scripted, [events], says="each")
+    assert agree(s.true_tpot, true_tpot(events, log)) and s.true_tpot.mean is not None
+    true_s = s.true_tpot.mean / 1e3
     shape = of_config(tmp_path, **LLAMA_8B)
     loaded = roofline.as_loaded(shape, VLLM, TARGET)
     assert loaded is not None
@@ -300,30 +319,22 @@ def with_silence(share: float, count: int, seed: int, merged: float = 0.0) -> li
 def test_the_gaps_are_those_of_the_servers_log_whatever_share_of_tokens_has_no_text(
     scripted: Scripting, share: float, merged: float, backend: str, says: str
 ) -> None:
-    answers = [with_silence(share, 24, 1, merged)]
-    records, s, sent_ms = measure(scripted, answers, backend, says)
-    gaps = [b - a for times in sent_ms for a, b in pairwise(times)]
-    for record, events, times in zip(records, answers, sent_ms, strict=True):
-        assert len(record.chunk_ns) == len(events)  # a gap for each event after the first
-        between = (record.chunk_ns[-1] - record.chunk_ns[0]) / NS_PER_MS
-        assert between == pytest.approx(times[-1] - times[0], **CLOSE)
-        assert record.silent == [i for i, event in enumerate(events) if not event.text]
+    events = with_silence(share, 24, 1, merged)
+    (record,), s, (log,) = measure(scripted, [events], backend, says)
+    assert len(record.chunk_ns) == len(events)  # a gap for each event after the first
+    silent = [i for i, event in enumerate(events) if not event.text]
+    assert record.silent == silent and s.silent_chunks == len(silent)
+    gaps = [(b - a) / NS_PER_MS for a, b in pairwise(record.chunk_ns)]
+    assert agree(Span(sum(gaps), sum(gaps)), took(log, 0, -1))
     assert s.itl.count == len(gaps)
-    assert s.itl.mean == pytest.approx(sum(gaps) / len(gaps), **CLOSE)
-    assert s.silent_chunks == sum(not event.text for events in answers for event in events)
-    _check_text_gaps(s.itl_text, answers, sent_ms)
-
-
-def _check_text_gaps(itl: Latency | None, answers: list[list[Event]], sent_ms: list[list[float]]) -> None:
-    gaps: list[float] = []
-    for events, times in zip(answers, sent_ms, strict=True):
-        gaps += [b - a for a, b in pairwise(t for event, t in zip(events, times, strict=True) if event.text)]
-    if all(event.text for events in answers for event in events):
-        assert itl is None
+    assert agree(s.itl, took(log, 0, -1, len(gaps)))
+    if not silent:
+        assert s.itl_text is None
         return
-    assert itl is not None and itl.count == len(gaps)
-    if gaps:
-        assert itl.mean == pytest.approx(sum(gaps) / len(gaps), **CLOSE)
+    last = max(i for i, event in enumerate(events) if event.text)
+    visible = len(events) - len(silent) - 1
+    assert s.itl_text is not None and s.itl_text.count == visible
+    assert not visible or agree(s.itl_text, took(log, 0, last, visible))
 
 
 @pytest.mark.parametrize("backend", CHAT)
@@ -331,10 +342,10 @@ def test_tokens_without_text_before_the_first_text_are_in_ttft_and_not_in_the_ti
     scripted: Scripting, backend: str
 ) -> None:
     events = [Event(1, "")] * 3 + spoken(*[1] * 9)
-    (record,), s, (sent_ms,) = measure(scripted, [events], backend)
+    (record,), s, (log,) = measure(scripted, [events], backend)
     assert (len(record.chunk_ns), record.leading_chunks, record.first_tokens) == (9, 3, 4)
     assert record.empty_chunks == 3 + CHAT[backend]  # the role is not a token
-    assert own_ms(record)[0] == pytest.approx(true_tpot(events, sent_ms), **CLOSE)
+    assert agree(own_ms(record), true_tpot(events, log))
     assert s.itl_per_token is None  # no chunk has several
     assert (s.silent_chunks, s.events) == (3, 12)
 
@@ -342,9 +353,9 @@ def test_tokens_without_text_before_the_first_text_are_in_ttft_and_not_in_the_ti
 @pytest.mark.parametrize("backend", CHAT)
 def test_half_a_character_is_a_token_without_text(scripted: Scripting, backend: str) -> None:
     events = [Event(1, text) for text in (" gr", "", "ü", "", "", "😀", " ok")]
-    (record,), s, (sent_ms,) = measure(scripted, [events], backend)
+    (record,), s, (log,) = measure(scripted, [events], backend)
     assert (record.text, len(record.chunk_ns), record.silent) == (" grü😀 ok", 7, [1, 3, 4])
-    assert s.itl.mean == pytest.approx((sent_ms[-1] - sent_ms[0]) / 6, **CLOSE)
+    assert agree(s.itl, took(log, 0, -1, 6))
 
 
 def test_a_finish_reason_of_its_own_is_a_token_only_if_it_came_later(scripted: Scripting) -> None:
@@ -399,8 +410,8 @@ def test_llama_cpps_end_event_is_not_a_token_where_all_are_accounted_for() -> No
 
 @pytest.fixture(scope="module")
 def bundled(shared_fake: StartFake) -> str:
-    """Four tokens in each chunk, 16 ms apart: 4 ms a token. vLLM's figure of 12 tokens is 2.9 ms."""
-    return shared_fake(first_ms=10, gap_ms=16, faults={"bundle": 1}).base_url
+    """Four tokens in each chunk, 40 ms apart: 10 ms a token. vLLM's figure of 12 tokens is 7.3 ms."""
+    return shared_fake(first_ms=10, gap_ms=40, faults={"bundle": 1}).base_url
 
 
 @pytest.fixture
@@ -428,7 +439,7 @@ def serve(url: str, name: str, *more: str) -> list[str]:
         "--max-concurrency",
         "4",
         "--goodput",
-        "tpot:3.4",
+        "tpot:8.5",
     ]
     lengths = ["--random-input-len", "8", "--random-output-len", "12", "--no-correctness-check"]
     return [*words, *lengths, "--save-result", "--result-filename", f"{name}.json", "--label", name, *more]
@@ -438,22 +449,22 @@ def test_the_command_shows_both_figures_and_judges_by_its_own(dyno: Any, bundled
     out = dyno(*serve(bundled, "a", "--extra-body", USAGE_EACH))
     saved = json.loads((tmp_path / "a.json").read_text())
     vllms, own = saved["mean_tpot_ms"], saved["dyno"]["own_tpot"]["mean_tpot_ms"]
-    assert own == pytest.approx(11 / 8 * vllms) and own >= 3.9
+    assert own == pytest.approx(11 / 8 * vllms) and own >= 9.8
     printed = dict(re.findall(r"^(\S.*?): +(\S+)", out, re.M))
     assert float(printed["Mean TPOT (ms)"]) == pytest.approx(vllms, abs=0.006)
     assert float(printed["TPOT after the first chunk, mean (ms)"]) == pytest.approx(own, rel=1e-3)
-    assert saved["request_goodput"] == 0  # 2.9 would be within the limit, 4 is not
+    assert saved["request_goodput"] == 0  # 7.3 would be within the limit, 10 is not
     assert "dyno's TPOT" in out and "tokens.bundled" in out
 
 
 def test_a_comparison_a_gate_and_a_report_use_the_true_figure(
     dyno: Any, bundled: str, shared_fake: StartFake, tmp_path: Path
 ) -> None:
-    """A sends one token a chunk, B four: both take 4 ms a token."""
-    dyno(*serve(shared_fake(first_ms=10, gap_ms=4).base_url, "a"))
+    """A sends one token a chunk, B four: both take 10 ms a token."""
+    dyno(*serve(shared_fake(first_ms=10, gap_ms=10).base_url, "a"))
     dyno(*serve(bundled, "b", "--extra-body", USAGE_EACH))
     own = json.loads((tmp_path / "b.json").read_text())["dyno"]["own_tpot"]["mean_tpot_ms"]
-    both = json.loads(dyno("compare", "a.json", "b.json", "--json", "--gate", "mean_tpot_ms<3.4"))
+    both = json.loads(dyno("compare", "a.json", "b.json", "--json", "--gate", "mean_tpot_ms<8.5"))
     (pairing,) = both["pairings"]
     (tpot,) = (d for d in pairing["differences"] if d["metric"] == "mean_tpot_ms")
     assert tpot["b"]["value"] == pytest.approx(own) and abs(tpot["change"]) < 0.2  # vLLM's would be 27 % faster
@@ -471,7 +482,7 @@ def test_the_command_shows_bounds_where_the_server_gives_the_total_alone(
     out = dyno(*serve(bundled, "b"))
     saved = json.loads((tmp_path / "b.json").read_text())
     low, high = saved["dyno"]["bounds"]["own_tpot"]["mean"]
-    assert low == pytest.approx(saved["mean_tpot_ms"]) and low < 4.0 < high
+    assert low == pytest.approx(saved["mean_tpot_ms"]) and low < 10.0 < high
     assert saved["dyno"]["own_tpot"]["mean_tpot_ms"] is None
     assert re.search(r"TPOT after the first chunk, mean \(ms\): +\S+ to \S+", out)
     codes = {f["code"]: f for f in saved["dyno"]["findings"]}
