@@ -872,6 +872,8 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     ),
     (engine.quantization_named, evidence(target=Q4), None, None),
     (engine.quantization_named, evidence(target=TargetFacts("llama.Q8_0.gguf")), None, None),  # it doesn't tell
+    (engine.quantization_named, evidence(target=TargetFacts("q8", quantization="Q8_0")), None, None),  # a family
+    (engine.quantization_named, evidence(target=TargetFacts("q4", quantization="Q8_0")), "engine.quantization", "void"),
     (
         engine.quantization_named,
         evidence(target=TargetFacts("llama.Q8_0.gguf", quantization="Q4_K - Medium")),
