@@ -169,8 +169,8 @@ CHECKS = (
             "The figures belong to another setting. Start the right server, or correct the setting."),
     }, server=engine.as_said, offline=engine.as_asked),
     Check({
-        "engine.quantization": ("void", "The model's name states one quantization, or a family such as q8, and the server "
-            "another.",
+        "engine.quantization": ("void", "The model's name states one quantization, or a family such as q8, and the "
+            "server another.",
             "Probably the server of an earlier test is still running. Stop it and start the right one."),
     }, server=engine.quantization_named),
     Check({
