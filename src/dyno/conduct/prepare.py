@@ -56,12 +56,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    trial: TrialSpec,
-    session: Session,
-    prompts: Prompts | None = None,
-    *,
-    sent_before: str | None = None,
-    place: Place | None = None,
+    trial: TrialSpec, session: Session, prompts: Prompts | None = None, *, place: Place | None = None
 ) -> Prepared:
     """Aim the trial at the server, test it, make its prompts unless they are there, and check that it takes them."""
     if session.fleet:
@@ -79,7 +74,7 @@ def prepare(
     check_context(prompts.lengths, session.target, trace=trial.workload.dataset in TRACES)
     count = trial.workload.num_prompts or len(prompts.workload.requests)
     trial = replace(trial, workload=replace(trial.workload, num_prompts=count))
-    return Prepared(trial, prompts, sent_before, place, tests)
+    return Prepared(trial, prompts, place=place, test_requests=tests)
 
 
 def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = None, model: str = "") -> Prompts:
