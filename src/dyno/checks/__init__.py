@@ -424,7 +424,8 @@ CHECKS = (
     Check({
         "load.rate_not_reached": ("doubt; note if a concurrency limits the requests",
             "A queue grew: three in four of the last requests took longer than three in four of the first, by over a "
-            "tenth of the run. In other tools' results: under 90 % of the rate was served and the run continued long "
+            "tenth of the run. In a replay: the run took over 1.25 times as long as its requests were due. In "
+            "other tools' results: under 90 % of the rate was served and the run continued long "
             "after sending, or a higher rate gave no more.",
             "Latency includes a queue that grows with the run. Lower the rate, or report this as the server's limit."),
     }, server=load.rate, row=load.rate_row, rows=load.rate_rows),
