@@ -460,6 +460,12 @@ CHECKS = (
             "TTFT and E2EL from due include the wait. Raise --max-concurrency, or lower --speedup."),
     }, server=load.replay),
     Check({
+        "load.no_chat_template": ("note", "The prompts of custom, sonnet or hf were sent without a chat template, "
+            "because dyno found none. `vllm bench serve` applies the model's.",
+            "Give the model's folder with --tokenizer, or use --backend openai-chat. --skip-chat-template says that "
+            "plain prompts are meant."),
+    }, server=load.no_template),
+    Check({
         "load.left_out": ("note", "A part of the workload was not sent: requests of a session beyond the server's "
             "context, with those after them, or parts of a file that dyno can't use. Or rows of a trace were sorted.",
             "Figures cover the rest. For longer sessions, start the server with a longer context."),

@@ -151,6 +151,13 @@ def replay(e: Evidence) -> Iterator[Finding]:
     yield doubt("load.replay_late", text)
 
 
+def no_template(e: Evidence) -> Iterator[Finding]:
+    if e.template == "missing":
+        which = e.trial.workload.dataset
+        text = f"The prompts of {which} were sent as they are: dyno found no chat template of the model."
+        yield note("load.no_chat_template", text)
+
+
 def left_out(e: Evidence) -> Iterator[Finding]:
     for reason, lost in e.dropped.items():
         yield note("load.left_out", f"{Dropped(reason, lost)}.")

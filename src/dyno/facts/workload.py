@@ -48,6 +48,7 @@ class DatasetTraits(msgspec.Struct, frozen=True):
     file: bool = False  # it is read from --dataset-path
     sessions: bool = False  # its requests belong to sessions: a load counts users and sessions/s
     times: bool = False  # it may have times at which its requests or sessions were recorded
+    template: bool = False  # vLLM applies the model's chat template to its prompts
     endless: bool = False  # its prompts have no natural end, so the requested length is meant: ignore_eos
 
 
@@ -61,20 +62,23 @@ TRAITS = {
     "prefix_repetition": DatasetTraits(),
     "sharegpt": DatasetTraits(file=True),
     "sharegpt-shaped": DatasetTraits(),
-    "custom": DatasetTraits(file=True),
+    "custom": DatasetTraits(file=True, template=True),
     "tasks": DatasetTraits(),
     "chat": DatasetTraits(sessions=True, endless=True),
     "conversations": DatasetTraits(file=True, sessions=True),
     "agents": DatasetTraits(file=True, sessions=True, times=True),
     **dict.fromkeys(TRACES, DatasetTraits(file=True, times=True, endless=True)),
-    "sonnet": DatasetTraits(file=True),
-    "hf": DatasetTraits(file=True),
+    "sonnet": DatasetTraits(file=True, template=True),
+    "hf": DatasetTraits(file=True, template=True),
     "clients": DatasetTraits(file=True, times=True, endless=True),
     "mix": DatasetTraits(sessions=True, times=True),  # of its classes, see WorkloadSpec.traits
 }
 
 # Where the answers in the history of a conversation come from.
 Answers = Literal["server", "recorded"]
+
+# Whether a completions prompt has the model's chat template, as vLLM sends it; missing: dyno didn't find one.
+Templating = Literal["applied", "missing"]
 
 # How prompt lengths were counted: by the named tokenizer, by the server's own /tokenize, or only guessed.
 CountedBy = Literal["tokenizer", "server", "approximate"]
@@ -139,6 +143,11 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     oversample: Annotated[
         bool, Option("--no-oversample", help="don't repeat prompts if the file has too few (study: oversample = false)")
     ] = True
+    skip_chat_template: Annotated[
+        bool,
+        Option("--skip-chat-template --custom-skip-chat-template",
+               help="send prompts of custom and hf as they are; else the model's chat template is applied to them"),
+    ] = False  # fmt: skip
     answers: Annotated[
         Answers | None,
         Option("--answers", help="answers in the history of a conversation: the server's own or those of the file "
@@ -242,7 +251,8 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
             return TRAITS.get(self.dataset, DatasetTraits())  # a stored run may have another version's
         each = [part.traits for part in self.classes.values()]
         sessions, endless = any(traits.sessions for traits in each), all(traits.endless for traits in each)
-        return DatasetTraits(sessions=sessions, times=self.own_rate_rps is not None, endless=endless)
+        template = any(traits.template for traits in each)
+        return DatasetTraits(sessions=sessions, times=self.own_rate_rps is not None, template=template, endless=endless)
 
     @property
     def own_rate_rps(self) -> float | None:
@@ -314,4 +324,5 @@ class Workload(msgspec.Struct, frozen=True):
     repeated: int = 0  # requests whose prompt is a copy of an earlier one
     starts_s: list[float] | None = None  # when each session begins, by the file; None: the load decides
     answers: Answers = "server"  # in the history of conversations
+    template: Templating | None = None  # None: the dataset has no use for one, or it is not wanted
     dropped: dict[str, int] = {}  # left out: reason → how many

@@ -63,8 +63,8 @@ def _meets(claim: str, served: str, dtype: str | None) -> bool | None:
 
 
 def _bits(quantization: str) -> int | None:
-    found = _BITS.search(quantization)
-    return int(found[1] or found[2]) if found else None
+    match = _BITS.search(quantization)
+    return int(match[1] or match[2]) if match else None
 
 
 def same_quantization(asked: str, served: str | None, dtype: str | None) -> bool | None:
