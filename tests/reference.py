@@ -29,7 +29,7 @@ from dyno.facts.setting import ALIASES
 from dyno.facts.study import RigWanted, StopRule, Study
 from dyno.facts.trial import TrialSpec
 from dyno.facts.tune import TuneSpec
-from dyno.facts.workload import WorkloadSpec
+from dyno.facts.workload import TRAITS, WorkloadSpec
 from dyno.option import declared, fields
 from dyno.store.sql import TABLES, RunTables
 from dyno.study.cells import CELLS, FIND, MODEL, hints
@@ -287,7 +287,13 @@ def golden(what: str) -> str:
     return "\n".join(["```text", *shown, *(["…"] if len(printed) > len(shown) else []), "```"])
 
 
+def datasets() -> str:
+    rows = [[code(name), traits.about] for name, traits in TRAITS.items()]
+    return table(["`--dataset-name`", "prompts"], rows)
+
+
 PARTS: dict[str, Callable[..., str]] = {
+    "datasets": datasets,
     "commands": commands,
     "exit-codes": codes,
     "study-keys": study_keys,

@@ -200,7 +200,7 @@ def leads(name: str, one: float, other: float) -> float:
 
 # tool.stem → in words. A stem that a tool is not listed with is calculated as vLLM does only where the tool says so.
 DEFINITIONS: Final[dict[str, str]] = {
-    "vllm.ttft": "from sending to the first chunk with a choice, which may be empty",
+    "vllm.ttft": "from sending to the first chunk with a choice, which may be empty (to 0.32; from 0.33 on with text)",
     "vllm.tpot": "(end to end − first token) / (tokens − 1)",
     "vllm.itl": "gaps between chunks, pooled over requests",
     "vllm.e2el": "from sending to the last token (completions) or to the usage chunk (chat)",
