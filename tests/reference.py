@@ -19,7 +19,7 @@ from dyno.cli.main import Parser, parser
 from dyno.facts.elsewhere import DstackSpec, SshSpec
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.load import LoadSpec
-from dyno.facts.metric import DEFINITIONS, METRICS, STEMS
+from dyno.facts.metric import DEFINITIONS, METRICS, READ_IN, STEMS
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.price import Price
 from dyno.facts.quality import QualitySpec
@@ -233,7 +233,7 @@ def metrics() -> str:
 def definitions() -> str:
     tools = dict.fromkeys(key.partition(".")[0] for key in DEFINITIONS)
     rows = [
-        [tool, STEMS[stem].words if stem in STEMS else stem, prose(words)]
+        [f"{tool} {READ_IN.get(tool, '')}".strip(), STEMS[stem].words if stem in STEMS else stem, prose(words)]
         for tool in tools
         for (name, _, stem), words in ((k.partition("."), v) for k, v in DEFINITIONS.items())
         if name == tool

@@ -1037,6 +1037,9 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (load.streams, evidence({"steady": steady(streams_mean=1.5)}), "load.streams_missing", "doubt"),
     (load.streams, evidence({"steady": steady(streams_mean=1.5)}, trial=RATE), None, None),
     (load.streams, evidence({"steady": steady(streams_mean=1.5)}, trial=CHATS), None, None),  # users think
+    (load.no_template, evidence(), None, None),
+    (load.no_template, evidence(template="applied"), None, None),
+    (load.no_template, evidence(template="missing"), "load.no_chat_template", "note"),
     (load.left_out, evidence(), None, None),
     (load.left_out, evidence(dropped={"messages that are empty": 3}), "load.left_out", "note"),
     (load.replay, evidence(), None, None),

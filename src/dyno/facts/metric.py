@@ -199,8 +199,10 @@ def leads(name: str, one: float, other: float) -> float:
 
 
 # tool.stem → in words. A stem that a tool is not listed with is calculated as vLLM does only where the tool says so.
+# The versions in which the definitions were read. vLLM 0.33 ends TTFT at a chunk with text.
+READ_IN: Final = {"vllm": "to 0.32", "sglang": "0.5.23", "guidellm": "0.8.1", "aiperf": "0.13"}
 DEFINITIONS: Final[dict[str, str]] = {
-    "vllm.ttft": "from sending to the first chunk with a choice, which may be empty (to 0.32; from 0.33 on with text)",
+    "vllm.ttft": "from sending to the first chunk with a choice, which may be empty",
     "vllm.tpot": "(end to end − first token) / (tokens − 1)",
     "vllm.itl": "gaps between chunks, pooled over requests",
     "vllm.e2el": "from sending to the last token (completions) or to the usage chunk (chat)",
