@@ -19,7 +19,7 @@ from dyno.cli.main import Parser, parser
 from dyno.facts.elsewhere import DstackSpec, SshSpec
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.load import LoadSpec
-from dyno.facts.metric import DEFINITIONS, METRICS, STEMS
+from dyno.facts.metric import DEFINITIONS, METRICS, READ_IN, STEMS
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.price import Price
 from dyno.facts.quality import QualitySpec
@@ -29,7 +29,7 @@ from dyno.facts.setting import ALIASES
 from dyno.facts.study import RigWanted, StopRule, Study
 from dyno.facts.trial import TrialSpec
 from dyno.facts.tune import TuneSpec
-from dyno.facts.workload import WorkloadSpec
+from dyno.facts.workload import TRAITS, WorkloadSpec
 from dyno.option import declared, fields
 from dyno.store.sql import TABLES, RunTables
 from dyno.study.cells import CELLS, FIND, MODEL, hints
@@ -241,7 +241,7 @@ def named(stem: str) -> str:
 def definitions() -> str:
     tools = dict.fromkeys(key.partition(".")[0] for key in DEFINITIONS)
     rows = [
-        [tool, named(stem), prose(words)]
+        [f"{tool} {READ_IN.get(tool, '')}".strip(), named(stem), prose(words)]
         for tool in tools
         for (name, _, stem), words in ((k.partition("."), v) for k, v in DEFINITIONS.items())
         if name == tool
@@ -295,7 +295,13 @@ def golden(what: str) -> str:
     return "\n".join(["```text", *shown, *(["…"] if len(printed) > len(shown) else []), "```"])
 
 
+def datasets() -> str:
+    rows = [[code(name), traits.about] for name, traits in TRAITS.items()]
+    return table(["`--dataset-name`", "prompts"], rows)
+
+
 PARTS: dict[str, Callable[..., str]] = {
+    "datasets": datasets,
     "commands": commands,
     "exit-codes": codes,
     "study-keys": study_keys,

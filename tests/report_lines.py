@@ -228,7 +228,9 @@ OTHERS = (
      "not needed: the engine's environment replaces it"),
     ("git clone https://github.com/ROCm/vllm.git; docker build -f Dockerfile.rocm …",
      "`container.build` in a study"),
-    ("wget …/ShareGPT_V3_unfiltered_cleaned_split.json", "works; dyno downloads nothing by itself"),
-    ("huggingface-cli login; huggingface-cli download …", "works; dyno downloads no models, the engine may"),
-    ("python3 quantize_quark.py …", "works; dyno does not quantize models"),
+    ("wget …/ShareGPT_V3_unfiltered_cleaned_split.json",
+     "not needed: `--dataset-name sharegpt` finds or fetches it; or `dyno models pull`"),
+    ("huggingface-cli login; huggingface-cli download …",
+     "`dyno models pull OWNER/NAME`; `dyno run` fetches the models of a study"),
+    ("python3 quantize_quark.py …", "`dyno models quantize MODEL quark:fp8`"),
 )  # fmt: skip

@@ -485,6 +485,30 @@ def test_a_gate_is_broken_only_where_the_whole_interval_is_beyond(
     assert judged(text, change, low, high) == state
 
 
+def test_a_gate_is_about_the_loads_that_have_its_figure() -> None:
+    def side(file: str, p99_at_16: float | None = 20.0) -> list[Row]:
+        few = [one(f"{file}{i}", output_throughput=100.0 + i, p99_ttft_ms=20.0) for i in range(3)]
+        many = [one(f"{file}{i}", concurrency=16, output_throughput=200.0 + i, median_ttft_ms=9.0) for i in range(3)]
+        many = [msgspec.structs.replace(r, figures=_with(r, p99_at_16)) for r in many]
+        score = row(file, kind="quality", task="biology", metric="exact_match", score=0.5, **dict.fromkeys(LOAD))
+        return [*few, *many, score]
+
+    def _with(r: Row, p99: float | None) -> dict[str, Figure]:
+        return r.figures if p99 is None else {**r.figures, "p99_ttft_ms": Figure(p99, 0)}
+
+    def judged(a: Sequence[Row], b: Sequence[Row], text: str) -> list[tuple[str, int | None]]:
+        return [(g.state, g.pairing) for g in compare(a, b, ("a", "b"), gates=[gate.parse(text)]).gates]
+
+    kinds = [p.kind for p in compare(side("a"), side("b"), ("a", "b")).pairings]
+    assert kinds == ["serve", "serve", "quality"]
+    assert judged(side("a"), side("b"), "output_throughput>-99.9%") == [("held", 0), ("held", 1)]
+    assert judged(side("a"), side("b"), "p99_ttft_ms<999%") == [("held", 0), ("held", 1)]
+    # Not known at one load: that isn't a load without latencies.
+    assert judged(side("a", None), side("b", None), "p99_ttft_ms<999%") == [("held", 0), ("undecided", 1)]
+    assert judged(side("a"), side("b", None), "p99_ttft_ms<999%") == [("held", 0), ("undecided", 1)]
+    assert judged(side("a"), side("b"), "acceptance_rate>-1%") == [("undecided", None)]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

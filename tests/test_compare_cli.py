@@ -140,7 +140,7 @@ def test_gates_decide_the_exit_code(runs: Path, capsys: pytest.CaptureFixture[st
     assert compare(*unsure, "--strict") == 3
     assert compare("s:quick", "s:slow", "--gate", "acceptance_rate>-1%") == 4
     *_, last = capsys.readouterr().out.splitlines()
-    assert last == "Gate undecided: acceptance_rate>-1%: left out (not reported by both sides). Exit 4."
+    assert last == "Gate undecided: acceptance_rate>-1%: no result reports this figure. Exit 4."
 
 
 def test_a_run_and_its_result_file_are_judged_alike(

@@ -16,7 +16,7 @@ from dyno.engines.launch import allowed, launches, public, public_spec, shown
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, Launch
 from dyno.facts.target import TargetFacts
-from dyno.measure.agreement import differences, same_quantization
+from dyno.measure.agreement import contradicted, differences, same_quantization
 
 COMMANDS = {
     "vllm": "vllm",
@@ -374,12 +374,59 @@ def test_the_log_of_an_old_vllm_is_read_too() -> None:
         ("fp8", "fp8", True), ("fp8", "compressed-tensors", None), ("compressed-tensors", "fp8", None),
         ("INT8-W8A8", "w8a8_int8", True), ("gptq", "gptq_marlin", True), ("awq", "gptq", False),
         ("gptq", "", False), ("fp8", "", False), ("gptq", None, None), ("modelopt", "modelopt_fp4", True),
+        ("Q8", "Q8_0", True), ("q4", "Q4_K - Medium", True), ("q4", "Q8_0", False), ("int8", "gptq", False),
     ],
 )  # fmt: skip
 def test_quantizations_are_the_same_in_every_spelling_that_servers_have(
     asked: str, served: str | None, same: bool | None
 ) -> None:
     assert same_quantization(asked, served, "bf16") is same
+
+
+_SERVED = {  # as servers spell them: llama.cpp, vLLM, SGLang
+    8: ("Q8_0", "q8_0", "mostly Q8_0", "Q8_1", "Q8_K"),
+    6: ("Q6_K", "Q6_K_L"),
+    5: ("Q5_0", "Q5_1", "Q5_K - Small", "Q5_K - Medium"),
+    4: ("Q4_0", "Q4_1", "Q4_K - Small", "Q4_K - Medium", "Q4_K_XL", "IQ4_XS - 4.25 bpw", "IQ4_NL", "Q4_0_4_4"),
+    3: ("Q3_K - Medium", "IQ3_S mix - 3.66 bpw"),
+    2: ("Q2_K - Medium", "IQ2_XXS - 2.0625 bpw"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("served_bits", _SERVED)
+@pytest.mark.parametrize("bits", _SERVED)
+def test_a_name_that_claims_a_family_is_met_by_each_of_its_members_and_by_no_other(bits: int, served_bits: int) -> None:
+    names = (f"q{bits}", f"Q{bits}", f"{bits}bit", f"{bits}-bit", f"llama-3-8b-q{bits}", f"llama.Q{bits}.gguf",
+             f"org/model-7B_q{bits}_server", f"mlx/Llama-{bits}bit", f"q{bits}-tuned")  # fmt: skip
+    for name in names:
+        for served in _SERVED[served_bits]:
+            assert contradicted(name, served, None) is (bits != served_bits), (name, served)
+
+
+@pytest.mark.parametrize(
+    ("name", "met", "unmet"),
+    [
+        ("int8", ["int8", "w8a8", "w8a8_int8", "Q8_0"], ["fp8", "Q4_0", "mxfp8", "int4"]),
+        ("Model-FP8-dynamic", ["fp8", "ptpc_fp8", "fbgemm_fp8", "mxfp8", "w8a8_fp8"], ["int8", "Q8_0", "mxfp4", "awq"]),
+        ("model-int4", ["Q4_0", "IQ4_NL", "gptq_marlin", "awq", "bitsandbytes"], ["Q8_0", "fp8", "mxfp4", "F16"]),
+        ("model-w4a16", ["gptq", "Q4_K - Medium", "int4"], ["fp8", "int8", "BF16"]),
+        ("x-bnb-4bit", ["bitsandbytes", "Q4_1", "mxfp4"], ["Q8_0", "fp8", "F16", "BF16"]),
+        ("Q4_K", ["Q4_K - Small", "Q4_K - Medium", "Q4_K_XL"], ["Q4_0", "Q5_K - Medium", "Q8_0"]),
+        ("iq4", ["IQ4_XS - 4.25 bpw", "IQ4_NL"], ["Q4_0", "IQ3_M"]),
+        ("TQ2_0", ["TQ2_0 - 2.06 bpw ternary"], ["Q2_K - Medium", "TQ1_0"]),
+        # A whole type is met by itself alone, whatever stands behind it.
+        ("llama.Q4_K_M.gguf", ["Q4_K - Medium"], ["Q4_K - Small", "Q4_0", "Q8_0"]),
+        ("llama-Q4_0_fixed", ["Q4_0"], ["Q4_1", "Q8_0"]),
+        ("Q4_K_M-from-f16", ["Q4_K - Medium", "F16"], ["Q8_0"]),
+        # These hold others, and names that claim nothing.
+        ("model-q8", ["compressed-tensors", "quark"], ["Q4_0"]),
+        ("Qwen2.5-7B-Instruct", ["Q8_0", "fp8", "awq"], []),
+        ("llama-3.2-1b", ["Q8_0"], []),
+    ],
+)  # fmt: skip
+def test_what_a_name_claims_is_met_or_contradicted(name: str, met: list[str], unmet: list[str]) -> None:
+    assert [served for served in met if contradicted(name, served, None)] == []
+    assert [served for served in unmet if not contradicted(name, served, None)] == []
 
 
 def test_unquantized_is_told_by_the_dtype() -> None:

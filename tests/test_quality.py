@@ -182,6 +182,30 @@ def test_a_study_asks_once_for_each_setting_after_what_it_times(
     assert "arithmetic" in capsys.readouterr().out
 
 
+TWO = STUDY.replace("[engines.server]", "[engines.first]", 1).replace(
+    "[workloads.short]", '[engines.second]\nkind = "openai"\nbase_url = "{other}"\n[workloads.short]'
+)
+
+
+def test_a_gate_on_speed_holds_beside_quality_and_says_where_its_figure_is_nowhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pupil() as server, pupil() as other:
+        (tmp_path / "q.toml").write_text(TWO.format(url=server.url, other=other.url).replace("[1, 2]", "1"))
+        assert main(["run", "q.toml", "--no-report"]) == 0
+    capsys.readouterr()
+    assert main(["compare", "q:first", "q:second", "--gate", "output_throughput>0.0001"]) == 0
+    assert "gate output_throughput>0.0001: holds at concurrency 1" in capsys.readouterr().out
+    assert main(["compare", "q:first", "q:second", "--gate", "output_throughput>1e12", "score>-99pt"]) == 3
+    assert main(["compare", "q:first", "q:second", "--gate", "acceptance_rate>0.5"]) == 4
+    told = capsys.readouterr().out.splitlines()[-1]
+    assert told == "Gate undecided: acceptance_rate>0.5: no result reports this figure. Exit 4."
+    # A figure that is asked for is compared where it is, too.
+    assert main(["compare", "q:first", "q:second", "--metric", "output_throughput", "--json"]) == 0
+    assert [p["kind"] for p in json.loads(capsys.readouterr().out)["pairings"]] == ["serve"]
+
+
 # ---- scores ----
 
 

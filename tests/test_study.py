@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -15,6 +16,10 @@ import pytest
 
 from conftest import StartFake
 from dyno.cli.main import main
+from dyno.conduct import study
+from dyno.conduct.trial import measure
+from dyno.engines.fake import Fake
+from dyno.errors import TargetError
 from dyno.store.study import StudyFolder
 
 STUDY = """
@@ -286,6 +291,99 @@ def test_an_engine_that_does_not_come_up_is_tried_twice_and_the_others_go_on(
     failures = [json.loads(p.read_text()) for p in Path("runs/s/trials").glob("*/failed.json")]
     assert len(failures) == 2 and all("exited with code" in f["text"] for f in failures)
     assert "Retrying" in err and "failed: " in err and "Traceback" not in err
+
+
+ATTACHED = """
+[engines.server]
+kind = "openai"
+base_url = "{url}"
+[workloads.w]
+{prompts}
+[loads.steady]
+request_rate_rps = 20
+num_prompts = 60
+[trial]
+correctness_check = false
+cache = "keep"
+"""
+
+
+def _cut_and_resumed(fake: Fake, prompts: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Interrupt the only trial of a study on a server that goes on running, resume it, and return the trial before and
+    after, and the result."""
+    write(ATTACHED.format(url=fake.base_url, prompts=prompts))
+    process = start()
+    trials = Path("runs/s/trials")
+    until(lambda: [p for p in trials.glob("*/*.spool") if p.stat().st_size > 5000] or process.poll() is not None, "")
+    [folder] = Path("runs/s/trials").iterdir()
+    before = json.loads((folder / "trial.json").read_text())
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=120)
+    assert process.returncode == 130 and not done()
+    assert run() == 0
+    return before, *(json.loads((folder / name).read_text()) for name in ("trial.json", "summary.json"))
+
+
+@pytest.mark.parametrize("reports_hits", [True, False])
+def test_a_trial_that_is_resumed_sends_prompts_that_the_running_server_has_not_met(
+    here: Path, fake: StartFake, reports_hits: bool
+) -> None:
+    server = fake(first_ms=1, gap_ms=1, prefix_cache=reports_hits)
+    before, after, result = _cut_and_resumed(server, "input_len = 64\noutput_len = 3")
+    assert before["workload_sha256"] != after["workload_sha256"]
+    seed, again = (trial["trial"]["workload"]["seed"] for trial in (before, after))
+    [planned] = json.loads(Path("runs/s/study.json").read_text())["trials"]
+    assert planned["trial"]["workload"]["seed"] == seed != again
+    assert before["trial"]["load"] == after["trial"]["load"] and before["place"] == after["place"]
+    assert [f["code"] for f in result["findings"] if f["code"].startswith("cache.")] == []
+    assert after["sent_before"] is None
+    if reports_hits:
+        assert result["summary"]["cached_input_tokens"] == 0
+
+
+def test_a_resumed_trial_whose_file_has_no_other_prompts_says_that_they_were_sent_before(
+    here: Path, fake: StartFake
+) -> None:
+    lines = [json.dumps({"prompt": f"{i} " + "word " * 63, "output_tokens": 3}) for i in range(60)]
+    Path("p.jsonl").write_text("\n".join(lines))
+    before, after, result = _cut_and_resumed(fake(first_ms=1, gap_ms=1), 'dataset = "custom"\npath = "p.jsonl"')
+    assert "cache.sent_before" in [f["code"] for f in result["findings"]]
+    assert after["sent_before"].endswith(before["place"]["id"])
+
+
+def test_a_second_attempt_on_the_same_engine_draws_other_prompts(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(
+        """
+        [engines.one]
+        kind = "fake"
+        args = ["first_ms=1", "gap_ms=1", "prefix_cache=true"]
+        [workloads.w]
+        input_len = 64
+        output_len = 3
+        [loads.c]
+        max_concurrency = 8
+        num_prompts = 40
+        [trial]
+        correctness_check = false
+        cache = "keep"
+        """
+    )
+    calls: list[int] = []
+
+    def fails_at_first(*args: Any) -> None:
+        """Sends the load, and then fails once."""
+        measure(*args)
+        calls.append(1)
+        if len(calls) == 1:
+            raise TargetError("the line went down")
+
+    monkeypatch.setattr(study, "measure", fails_at_first)
+    assert run() == 0
+    [folder] = Path("runs/s/trials").iterdir()
+    result = json.loads((folder / "summary.json").read_text())
+    assert len(list(Path("runs/s/engines").iterdir())) == 1
+    assert "engine.second_attempt" in [f["code"] for f in result["findings"]]
+    assert result["summary"]["cached_input_tokens"] == 0
 
 
 def test_failed_trials_are_tried_again_by_the_next_command(here: Path) -> None:

@@ -877,6 +877,8 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     ),
     (engine.quantization_named, evidence(target=Q4), None, None),
     (engine.quantization_named, evidence(target=TargetFacts("llama.Q8_0.gguf")), None, None),  # it doesn't tell
+    (engine.quantization_named, evidence(target=TargetFacts("q8", quantization="Q8_0")), None, None),  # a family
+    (engine.quantization_named, evidence(target=TargetFacts("q4", quantization="Q8_0")), "engine.quantization", "void"),
     (
         engine.quantization_named,
         evidence(target=TargetFacts("llama.Q8_0.gguf", quantization="Q4_K - Medium")),
@@ -1040,6 +1042,9 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (load.streams, evidence({"steady": steady(streams_mean=1.5)}), "load.streams_missing", "doubt"),
     (load.streams, evidence({"steady": steady(streams_mean=1.5)}, trial=RATE), None, None),
     (load.streams, evidence({"steady": steady(streams_mean=1.5)}, trial=CHATS), None, None),  # users think
+    (load.no_template, evidence(), None, None),
+    (load.no_template, evidence(template="applied"), None, None),
+    (load.no_template, evidence(template="missing"), "load.no_chat_template", "note"),
     (load.left_out, evidence(), None, None),
     (load.left_out, evidence(dropped={"messages that are empty": 3}), "load.left_out", "note"),
     (load.replay, evidence(), None, None),

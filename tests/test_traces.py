@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -328,6 +329,29 @@ def test_the_command_reports_how_late_the_replay_was(
     assert "Generating all prompts (mooncake)" in err
     _, out, _ = run(tmp_path, capsys, *words, "--num-prompts", "5")
     assert "Request rate, recorded / sent (req/s):" in out and "Replay delay, mean / p99 / max (ms):" in out
+
+
+@pytest.mark.parametrize("name", ["mooncake", "azure"])
+def test_a_replay_that_is_offered_and_not_served_says_both_rates_and_has_no_steady_window(
+    name: str, fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--dataset-name", name, "--dataset-path", str(FILES[name]), "--output-len", "4", "--no-correctness-check"]
+    # 60 requests in 0.31 s, or 100 in 1.4, to a server that needs 24 ms for each.
+    slow = ["--base-url", fake(first_ms=12, gap_ms=4, slots=1).base_url, "--speedup", "30"]
+    code, out, _ = run(tmp_path, capsys, *words, *slow)
+    offered = {"mooncake": "193.2", "azure": "69.58"}[name]
+    text = " ".join(out.split())
+    assert code == 0 and "Verdict: doubtful" in text and "Steady window" not in text
+    assert re.search(
+        rf"load.rate_not_reached: {offered} requests/s offered, [\d.]+ served\. The last request was due", text
+    )
+    assert "statistics.ramp_and_drain" not in text
+    _, out, _ = run(tmp_path, capsys, *words, *slow, "--json")
+    assert json.loads(out)["dyno"]["steady"] is None
+    # Served as recorded, it is no finding.
+    quick = ["--base-url", fake(first_ms=1, gap_ms=1).base_url, "--speedup", "5"]
+    _, out, _ = run(tmp_path, capsys, *words, *quick, "--num-prompts", "50")
+    assert "load.rate_not_reached" not in out and "Steady window" not in out
 
 
 def test_a_cap_that_delays_a_replay_is_a_finding(

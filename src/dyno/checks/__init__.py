@@ -213,7 +213,8 @@ CHECKS = (
             "The figures belong to another setting. Start the right server, or correct the setting."),
     }, server=engine.as_said, offline=engine.as_asked),
     Check({
-        "engine.quantization": ("void", "The model's name states one quantization and the server another.",
+        "engine.quantization": ("void", "The model's name states one quantization, or a family such as q8, and the "
+            "server another.",
             "Probably the server of an earlier test is still running. Stop it and start the right one."),
     }, server=engine.quantization_named),
     Check({
@@ -474,7 +475,8 @@ CHECKS = (
     Check({
         "load.rate_not_reached": ("doubt; note if a concurrency limits the requests",
             "A queue grew: three in four of the last requests took longer than three in four of the first, by over a "
-            "tenth of the run. In other tools' results: under 90 % of the rate was served and the run continued long "
+            "tenth of the run. In a replay: the run took over 1.25 times as long as its requests were due. In "
+            "other tools' results: under 90 % of the rate was served and the run continued long "
             "after sending, or a higher rate gave no more.",
             "Latency includes a queue that grows with the run. Lower the rate, or report this as the server's limit."),
     }, server=load.rate, row=load.rate_row, rows=load.rate_rows, needs=[served(LOAD, DURATION)]),
@@ -509,6 +511,12 @@ CHECKS = (
             "10 ms and 2 % of the mean E2EL (p99).",
             "TTFT and E2EL from due include the wait. Raise --max-concurrency, or lower --speedup."),
     }, server=load.replay),
+    Check({
+        "load.no_chat_template": ("note", "The prompts of custom, sonnet or hf were sent without a chat template, "
+            "because dyno found none. `vllm bench serve` applies the model's.",
+            "Give the model's folder with --tokenizer, or use --backend openai-chat. --skip-chat-template says that "
+            "plain prompts are meant."),
+    }, server=load.no_template),
     Check({
         "load.left_out": ("note", "A part of the workload was not sent: requests of a session beyond the server's "
             "context, with those after them, or parts of a file that dyno can't use. Or rows of a trace were sorted.",

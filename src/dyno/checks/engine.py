@@ -8,7 +8,7 @@ import msgspec
 from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.engine import About
 from dyno.facts.finding import Finding, Level, doubt, note, void
-from dyno.measure.agreement import differences, named_quantization, same_quantization, unverified
+from dyno.measure.agreement import contradicted, differences, same_quantization, unverified
 from dyno.numbers import human_bytes, number
 
 
@@ -56,9 +56,8 @@ def as_asked(e: OfflineEvidence) -> Iterator[Finding]:
 
 def quantization_named(e: Evidence) -> Iterator[Finding]:
     """A name is a label too: llama.cpp's server answers to any."""
-    claimed = named_quantization(e.target.model)
     served = e.target.quantization
-    if claimed and served and same_quantization(claimed, served, e.target.dtype) is False:
+    if served and contradicted(e.target.model, served, e.target.dtype):
         path = f" from {e.target.model_path}" if e.target.model_path else ""
         text = f"The requested model is named {e.target.model!r}, but the server serves {served}{path}."
         yield void("engine.quantization", text)

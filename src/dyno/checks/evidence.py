@@ -13,7 +13,7 @@ from dyno.facts.summary import Summary
 from dyno.facts.target import TargetFacts
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import CountedBy
+from dyno.facts.workload import CountedBy, Templating
 
 
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +79,7 @@ class Evidence(Circumstances, frozen=True, kw_only=True):
     correctness: Correctness | None = None  # None: turned off, or by an older version
     round_trips_ns: list[int] = []  # over the network to the engine: before the load, after it
     dropped: dict[str, int] = {}  # left out of the workload: reason → how many
+    template: Templating | None = None  # of completions prompts
 
     @property
     def completed(self) -> int:

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import mean
 
+from msgspec.structs import replace
+
 from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.imported import Row
@@ -31,6 +33,7 @@ FEWER, SLOWER, TPOT_SAMPLES = 0.8, 1.25, 10
 UNLIKE, MUCH_UNLIKE = 0.1, 0.25
 LATE, VERY_LATE = 0.01, 0.05  # of an iteration: how much later than the first one a replica began
 SERVED = 0.9  # of the offered rate
+LONGER = 1.25  # times as long as requests were due: more than the last ones need
 GAIN, WAIT = 0.03, 1.5  # throughput no longer grows, latency does
 VLLM_SLOTS = 256  # vLLM's default before its V1 engine
 CROWD, WAITS = 0.3, 0.1  # of all requests, in flight on average; of the time in which they were due
@@ -41,6 +44,9 @@ _WAITS = ("mean_ttft_ms", "mean_latency_ms", "mean_e2el_ms")
 
 def rate(e: Evidence) -> Iterator[Finding]:
     wait, s = e.summary.wait, e.summary
+    if e.trial.replays and s.sessions is None:
+        yield from _replayed(e)
+        return
     if e.trial.load.closed_loop or wait is None:
         return
     # A queue that grows: late requests waited longer than nearly all early ones, by a good part of the run.
@@ -55,6 +61,24 @@ def rate(e: Evidence) -> Iterator[Finding]:
         yield _queue_grows(number(wait.offered_rps), served, because, unit=unit)
 
 
+def _replayed(e: Evidence) -> Iterator[Finding]:
+    """Its requests have any lengths and gaps, so that late ones can't be compared with early ones: the time counts that
+    the run took."""
+    s, replay = e.summary, e.summary.replay
+    if replay is None or s.sent < MANY:
+        return
+    span_s = (s.sent - 1) / replay.recorded_rps
+    if s.duration_s <= LONGER * span_s:
+        return
+    because = f"The last request was due after {number(span_s)} s, but the run took {number(s.duration_s)} s."
+    advice = (
+        "The server didn't keep up with the trace, or this part is a burst that is shorter than its answers: latency "
+        "includes the queue, and the throughput is not that of the recorded traffic. Lower --speedup, or replay a "
+        "longer part."
+    )
+    yield replace(_queue_grows(number(replay.recorded_rps), s.request_throughput, because), advice=advice)
+
+
 def rate_row(row: Row) -> Iterator[Finding]:
     """A run that continues long after the last request was due served less than offered."""
     offered, rps, done = finite_rate(row), requests_per_s(row), row.get("completed")
@@ -63,7 +87,7 @@ def rate_row(row: Row) -> Iterator[Finding]:
         return
     sending = (row.number("num_prompts") or done) / offered
     waits = (row.get("mean_ttft_ms") or row.get("median_ttft_ms") or 0.0) / 1000
-    if rps >= SERVED * offered or took < 1.25 * sending:
+    if rps >= SERVED * offered or took < LONGER * sending:
         return
     if cap := row.number("concurrency"):
         text = f"{count(offered)} requests/s offered, {number(rps)} served, with at most {count(cap)} in flight."
@@ -125,6 +149,13 @@ def replay(e: Evidence) -> Iterator[Finding]:
         f"with at most {cap:,} in flight: {number(r.recorded_rps)} requests/s recorded, {number(r.sent_rps)} sent."
     )
     yield doubt("load.replay_late", text)
+
+
+def no_template(e: Evidence) -> Iterator[Finding]:
+    if e.template == "missing":
+        which = e.trial.workload.dataset
+        text = f"The prompts of {which} were sent as they are: dyno found no chat template of the model."
+        yield note("load.no_chat_template", text)
 
 
 def left_out(e: Evidence) -> Iterator[Finding]:

@@ -86,7 +86,7 @@ def ramp(e: Evidence | Row) -> Iterator[Finding]:
             text = f"{number(streams)} requests were in flight on average at concurrency {asked:,g} ({each})."
             lines = locations([e], "request_throughput", "completed")
             yield note("statistics.ramp_and_drain", text, locations=lines)
-    elif (s := e.summary).completed > 1:
+    elif (s := e.summary).completed > 1 and not e.trial.replays:
         share = (s.steady.end_s - s.steady.start_s) / s.duration_s if s.steady else 0.0
         if share < 0.5:
             yield note("statistics.ramp_and_drain", f"Only {percent(share)} of the run was at steady load.")

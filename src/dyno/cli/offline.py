@@ -77,7 +77,7 @@ def add_throughput(p: Parser) -> None:
     settings.add_lengths(g)
     flags.add(g, WorkloadSpec, "prefix_len", also="--prefix-len")
     flags.number(g, int, Option("--custom-output-len", "N", "tokens to generate; -1: as in the file (default: 256)"))
-    flags.add(g, WorkloadSpec, "shuffle", "oversample")
+    flags.add(g, WorkloadSpec, "shuffle", "oversample", "skip_chat_template")
     g = p.add_argument_group("procedure")
     flags.add(g, WorkloadSpec, "num_warmups", help="unmeasured prompts first")
     flags.add(g, OfflineSpec, "iterations", default=1, help="passes over all prompts")

@@ -162,7 +162,7 @@ def _workload_flags(g: argparse._ArgumentGroup) -> None:
     flags.add(g, WorkloadSpec, "prefix_len", also="--system-prompt-len")
     flags.number(g, int, Option("--sharegpt-output-len", "N", "tokens to generate (default: as in the file)", least=1))
     flags.number(g, int, Option("--custom-output-len", "N", "tokens to generate; -1: as in the file"), 256)
-    flags.add(g, WorkloadSpec, "shuffle", "oversample")
+    flags.add(g, WorkloadSpec, "shuffle", "oversample", "skip_chat_template")
     flags.add(g, WorkloadSpec, *_TRACE_FIELDS)
     flags.add(g, WorkloadSpec, "num_prefixes", default=None)
     flags.add(g, WorkloadSpec, "prefix_zipf", "prefix_hit_rate", "lora_modules", "lora_assignment")
@@ -211,7 +211,7 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
     exit_codes.add(g)
     g.add_argument("--keep-raw", action="store_true", help="keep all received bytes with their times")
     g.add_argument("--json", action="store_true", help="print the result as JSON; for several loads or repeats, a list")
-    flags.add_ignored(g, "--no-stream", "--custom-skip-chat-template --skip-chat-template")
+    flags.add_ignored(g, "--no-stream")
     flags.add_ignored(g, "--request-id-prefix", nargs=None)
     for flag in _FOR_ENGINE:
         action = "store" if flag == "--tokenizer-mode" else argparse.BooleanOptionalAction

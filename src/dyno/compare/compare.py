@@ -10,10 +10,21 @@ from dyno.checks import objections
 from dyno.checks.comparability import Two
 from dyno.compare.gate import Gate, judge
 from dyno.compare.scores import score_difference
-from dyno.facts.comparison import CONFIDENCE, Comparison, Difference, Estimate, LeftOut, Pairing, Side, Summary, Word
+from dyno.facts.comparison import (
+    CONFIDENCE,
+    Comparison,
+    Difference,
+    Estimate,
+    GateResult,
+    LeftOut,
+    Pairing,
+    Side,
+    Summary,
+    Word,
+)
 from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.imported import Row, RowKind
-from dyno.facts.metric import THROUGHPUTS, better
+from dyno.facts.metric import THROUGHPUTS, better, latency
 from dyno.measure.estimate import ALLOWED, estimates, value_of
 from dyno.measure.greedy import agreement
 from dyno.measure.paired import POWER
@@ -22,6 +33,7 @@ from dyno.measure.points import load_of
 from dyno.measure.statistics import quantile, two_sided, welch_df
 from dyno.numbers import setting
 
+Pair = tuple[Group, Group]  # of A and of B, under one load
 MARGIN = 0.05  # an interval within ± this says that there is no difference to speak of
 _MOST_REPEATS = 100  # that anybody is advised to make
 _MOST_TIMES = 100  # … as many requests as there were
@@ -47,6 +59,7 @@ def compare(
     pairs = matched.pairs
     if not pairs and anyway and len(groups_a) == len(groups_b) == 1 and a[0].kind == b[0].kind:
         pairs = [(groups_a[0], groups_b[0])]
+    pairs = _with_any(metrics, pairs)
     compared = pairings(pairs, metrics, [g.metric for g in gates], anyway)
     findings = list(_about_the_whole(groups_a, groups_b, matched.several)) if not pairs else []
     left = ([], []) if not matched.pairs and pairs else (matched.left_a, matched.left_b)
@@ -59,14 +72,40 @@ def compare(
         unpaired_b=[_words(g, matched.several) for g in left[1]],
         findings=findings,
         anyway=anyway,
-        gates=[judge(gate, compared[i], i) for gate in gates for i in _gated(gate, compared)],
+        gates=[result for gate in gates for result in _judged(gate, pairs, compared)],
     )
 
 
-def _gated(gate: Gate, compared: Sequence[Pairing]) -> list[int]:
-    """Return the pairings that a gate is about: of scores all tasks together, where they are."""
+def _with_any(metrics: Sequence[str], pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the pairs that have one of these figures: beside speeds, a study may have scores. All of them where no
+    figure is named, or where none has one."""
+    having = [p for p in pairs if any(exists(m, p) for m in metrics)]
+    return having or list(pairs)
+
+
+def exists(metric: str, pair: Pair) -> bool:
+    """Whether a side reports the figure, or another statistic of the same latency: a p99 that isn't known at one load
+    is missing there, but a score has none."""
+    if any(value_of(row, metric) is not None for group in pair for row in group):
+        return True
+    parts = latency(metric)
+    return parts is not None and any(
+        name.endswith(f"_{parts[1]}_ms") for g in pair for row in g for name in row.figures
+    )
+
+
+def _judged(gate: Gate, pairs: Sequence[Pair], compared: Sequence[Pairing]) -> list[GateResult]:
+    """Judge a gate at each pairing that it is about."""
+    about = _gated(gate, pairs, compared)
+    if compared and not about:
+        return [GateResult(gate.text, "undecided", "no result reports this figure", None)]
+    return [judge(gate, compared[i], i) for i in about]
+
+
+def _gated(gate: Gate, pairs: Sequence[Pair], compared: Sequence[Pairing]) -> list[int]:
+    """Return the pairings with the gate's figure; of scores all tasks together, where they are."""
     totals = [i for i, p in enumerate(compared) if p.total] if gate.metric == "score" else []
-    return totals or list(range(len(compared)))
+    return totals or [i for i, two in enumerate(pairs) if exists(gate.metric, two)]
 
 
 def _about_the_whole(a: Sequence[Group], b: Sequence[Group], several: Sequence[Group]) -> Iterable[Finding]:
@@ -117,12 +156,16 @@ def _words(group: Group, several: Sequence[Group]) -> str:
 
 
 def pairings(
-    pairs: Sequence[tuple[Group, Group]], metrics: Sequence[str] = (), gated: Sequence[str] = (), anyway: bool = False,
-    among: int = 0,
+    pairs: Sequence[Pair], metrics: Sequence[str] = (), gated: Sequence[str] = (), anyway: bool = False, among: int = 0,
 ) -> list[Pairing]:  # fmt: skip
     """Compare the two sides of each pair. A report's page and `dyno compare` both take their words from here. `among`:
     how many figures there are in all, where these pairs are some of many."""
-    undecided = [_pairing(a, b, metrics, gated, anyway) for a, b in pairs]
+    # A figure that no pair has is missing everywhere. One that some have is not missing where it can't be.
+    nowhere = {m for m in metrics if not any(exists(m, two) for two in pairs)}
+    undecided = []
+    for two in pairs:
+        asked = [m for m in metrics if m in nowhere or exists(m, two)]
+        undecided.append(_pairing(*two, asked, [m for m in gated if exists(m, two)], anyway))
     each = decide([p.differences for p in undecided], among)
     return [
         replace(p, differences=differences, word=_summary(p.refused, {d.word for d in differences}))

@@ -12,12 +12,11 @@ import msgspec
 import numpy as np
 
 import dyno
-from dyno import workload
 from dyno.checks import examine
 from dyno.checks.evidence import OfflineEvidence
 from dyno.conduct import dataset, weights
 from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.prepare import longest, public
+from dyno.conduct.prepare import longest, make_work, public
 from dyno.conduct.session import Watcher, others_s
 from dyno.conduct.trial import Outcome, log_remarks, summarize_samples
 from dyno.conduct.worker import Worker, working
@@ -165,7 +164,7 @@ class Batches:
             named = weights.tokenizer(trial) or worker.plan.tokenizer or worker.plan.spec.model
             w, self.file = dataset.located(w, watcher.phase, watcher.below)
             watcher.phase(f"Generating {w.num_prompts} prompts ({w.dataset})")
-            self._fixed = workload.make(w, choose(named, None, "")).requests
+            self._fixed = make_work(w, choose(named, None, "")).requests
         elif worker.ready.vocab is None:
             raise UsageError(f"{worker.plan.title} doesn't report its vocabulary size, so dyno can't make prompts.")
         else:

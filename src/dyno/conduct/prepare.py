@@ -16,13 +16,13 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.study import Place
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import TRACES, Answers, DataFile, Dropped, Request, Turn, Workload
+from dyno.facts.workload import TRACES, Answers, DataFile, Dropped, Request, Turn, Workload, WorkloadSpec
 from dyno.http import Client, Route, Url
 from dyno.load import http1, plan, script
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.load.sessions import Graph
 from dyno.load.wire import Traffic
-from dyno.workload.tokenizer import Tokenizer, choose
+from dyno.workload.tokenizer import Tokenizer, chat_template, choose
 
 _MOST_RPS = 100_000  # a replay that is faster is a mistake
 
@@ -56,12 +56,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    trial: TrialSpec,
-    session: Session,
-    prompts: Prompts | None = None,
-    *,
-    sent_before: str | None = None,
-    place: Place | None = None,
+    trial: TrialSpec, session: Session, prompts: Prompts | None = None, *, place: Place | None = None
 ) -> Prepared:
     """Aim the trial at the server, test it, make its prompts unless they are there, and check that it takes them."""
     if session.fleet:
@@ -79,7 +74,7 @@ def prepare(
     check_context(prompts.lengths, session.target, trace=trial.workload.dataset in TRACES)
     count = trial.workload.num_prompts or len(prompts.workload.requests)
     trial = replace(trial, workload=replace(trial.workload, num_prompts=count))
-    return Prepared(trial, prompts, sent_before, place, tests)
+    return Prepared(trial, prompts, place=place, test_requests=tests)
 
 
 def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = None, model: str = "") -> Prompts:
@@ -93,7 +88,9 @@ def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = Non
     most = "up to " if file and spec.num_prompts else ""
     what = f"{spec.num_sessions} sessions" if spec.num_sessions else f"{most}{spec.num_prompts or 'all'} prompts"
     watcher.phase(f"Generating {what} ({spec.dataset}{source})")
-    work = workload.make(spec, tokenizer)
+    work = make_work(spec, tokenizer, client, model, chat=PROTOCOLS[trial.target.backend].chat)
+    if work.template == "missing":
+        watcher.phase("Without a chat template, which vllm bench serve applies: see the finding")
     for reason, number in work.dropped.items():
         watcher.phase(str(Dropped(reason, number)))
     _check_times(trial.load, work)
@@ -109,6 +106,20 @@ def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = Non
             "send: it takes text alone. Use --backend openai-chat."
         )
     return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None, file)
+
+
+def make_work(
+    spec: WorkloadSpec, tokenizer: Tokenizer, client: Client | None = None, model: str = "", chat: bool = False
+) -> Workload:
+    """Make the requests, with the model's chat template where vLLM applies it. `chat`: the server does."""
+    if chat or not spec.traits.template:
+        return replace(workload.make(spec, tokenizer), template=None)
+    tokenizer.template = template = chat_template(tokenizer, client, model)
+    try:
+        return workload.make(spec, tokenizer)
+    finally:
+        if template is not None:
+            template.close()
 
 
 def _check_bodies(requests: Sequence[Request], backend: str) -> None:

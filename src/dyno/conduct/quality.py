@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 import dyno
-from dyno import files, secrets
+from dyno import secrets
 from dyno.checks import examine
 from dyno.checks.evidence import QualityEvidence
 from dyno.conduct import lm_eval, weights
@@ -46,6 +46,7 @@ from dyno.quality import ask
 from dyno.quality.ask import Question
 from dyno.store.run import Manifest, Run, create, listed
 from dyno.units import seconds
+from dyno.workload import chat_template
 from dyno.workload.tokenizer import local
 
 _ROUNDS = 2  # a request that failed is sent once more
@@ -163,17 +164,11 @@ def _same(old: Manifest, new: Manifest) -> bool:
 def _template(session: Session, trial: TrialSpec) -> str | None:
     """Return the chat template: llama.cpp's server reports it, others have it from the model's folder."""
     client = Client(Url(trial.target.base_url), session.headers, trial.target)
-    with contextlib.closing(client), contextlib.suppress(TargetError):
-        status, answer = client.call("/props")
-        if status == 200 and isinstance(answer, dict) and isinstance(answer.get("chat_template"), str):
-            return str(answer["chat_template"])
-    folder = Path(trial.engine.model if trial.engine and trial.engine.model else "/nowhere")
-    with contextlib.suppress(OSError, *files.BROKEN):
-        if (file := folder / "chat_template.jinja").exists():
-            return files.read(file, files.TEXT).decode()
-        config = msgspec.json.decode(files.read(folder / "tokenizer_config.json", files.TEXT), type=dict[str, object])
-        return str(config["chat_template"]) if config.get("chat_template") else None
-    return None
+    with contextlib.closing(client):
+        template = chat_template.of_server(client)
+    if template is None and trial.engine and trial.engine.model:
+        template = chat_template.beside(Path(trial.engine.model))
+    return template.text if template else None
 
 
 # ---- built-in tasks: by dyno's own wire ----

@@ -9,8 +9,9 @@ import datetime
 import os
 import shutil
 import signal
+import zlib
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -34,12 +35,22 @@ from dyno.conduct.trial import Outcome, finish, measure
 from dyno.conduct.worker import Worker, working
 from dyno.engines.kinds import kind_of
 from dyno.engines.log import excerpt
-from dyno.errors import DynoError, EngineError, NotSummedUp, StudyStopped, TargetError, UsageError, WorkloadError
+from dyno.errors import (
+    DynoError,
+    EngineError,
+    NotSummedUp,
+    StoreError,
+    StudyStopped,
+    TargetError,
+    UsageError,
+    WorkloadError,
+)
 from dyno.facts.engine import EngineSpec
 from dyno.facts.recipe import ModelOrigin
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, StopRule, Study
 from dyno.facts.summary import Result
+from dyno.facts.workload import Request
 from dyno.load.progress import Stop
 from dyno.numbers import number
 from dyno.probe import rig
@@ -48,6 +59,7 @@ from dyno.store.study import Failure, StudyFolder, failure_of, write_failure
 from dyno.study import order
 from dyno.workload.tokenizer import choose
 
+_SEEN = 0.02  # of the prompts: fewer that a server's cache may hold move no figure
 LONG_S = 1.0  # a shorter steady window counts a wave too many or too few
 Headers = Callable[[PlannedTrial], dict[str, str]]  # keys and other headers: they are in no file
 
@@ -68,6 +80,21 @@ class TrialEnd(NamedTuple):
     state: str  # done, failed, skipped
     text: str = ""
     outcome: Outcome | None = None
+
+
+class _Attempt(NamedTuple):
+    """A trial as it is sent now."""
+
+    planned: PlannedTrial
+    cut: str = ""  # the folder of the attempt before, which the same server met
+    seen: Set[int] = frozenset()  # its prompts
+
+    def prepare(self, session: Session) -> Prepared:
+        prepared = prepare(self.planned.trial, session, place=self.planned.place)
+        requests = prepared.prompts.workload.requests
+        # A file may have no others.
+        same = sum(_key(request) in self.seen for request in requests) > _SEEN * len(requests)
+        return prepared._replace(sent_before=self.cut) if same else prepared
 
 
 class Conductor:
@@ -96,6 +123,7 @@ class Conductor:
         self._hopeless: set[str] = set()  # would fail the same way again
         self._skipped = folder.skipped()
         self._start: Path | None = None  # the last one's folder
+        self._last_start: dict[str, Path] = {}  # of the engine that met a trial's last attempt
         self._images: dict[str, str | None] = {}  # tag → the digest that this study's results are by
         # Once: a study may have a thousand trials, and each asks about the others.
         self._same_program: dict[str, list[PlannedTrial]] = {}
@@ -282,6 +310,8 @@ class Conductor:
         """Measure on an engine that dyno has started. `ready`: sizes of its logs when it came up."""
         session = Session(fleet.target, self.headers(planned), self.watcher, self.stop, fleet)
         session.wait_idle(fleet.aim(planned.trial).target)
+        attempt = self._attempt(planned, again=self._last_start.get(planned.place.id) == start)
+        self._last_start[planned.place.id] = start
         run = self._fresh(planned)
         run.write_engine(fleet.facts)
         before = _sizes(start)
@@ -292,7 +322,7 @@ class Conductor:
             elif planned.trial.find:
                 outcome = find.measure_trial(run, session, planned.trial, planned.place)
             else:
-                prepared = prepare(planned.trial, session, place=planned.place)
+                prepared = attempt.prepare(session)
                 measure(run, session, prepared)
         finally:
             _copy_logs(start, run, ready, before)
@@ -321,13 +351,25 @@ class Conductor:
             return quality.measure(self._fresh(planned), session, trial, planned.place)
         if planned.trial.find:
             return find.measure_trial(self._fresh(planned), session, trial, planned.place)
-        # What an attempt that was cut has sent may still be in the server's cache.
-        cut = self.folder.run(planned.place)
-        before = str(cut.path) if cut.manifest_path.exists() else None
-        prepared = prepare(trial, session, sent_before=before, place=planned.place)
+        prepared = self._attempt(planned).prepare(session)
         run = self._fresh(planned)
         measure(run, session, prepared)
         return self._finish(run, prepared)
+
+    def _attempt(self, planned: PlannedTrial, again: bool = True) -> "_Attempt":
+        """Return the trial as it is sent now. `again`: the server may have met an attempt that was cut or failed, and
+        have its prompts in its cache. Then others are drawn, by a seed that follows from that attempt's."""
+        cut = self.folder.run(planned.place)
+        if not again or not cut.manifest_path.exists():
+            return _Attempt(planned)
+        trial = planned.trial
+        try:
+            seed, seen = cut.manifest().trial.workload.seed, {_key(request) for request in cut.requests()}
+        except StoreError:  # of another version of dyno
+            seed, seen = trial.workload.seed, set()
+        following = zlib.crc32(f"{seed} again".encode()) & 0x7FFFFFFF
+        trial = msgspec.structs.replace(trial, workload=msgspec.structs.replace(trial.workload, seed=following))
+        return _Attempt(msgspec.structs.replace(planned, trial=trial), str(cut.path), seen)
 
     def _fresh(self, planned: PlannedTrial) -> Run:
         """Begin the trial's folder anew; why the first attempt failed goes with the result of the second. What was
@@ -391,6 +433,10 @@ class Conductor:
                 if why := _saturation(levels, self.study.stop):
                     return why
         return None
+
+
+def _key(request: Request) -> int:
+    return hash(request.prompt if isinstance(request.prompt, str) else tuple(request.prompt))
 
 
 def _ended_early(outcome: Outcome | None) -> str:

@@ -202,6 +202,7 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
         dataset=prepared.prompts.file,
         answers=work.answers if any(isinstance(r, Turn) and r.history is not None for r in work.requests) else None,
         dropped=work.dropped,
+        template=work.template,
     )
 
 
@@ -295,6 +296,7 @@ def _finish(
             correctness=run.correctness(),
             round_trips_ns=client.round_trips_ns,
             dropped=manifest.dropped,
+            template=manifest.template,
         )
     )
     result = Result(summary, findings, verdict(findings), sampled, roofline=shares)

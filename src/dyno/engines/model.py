@@ -46,7 +46,7 @@ def revision() -> str:
 
 
 def build(quantization: str, cache: Path | None = None, name: str = NAME) -> Path:
-    """Return the GGUF of that quantization, written at the first call, with its `tokenizer.json` beside it."""
+    """Return the GGUF of that quantization, written at the first call, with its tokenizer's files beside it."""
     known = QUANTIZATIONS if name == NAME else _DRAFTS
     if quantization not in known:
         raise UsageError(
@@ -55,12 +55,12 @@ def build(quantization: str, cache: Path | None = None, name: str = NAME) -> Pat
         )
     folder = (cache or default_cache()) / revision()
     path = folder / f"{name}-{quantization}.gguf"
-    tokenizer = folder / "tokenizer.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not tokenizer.exists():
-            with _whole(tokenizer) as part:
-                part.write_bytes((FOLDER / "tokenizer.json").read_bytes())
+        for tokenizer in (folder / "tokenizer.json", folder / "tokenizer_config.json"):
+            if not tokenizer.exists():
+                with _whole(tokenizer) as part:
+                    part.write_bytes((FOLDER / tokenizer.name).read_bytes())
         if not path.exists():
             with _whole(path) as part:
                 _write(part, quantization, name)

@@ -123,7 +123,7 @@ class GateResult(msgspec.Struct, frozen=True):
     gate: str  # as it was written
     state: GateState
     text: str
-    pairing: int  # index in the comparison's
+    pairing: int | None  # index in the comparison's; None: no pairing has the figure
 
 
 class Comparison(msgspec.Struct, frozen=True):

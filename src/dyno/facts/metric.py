@@ -204,6 +204,8 @@ def leads(name: str, one: float, other: float) -> float:
 
 
 # tool.stem → in words. A stem that a tool is not listed with is calculated as vLLM does only where the tool says so.
+# The versions in which the definitions were read. vLLM 0.33 ends TTFT at a chunk with text.
+READ_IN: Final = {"vllm": "to 0.32", "sglang": "0.5.23", "guidellm": "0.8.1", "aiperf": "0.13"}
 DEFINITIONS: Final[dict[str, str]] = {
     "vllm.ttft": "from sending to the first chunk with a choice; versions 0.7 to 0.32: also an empty role chunk",
     "vllm.tpot": "(end to end − first token) / (tokens − 1)",

@@ -74,6 +74,11 @@ class TrialSpec(msgspec.Struct, frozen=True):
     client: ClientSpec = ClientSpec()
     engine: EngineSpec | None = None  # dyno starts it, or, of the kind openai, knows what the server should be
 
+    @property
+    def replays(self) -> bool:
+        """Whether requests are sent at recorded times, and not at a rate of the load or the workload."""
+        return self.load.arrivals is not None and self.workload.own_rate_rps is None
+
 
 def micro_name(prompt: int, generated: int, depth: int) -> str:
     """Return llama-bench's name of the test: pp512, tg128, pp512+tg128, pp512 @ d4096."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from dyno.facts.draw import count_problem, problem
 from dyno.option import Option
@@ -43,11 +44,13 @@ class StoredRequest(Turn, frozen=True):
 
 
 class DatasetTraits(msgspec.Struct, frozen=True):
-    """What is known of a dataset by its name."""
+    """What is known of a dataset by its name. Of a mix it depends on its classes: see WorkloadSpec.traits."""
 
+    about: str = ""  # its prompts, for the documentation
     file: bool = False  # it is read from --dataset-path
     sessions: bool = False  # its requests belong to sessions: a load counts users and sessions/s
     times: bool = False  # it may have times at which its requests or sessions were recorded
+    template: bool = False  # vLLM applies the model's chat template to its prompts
     endless: bool = False  # its prompts have no natural end, so the requested length is meant: ignore_eos
 
 
@@ -55,26 +58,58 @@ class DatasetTraits(msgspec.Struct, frozen=True):
 TRACES = ("mooncake", "azure", "burstgpt", "bailian", "timed_trace")
 OUT_OF_ORDER = "rows out of order"  # of a trace
 
+_TRACE = DatasetTraits(file=True, times=True, endless=True)
+
 # All datasets. What generates them is in workload.DATASETS.
 TRAITS = {
-    "random": DatasetTraits(endless=True),
-    "prefix_repetition": DatasetTraits(),
-    "sharegpt": DatasetTraits(file=True),
-    "sharegpt-shaped": DatasetTraits(),
-    "custom": DatasetTraits(file=True),
-    "tasks": DatasetTraits(),
-    "chat": DatasetTraits(sessions=True, endless=True),
-    "conversations": DatasetTraits(file=True, sessions=True),
-    "agents": DatasetTraits(file=True, sessions=True, times=True),
-    **dict.fromkeys(TRACES, DatasetTraits(file=True, times=True, endless=True)),
-    "sonnet": DatasetTraits(file=True),
-    "hf": DatasetTraits(file=True),
-    "clients": DatasetTraits(file=True, times=True, endless=True),
-    "mix": DatasetTraits(sessions=True, times=True),  # of its classes, see WorkloadSpec.traits
+    "random": DatasetTraits(
+        "seeded text, exactly `--random-input-len` tokens; answers have exactly `--random-output-len` (default)",
+        endless=True,
+    ),
+    "prefix_repetition": DatasetTraits(
+        "random text behind shared prefixes, as vLLM's: `--prefix-repetition-prefix-len`"
+    ),
+    "sharegpt": DatasetTraits(
+        "ShareGPT's file, first turns, with vLLM's length filter: found, fetched, or given with `--dataset-path`",
+        file=True,
+    ),
+    "sharegpt-shaped": DatasetTraits("made-up text with the lengths of ShareGPT"),
+    "custom": DatasetTraits(
+        "JSON lines with `prompt`, and `output_tokens` for `--custom-output-len -1`", file=True, template=True
+    ),
+    "tasks": DatasetTraits("questions of the built-in tasks, answered to the end token; use `--backend openai-chat`"),
+    "chat": DatasetTraits("generated conversations: `--turns`, `--think-time`", sessions=True, endless=True),
+    "conversations": DatasetTraits(
+        "recorded conversations with all turns: ShareGPT, MT-Bench, OpenAI messages", file=True, sessions=True
+    ),
+    "agents": DatasetTraits(
+        "recorded agent sessions: calls that wait for calls, tools and sub-agents", file=True, sessions=True, times=True
+    ),
+    "mooncake": replace(_TRACE, about="Mooncake's traces, at their recorded times, with shared blocks"),
+    "azure": replace(_TRACE, about="Azure's LLM inference traces, at their recorded times"),
+    "burstgpt": replace(_TRACE, about="BurstGPT's traces, at their recorded times"),
+    "bailian": replace(_TRACE, about="Bailian's traces, at their recorded times, with shared blocks"),
+    "timed_trace": replace(
+        _TRACE, about="a trace with columns that you name, as vLLM's: `--timed-trace-label-timestamp`"
+    ),
+    "sonnet": DatasetTraits("lines of Shakespeare's sonnets, as vLLM picks them", file=True, template=True),
+    "hf": DatasetTraits(
+        "questions of a dataset of the Hugging Face Hub that is on this machine: `--hf-name`", file=True, template=True
+    ),
+    "clients": DatasetTraits(
+        "many clients with their own rates, bursts and lengths: generated, or ServeGen's files",
+        file=True,
+        times=True,
+        endless=True,
+    ),
+    "mix": DatasetTraits("several classes of traffic in one run: `--class`", sessions=True, times=True),
 }
 
 # Where the answers in the history of a conversation come from.
 Answers = Literal["server", "recorded"]
+
+# Whether a completions prompt has the model's chat template, as vLLM sends it; missing: dyno didn't find one.
+Templating = Literal["applied", "missing"]
 
 # How prompt lengths were counted: by the named tokenizer, by the server's own /tokenize, or only guessed.
 CountedBy = Literal["tokenizer", "server", "approximate"]
@@ -140,6 +175,11 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     oversample: Annotated[
         bool, Option("--no-oversample", help="don't repeat prompts if the file has too few (study: oversample = false)")
     ] = True
+    skip_chat_template: Annotated[
+        bool,
+        Option("--skip-chat-template --custom-skip-chat-template",
+               help="send prompts of custom and hf as they are; else the model's chat template is applied to them"),
+    ] = False  # fmt: skip
     answers: Annotated[
         Answers | None,
         Option("--answers", help="answers in the history of a conversation: the server's own or those of the file "
@@ -244,7 +284,8 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
             return TRAITS.get(self.dataset, DatasetTraits())  # a stored run may have another version's
         each = [part.traits for part in self.classes.values()]
         sessions, endless = any(traits.sessions for traits in each), all(traits.endless for traits in each)
-        return DatasetTraits(sessions=sessions, times=self.own_rate_rps is not None, endless=endless)
+        template = any(traits.template for traits in each)
+        return DatasetTraits(sessions=sessions, times=self.own_rate_rps is not None, template=template, endless=endless)
 
     @property
     def own_rate_rps(self) -> float | None:
@@ -316,4 +357,5 @@ class Workload(msgspec.Struct, frozen=True):
     repeated: int = 0  # requests whose prompt is a copy of an earlier one
     starts_s: list[float] | None = None  # when each session begins, by the file; None: the load decides
     answers: Answers = "server"  # in the history of conversations
+    template: Templating | None = None  # None: the dataset has no use for one, or it is not wanted
     dropped: dict[str, int] = {}  # left out: reason → how many

@@ -17,7 +17,14 @@ _SAME = {
     "float": "fp32", "w8a8": "int8", "w8a8-int8": "int8", "int8-w8a8": "int8", "gptq-marlin": "gptq",
     "gptq-marlin-24": "gptq", "moe-wna16": "gptq", "auto-gptq": "gptq", "awq-marlin": "awq", "auto-awq": "awq",
 }  # fmt: skip
-_IN_NAME = re.compile(r"(?i)(?:^|[-._])((?:i?q\d+(?:_[a-z0-9]+)*)|mxfp4|f16|bf16|f32)(?=\.gguf$|[-._]|$)")
+# In a model's name: a GGUF type or the start of one (q8, Q4_K), a number format, or bits alone. The rest is free.
+_IN_NAME = re.compile(
+    r"(?i)(?:^|[-._])([it]?q\d+(?:_(?:[01](?:_\d_\d)?|nl|xxs|xs|s|m|k(?:_(?:xs|s|m|l|xl|xxl))?))?"
+    r"|mxfp4|nvfp4|fp[48]|bf16|f(?:p|loat)?(?:16|32)|int[48]|w\d+a\d+|[2-8][-_]?bits?)(?=[-._]|$)"
+)
+# A claim that several types meet: q8 is Q8_0 and Q8_K, int4 and 4bit are whatever has four bits.
+_BROAD = re.compile(r"(iq|tq|q|int|fp|w|)\d+(?:a\d+|-?bits?)?")
+_BITS = re.compile(r"(?:q|int|fp|bf|(?<![a-z0-9])w)(\d+)|(\d+)-?bit")
 _UNQUANTIZED = {"fp16", "bf16", "fp32"}
 # vLLM's names for what holds others: which one it is, is the checkpoint's to say.
 _CONTAINERS = {"compressed-tensors", "quark", "gguf", "inc", "auto-round"}
@@ -32,10 +39,32 @@ def plain(quantization: str) -> str:
     return _SAME.get(text, text)
 
 
-def named_quantization(model: str) -> str | None:
-    """Return the quantization that a model's name claims: Q4_K_M of llama-2-7b.Q4_K_M.gguf."""
-    names = _IN_NAME.findall(model.rsplit("/", 1)[-1])
-    return names[-1].upper() if names else None
+def contradicted(model: str, served: str, dtype: str | None) -> bool:
+    """Whether a model's name claims a quantization, as llama-2-7b.Q4_K_M.gguf does, and the served one is another."""
+    claims = _IN_NAME.findall(model.rsplit("/", 1)[-1])
+    return bool(claims) and all(_meets(claim, served, dtype) is False for claim in claims)
+
+
+def _meets(claim: str, served: str, dtype: str | None) -> bool | None:
+    """Whether the served quantization is the claimed one, or of the claimed family. None: unknown."""
+    same = same_quantization(claim, served, dtype)
+    a, b = plain(claim), plain(served)
+    broad = _BROAD.fullmatch(a)
+    if same is not False or broad is None or a in _UNQUANTIZED:
+        return same
+    kind, is_float, bits = broad[1], "fp" in b, _bits(b)
+    if bits is None:  # AWQ and GPTQ say that they are integers, and not of how many bits
+        return False if kind == "fp" and b in ("awq", "gptq") else None
+    if bits != _bits(a):
+        return False
+    if kind in ("iq", "tq"):
+        return b.startswith(kind)
+    return is_float if kind == "fp" else not (kind == "int" and is_float)
+
+
+def _bits(quantization: str) -> int | None:
+    match = _BITS.search(quantization)
+    return int(match[1] or match[2]) if match else None
 
 
 def same_quantization(asked: str, served: str | None, dtype: str | None) -> bool | None:
@@ -63,6 +92,9 @@ def _alike(a: str, b: str) -> bool:
     """llama.cpp has S, M and L of Q3_K to Q5_K; makers of files add letters of their own (Q4_K_XL, Q6_K_L)."""
     if _family(a) == _family(b):
         return True
+    for family, member in ((a, b), (b, a)):
+        if re.fullmatch(r"q\d+", family):  # no type is called Q8
+            return re.match(rf"i?{family}-", member) is not None
     own = any(re.match(r"q[2-6]-k", q) and not re.fullmatch(r"q[3-5]-k-[sml]", q) for q in (a, b))
     return own and re.match(r"q[2-6]-k", a) is not None and a[:4] == b[:4]
 

@@ -269,7 +269,7 @@ class Tally:
         if peak is not None and duration_s < 1:
             peak = max(peak, n["output"] / over)
         steady = None
-        if window := self._window():
+        if window := None if self._trial.replays else self._window():
             low, high = (tokens / seconds(window[1] - window[0]) for tokens in self._tokens_in(*window))
             steady = self._steady(*window, known("steady_output_throughput", low, high))
         several = n["output"] > 1.05 * (n["chunks"] + n["leading"]) > 0

@@ -328,18 +328,22 @@ def _gate(c: Comparison, results: Sequence[GateResult], as_markdown: bool) -> It
     """One line where a gate holds at all loads, else one for each load at which it doesn't."""
     failing = [g for g in results if g.state != "held"]
     if not failing and len(results) > 1:
-        yield from _item(f"gate {results[0].gate}: holds at {_all(results)} {_noun(c)}s.", as_markdown)
+        some = _all(results) if len(results) == len(c.pairings) else f"{len(results)} of {len(c.pairings)}"
+        others = "" if len(results) == len(c.pairings) else "; the others don't have this figure"
+        yield from _item(f"gate {results[0].gate}: holds at {some} {_noun(c)}s{others}.", as_markdown)
         return
     for g in failing or results:
-        where = f" at {_loads(c)[0][g.pairing]}" if len(c.pairings) > 1 else ""
-        yield from _item(f"gate {g.gate}: {_STATES[g.state]}{where}: {g.text}.", as_markdown)
+        yield from _item(f"gate {g.gate}: {_STATES[g.state]}{_where(c, g)}: {g.text}.", as_markdown)
+
+
+def _where(c: Comparison, g: GateResult) -> str:
+    return f" at {_loads(c)[0][g.pairing]}" if g.pairing is not None and len(c.pairings) > 1 else ""
 
 
 def gate_line(c: Comparison, state: str, code: int) -> str:
     """The last line: which gate decides the exit code."""
     failing = [g for g in c.gates if g.state == state]
     first = failing[0]
-    where = f" at {_loads(c)[0][first.pairing]}" if len(c.pairings) > 1 else ""
     more = f", and {len(failing) - 1} more" if len(failing) > 1 else ""
     strict = " (--strict)" if state == "undecided" and code == 3 else ""
-    return f"Gate {state}: {first.gate}{where}: {first.text}{more}. Exit {code}{strict}."
+    return f"Gate {state}: {first.gate}{_where(c, first)}: {first.text}{more}. Exit {code}{strict}."

@@ -25,7 +25,7 @@ from dyno.facts.study import Place
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Answers, CountedBy, DataFile, Request, StoredRequest
+from dyno.facts.workload import Answers, CountedBy, DataFile, Request, StoredRequest, Templating
 
 T = TypeVar("T")
 UNSCRUBBED = ".unscrubbed"  # is beside an engine's log as long as secrets may be in it: also where dyno was killed
@@ -69,6 +69,7 @@ class Manifest(msgspec.Struct, frozen=True):
     dataset: DataFile | None = None  # the file of the prompts, where dyno has it from the Hub
     answers: Answers | None = None  # in the history of conversations; None: there is none
     dropped: dict[str, int] = {}  # left out of the workload: reason → how many
+    template: Templating | None = None  # of completions prompts; None: not wanted, or the server applies it
     processes: int = 1  # of the client: each has a spool and a slice of the requests
 
 

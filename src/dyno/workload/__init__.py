@@ -1,7 +1,7 @@
 """Workloads: from a spec to the requests that will be sent, and others to warm up with."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
 from hashlib import sha256
 from itertools import count, islice
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import structs
 
 from dyno.errors import WorkloadError
-from dyno.facts.workload import TRACES, Dropped, Request, Turn, Workload, WorkloadSpec
+from dyno.facts.workload import TRACES, Dropped, Request, Templating, Turn, Workload, WorkloadSpec
 from dyno.workload import mix
 from dyno.workload.agents import agents
 from dyno.workload.clients import clients
@@ -86,7 +86,15 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
         starts_s=_starts_s(turns),
         answers=spec.answers or ("recorded" if has_tools else "server"),
         dropped=dict(dropped),
+        template=_templating(spec, tokenizer, requests),
     )
+
+
+def _templating(spec: WorkloadSpec, tokenizer: Tokenizer, requests: Sequence[Request]) -> Templating | None:
+    skipped = spec.skip_chat_template and spec.dataset != "sonnet"  # vLLM's rule
+    if skipped or not spec.traits.template or not any(isinstance(r.prompt, str) for r in requests):
+        return None
+    return "applied" if tokenizer.template else "missing"
 
 
 def within(work: Workload, context: int | None) -> Workload:

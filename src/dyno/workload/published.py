@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from dyno import files
 from dyno.errors import WorkloadError
 from dyno.facts.workload import Request, WorkloadSpec
-from dyno.workload.recorded import MAX_PROMPT_TOKENS, MAX_TOTAL_TOKENS, MIN_TOKENS
+from dyno.workload.recorded import MAX_PROMPT_TOKENS, MAX_TOTAL_TOKENS, MIN_TOKENS, templated
 from dyno.workload.tokenizer import Tokenizer
 from dyno.workload.traces import table_rows
 
@@ -20,6 +20,9 @@ SONNET_LENGTHS = {"prefix_len": 200, "input_len": 550, "output_len": 150}  # vLL
 _TRIES = 1000  # draws of lines in a row that are too long
 
 _HF_OUTPUT_LEN = 256  # vLLM's for questions without an answer
+# Of these vLLM ignores the recorded answer, and its length filter: words of a path, and tokens to generate.
+_FIXED = {"instructcoder": 200, "mt-bench": 256, "openai_humaneval": 256, "gsm8k": 256}
+_EDIT = "Just output the code, do not include any explanation."  # ends vLLM's prompts from InstructCoder
 _ENDINGS = (".parquet", ".jsonl", ".json", ".jsonl.gz", ".json.gz", ".csv")
 _PROMPTS = ("prompt", "question", "instruction", "text", "input")  # columns; the first that has a text
 _ANSWERS = ("answer", "response", "output", "completion")
@@ -33,7 +36,8 @@ def sonnet(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         raise WorkloadError(
             f"{spec.path} is empty. Without --dataset-path dyno uses its own copy of vLLM's sonnet.txt."
         )
-    line_tokens, task_tokens = sum(map(tokenizer.count, lines)) / len(lines), tokenizer.count(_TASK)
+    line_tokens = sum(map(tokenizer.count, lines)) / len(lines)
+    task_tokens = tokenizer.count(templated(tokenizer, _TASK))
     if spec.input_len <= task_tokens + line_tokens:
         raise WorkloadError(
             f"Prompts of {spec.input_len} tokens are too short for a sonnet: its task has {task_tokens} and a line "
@@ -45,7 +49,7 @@ def sonnet(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         raise WorkloadError(f"A prefix of {spec.prefix_len} tokens leaves no room in prompts of {spec.input_len}.")
     rng, misses = Random(spec.seed), 0
     while misses < _TRIES:
-        prompt = _TASK + "".join([*first, *rng.choices(lines, k=more)])
+        prompt = templated(tokenizer, _TASK + "".join([*first, *rng.choices(lines, k=more)]))
         tokens = tokenizer.count(prompt)
         misses = misses + 1 if tokens > spec.input_len else 0
         if not misses:
@@ -64,12 +68,15 @@ def hf(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     if spec.shuffle:
         Random(spec.seed).shuffle(rows)
     none = True
+    fixed = next((tokens for word, tokens in _FIXED.items() if word in spec.path.lower()), None)
     for where, row in rows:
-        prompt, answer = _exchange(row, where)
+        prompt, answer, system, question = _exchange(row, where)
+        if question and not spec.skip_chat_template:
+            prompt = templated(tokenizer, prompt, system)
         tokens = tokenizer.count(prompt)
-        output_tokens = spec.output_len or (tokenizer.count(answer) if answer else _HF_OUTPUT_LEN)
+        output_tokens = spec.output_len or fixed or (tokenizer.count(answer) if answer else _HF_OUTPUT_LEN)
         # vLLM's limits for recorded conversations, whose lengths are as recorded.
-        recorded = spec.output_len is None and bool(answer)
+        recorded = spec.output_len is None and fixed is None and bool(answer)
         if recorded and not (MIN_TOKENS <= tokens <= MAX_PROMPT_TOKENS and output_tokens >= MIN_TOKENS):
             continue
         if recorded and tokens + output_tokens > MAX_TOTAL_TOKENS:
@@ -103,17 +110,23 @@ def _files(spec: WorkloadSpec, path: Path) -> list[Path]:
     return chosen
 
 
-def _exchange(row: dict[str, Any], where: str) -> tuple[str, str]:
-    """Return the prompt of a row, and the recorded answer or ''."""
+class _QuestionRow(NamedTuple):
+    prompt: str
+    answer: str = ""  # as recorded
+    system: str = ""  # message before the prompt
+    question: bool = True  # vLLM applies the chat template; to the start of a conversation it doesn't
+
+
+def _exchange(row: dict[str, Any], where: str) -> _QuestionRow:
     for column in ("conversations", "messages", "conversation"):
         if isinstance(messages := row.get(column), list) and len(messages) > 1:
             texts = [str(m.get("value") or m.get("content") or "") for m in messages if isinstance(m, dict)]
             roles = [m.get("from") or m.get("role") for m in messages if isinstance(m, dict)]
             first = 1 if roles and roles[0] == "system" else 0
             if len(texts) > first + 1 and all(texts[first : first + 2]):
-                return texts[first], texts[first + 1]
+                return _QuestionRow(texts[first], texts[first + 1], question=False)
     if isinstance(turns := row.get("turns"), list) and turns and isinstance(turns[0], str):
-        return turns[0], ""
+        return _QuestionRow(turns[0])
     prompt = next((text for name in _PROMPTS if isinstance(text := row.get(name), str) and text), None)
     if prompt is None:
         raise WorkloadError(
@@ -121,7 +134,10 @@ def _exchange(row: dict[str, Any], where: str) -> tuple[str, str]:
             f"{', '.join(map(str, row))[:200]}. Write the prompts to a file for --dataset-name custom."
         )
     answer = next((text for name in _ANSWERS if isinstance(text := row.get(name), str)), "")
-    return prompt, answer
+    system = row.get("system_prompt")  # of MLPerf
+    if "instructcoder" in where.lower() and isinstance(row.get("input"), str):
+        prompt = f"{row['input']}\n\n{prompt} {_EDIT}"
+    return _QuestionRow(prompt, answer, system if isinstance(system, str) else "")
 
 
 def _path(text: str) -> Path:

@@ -87,8 +87,18 @@ def custom(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     if spec.shuffle:
         Random(spec.seed).shuffle(lines)  # vLLM's generator: the same seed gives the same order
     for prompt, output_tokens in lines:
+        if isinstance(prompt, str) and not spec.skip_chat_template:
+            prompt = templated(tokenizer, prompt)
         count = tokenizer.count(prompt) if isinstance(prompt, str) else len(prompt)
         yield Request(prompt, count, output_tokens)
+
+
+def templated(tokenizer: Tokenizer, prompt: str, system: str = "") -> str:
+    """Return the prompt as a chat's first message; as it is, where there is no template or the server applies it."""
+    if tokenizer.template is None:
+        return prompt
+    messages = [{"role": "system", "content": system}] if system else []
+    return tokenizer.template.render([*messages, {"role": "user", "content": prompt}])
 
 
 def _decode(raw: bytes, where: str, output_len: int | None) -> tuple[str | list[int], int]:

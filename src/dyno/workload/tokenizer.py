@@ -11,6 +11,8 @@ from dyno import files
 from dyno.errors import TargetError, WorkloadError
 from dyno.facts.workload import CountedBy
 from dyno.http import Client
+from dyno.workload import chat_template as chat_templates
+from dyno.workload.chat_template import ChatTemplate
 
 _LARGEST = 256 << 20  # bytes of a tokenizer.json; those of large vocabularies have 30 MB
 _Id = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
@@ -28,6 +30,7 @@ class _Piece(msgspec.Struct):
 class Tokenizer(Protocol):
     name: str  # as the result shows it
     counted_by: CountedBy
+    template: ChatTemplate | None  # applied to the prompts of datasets that want one; None: it isn't
 
     def encode(self, text: str) -> list[int]: ...  # with what the server adds to a completions prompt (BOS)
 
@@ -43,6 +46,18 @@ def choose(flag: str | None, client: Client | None, model: str) -> Tokenizer:
     return (client and server(client, model)) or ApproximateTokenizer()
 
 
+def chat_template(tokenizer: Tokenizer, client: Client | None, model: str) -> ChatTemplate | None:
+    """Return the template that belongs to the tokenizer: of its folder, or of the server's model if that is here."""
+    if isinstance(tokenizer, LocalTokenizer):
+        return (
+            chat_templates.beside(tokenizer.folder) or (tokenizer.hub and chat_templates.of_hub(tokenizer.hub)) or None
+        )
+    if client is None:
+        return None
+    here = chat_templates.beside(Path(model)) if Path(model).is_dir() else chat_templates.of_hub(model, fetch=False)
+    return chat_templates.of_server(client) or here
+
+
 def special_ids(tokenizer: Tokenizer) -> list[int]:
     """Return the ids before any prompt: those that two texts share. (Some servers refuse to tokenize nothing.)"""
     pairs = zip(tokenizer.encode("the"), tokenizer.encode("and"), strict=False)
@@ -51,11 +66,13 @@ def special_ids(tokenizer: Tokenizer) -> list[int]:
 
 class LocalTokenizer:
     counted_by: CountedBy = "tokenizer"
+    template: ChatTemplate | None = None
 
-    def __init__(self, name: str, file: Path) -> None:
+    def __init__(self, name: str, file: Path, hub: str = "") -> None:
+        """`hub`: the model's name on the Hub, where it comes from there."""
         import tokenizers  # here and not above: it costs `dyno --help` a tenth of a second
 
-        self.name = name
+        self.name, self.folder, self.hub = name, file.parent, hub
         try:
             self._tokenizer = tokenizers.Tokenizer.from_buffer(files.read(file, _LARGEST))
         except OSError as e:
@@ -93,7 +110,7 @@ def local(flag: str) -> LocalTokenizer:
     elif flag.startswith((".", "/", "~")) or flag.endswith(".json") or flag.count("/") > 1:
         raise WorkloadError(f"There is no file or folder {flag}. Check --tokenizer.")
     else:
-        file = _from_hub(flag)
+        return LocalTokenizer(flag, _from_hub(flag), hub=flag)
     return LocalTokenizer(flag, file)
 
 
@@ -146,6 +163,7 @@ class ServerTokenizer:
     """The dialect of vLLM and SGLang; the others differ where they say so."""
 
     counted_by: CountedBy = "server"
+    template: ChatTemplate | None = None
 
     def __init__(self, client: Client, model: str) -> None:
         self.name = model
@@ -238,6 +256,7 @@ class ApproximateTokenizer:
 
     name = "approximate"
     counted_by: CountedBy = "approximate"
+    template: ChatTemplate | None = None
 
     def encode(self, text: str) -> list[int]:
         # An id is its four characters, so that decode can give them back. No server knows these ids.
