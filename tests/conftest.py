@@ -53,7 +53,8 @@ REAL = {
         "replicas", "report_cli", "rig", "rigs", "runs", "shipped_studies", "software", "sql", "start", "study",
         "telemetry", "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload", "clocks", "on_ray",
         "find", "find_studies", "tune", "sessions", "traces", "conversations", "agents", "mixes", "session_figures",
-        "cancelling", "traffic_cli", "reasoning", "searches", "one_number", "tokens_in_chunks", "live_rates", "chat_template",
+        "cancelling", "traffic_cli", "reasoning", "searches", "one_number", "tokens_in_chunks", "live_rates",
+        "chat_template",
     )
 }  # fmt: skip
 
