@@ -63,6 +63,9 @@ REAL = {
     )
 }  # fmt: skip
 
+# Files whose tests, where engines start beside them, are about times: a search's answer is a server's speed.
+ALONE = {f"test_{name}" for name in ("find", "find_studies", "searches", "replicas")}
+
 
 def pytest_configure(config: pytest.Config) -> None:
     peaks._test = _once_for_each_size(peaks._test)
@@ -126,6 +129,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _is_real(item.path):
             item.add_marker("real")
+        if item.path.stem in ALONE:
+            item.add_marker("alone")
         if item.path.parent.name == "hostile":
             item.add_marker("hostile")
 
