@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo gallery test test-fast test-engines test-tools test-hostile test-pages test-docs check format bench bench-engines bench-peers docs \
-        docs-reference clean
+.PHONY: demo gallery test test-fast engines test-engines test-tools test-hostile test-pages test-docs test-nightly check format \
+        bench bench-engines bench-peers docs docs-reference clean
 
 # Formats of one model; then the same model without and with a draft, in the first of three repeats.
 demo: $(VENV)/.installed
@@ -17,34 +17,44 @@ gallery: $(VENV)/.installed
 	    $(BIN)/dyno report $$folder --prices published/prices.toml --allow-void -o gallery/$$(basename $$folder).html || exit 1; \
 	done
 
+# Minutes on two cores: -n 3, as much of a test's time is waiting.
 test: $(VENV)/.dev
-	$(BIN)/pytest -rs -n 3 --dist worksteal
+	$(BIN)/pytest -rfEs -n 3 --dist worksteal
 
 # The pure tests, in under 30 s: no process, no socket, no model, no drawn charts.
 test-fast: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist worksteal -m "not real"
 
-# Against vLLM, transformers and other people's programs, which it installs outside the project (DYNO_HOME), once; and
-# the demo and the shipped studies' twins on the embedded engine, which take a minute.
+# vLLM and transformers for the processor, outside the project (DYNO_HOME), once: GB.
+engines: $(VENV)/.installed
+	$(BIN)/dyno engines install vllm --variant cpu
+	$(BIN)/dyno engines install transformers --variant cpu
+
+# Against vLLM, transformers and other people's programs; searches and tuning with real loads; the demo and the shipped
+# studies' twins on the embedded engine. Tests that measure have the cores alone (the marker `alone`).
 test-engines: $(VENV)/.dev
-	$(BIN)/pytest -m engines
+	$(BIN)/pytest -rfEs -n 2 --dist loadfile -m "engines and not nightly"
 
 # Models converted and quantized by llama.cpp, llm-compressor and AMD Quark, installed outside the project, once (GB,
 # and minutes for a build).
 test-tools: $(VENV)/.dev
-	$(BIN)/pytest -m tools -rs
+	$(BIN)/pytest -m tools -rfEs
 
-# Servers that lie, files that bite, kills at any moment, keys that must not show, 100,000 mutated answers. Minutes.
+# Servers that lie, files that bite, kills at any moment, keys that must not show, mutated answers.
 test-hostile: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist worksteal -m hostile
+	$(BIN)/pytest -n 3 --dist worksteal -m "hostile and not nightly"
 
 # A report's page in headless Chromium (Debian: apt-get install chromium). Where there is none, -rs says so.
 test-pages: $(VENV)/.dev
-	$(BIN)/pytest -m pages -rs tests/pages
+	$(BIN)/pytest -m pages -rfEs tests/pages
 
-# Every command in docs/, run in order against the fake engine or llama.cpp.
+# Every command in docs/, run in order against the fake engine or llama.cpp. What measures runs alone.
 test-docs: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist worksteal -m docs
+
+# What the suites above only sample: all mutated answers, all seeds of a simulation, the variants of what runs once.
+test-nightly: $(VENV)/.dev
+	$(BIN)/pytest -rfEs -n 2 --dist loadfile -m nightly
 
 check: $(VENV)/.dev
 	$(BIN)/ruff format --check src tests bench training

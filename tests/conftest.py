@@ -1,5 +1,6 @@
 """The real thing, small: the fake engine on a socket, and a load driven through wire, spool and decoding."""
 
+import fcntl
 import gc
 import os
 import signal
@@ -19,6 +20,7 @@ import pytest
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import ClientFacts, Record
+from dyno.facts.rig import Rig
 from dyno.facts.workload import Request
 from dyno.http import Route, Url
 from dyno.load import decode, http1, plan, script, wire
@@ -26,6 +28,7 @@ from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.load.sessions import Graph
 from dyno.load.spool import END, READ, SENT, Spool, frames
 from dyno.load.wire import Traffic, Wire
+from dyno.probe import peaks, rig
 from dyno.transport import Transport
 from dyno.units import NS_PER_S
 from rigs_over_ssh import ssh_rig, ssh_wheels  # noqa: F401  (fixtures)
@@ -39,6 +42,9 @@ sys.dont_write_bytecode = False
 
 # A mistake of dyno's own fails the test that met it: one line on stderr might pass for a user's mistake.
 os.environ["DYNO_TRACEBACK"] = "1"
+
+# argparse asks for a translation of each of its words, and gettext then looks for files: some seconds of the suite.
+os.environ["LANGUAGE"] = "C"
 
 # Names of the Hub in tests are made up: dyno would fetch them before an engine starts.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -58,6 +64,56 @@ REAL = {
     )
 }  # fmt: skip
 
+# Files whose tests, where engines start beside them, are about times: a search's answer is a server's speed.
+ALONE = {f"test_{name}" for name in ("find", "find_studies", "searches", "replicas")}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    peaks._test = _once_for_each_size(peaks._test)
+    if not hasattr(config, "workerinput"):  # the process that starts the others: they take over its environment
+        os.environ["XDG_CACHE_HOME"] = str(_cache(config.rootpath))
+        _keep_the_processors_test()
+
+
+def _cache(root: Path) -> Path:
+    """What dyno keeps between commands, apart from the user's. pip's downloads stay where they were."""
+    users = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    os.environ.setdefault("PIP_CACHE_DIR", str(users / "pip"))
+    folder = root / "build" / "test-cache"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError:  # a checkout that can only be read
+        return Path(tempfile.mkdtemp(prefix="dyno-test-cache-"))
+
+
+# A processor's test beside other tests is disturbed, so dyno doesn't keep it: each engine that a test starts would wait
+# two seconds for a test of its own.
+
+
+def _keep_the_processors_test() -> None:
+    """For this machine and the programs that tests start. `given` stays with it: dyno corrects what was disturbed."""
+    here = rig.look()
+    kept = peaks.of_processor(here, only_kept=True).peaks
+    if kept is None or "corrected for" in kept.source:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(peaks, "UNDISTURBED", 0.0)
+            peaks.of_processor(here, anew=True)
+
+
+def _once_for_each_size(test: Callable[[Rig], peaks.Tested]) -> Callable[[Rig], peaks.Tested]:
+    """For rigs that tests make up."""
+    known: dict[tuple[int, int | None], peaks.Tested] = {}
+
+    def tested(of: Rig) -> peaks.Tested:
+        key = of.cores, of.memory_free_bytes or of.memory_bytes
+        if key not in known:
+            known[key] = test(of)
+        return known[key]
+
+    return tested
+
 
 def _is_real(path: Path) -> bool:
     return path.stem in REAL or path.parent.name in ("engines", "hostile", "pages", "tools")
@@ -74,6 +130,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _is_real(item.path):
             item.add_marker("real")
+        if item.path.stem in ALONE:
+            item.add_marker("alone")
         if item.path.parent.name == "hostile":
             item.add_marker("hostile")
 
@@ -98,6 +156,34 @@ def _nothing_real(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
         monkeypatch.setattr(subprocess, "Popen", refuse)
         monkeypatch.setattr(socket, "socket", refuse)
+
+
+@contextmanager
+def turn(folder: Path, alone: bool) -> Iterator[None]:
+    """On the cores, among the workers of a run, who share a folder: what measures has them alone, the rest shares them.
+    Who waits for being alone holds the door, else those who share would go on for ever."""
+    with (folder / "cores.lock").open("a") as cores:
+        with (folder / "door.lock").open("a") as door:
+            fcntl.flock(door, fcntl.LOCK_EX)
+            fcntl.flock(cores, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+
+
+@pytest.fixture(scope="session")
+def workers_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(autouse=True)
+def _turn(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where engines start, whole cores are busy: a test that measures waits for them."""
+    if request.node.get_closest_marker("engines") is None:
+        yield
+    else:
+        alone = request.node.get_closest_marker("alone") is not None
+        with turn(request.getfixturevalue("workers_folder"), alone):
+            yield
 
 
 StartFake = Callable[..., Fake]  # takes FakeSpec's fields

@@ -60,8 +60,9 @@ def normal(text: str, here: Path) -> str:
     cache = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
     places = [(here, "HERE"), (here.resolve(), "HERE"), (sys.executable, "PYTHON"), (Path(sys.prefix), "VENV"),
               (ROOT, "REPO"), (cache, "CACHE"), (Path.home(), "HOME")]  # fmt: skip
-    for place, name in places:
-        text = re.sub(re.escape(str(place)) + r"(?![\w-])", name, text)
+    for place, name in sorted(places, key=lambda p: -len(str(p[0]))):  # one may lie in another
+        if str(place) != "/":
+            text = re.sub(re.escape(str(place)) + r"(?![\w-])", name, text)
     text = re.sub(r"PYTHON3?\b|VENV/bin/python[\d.]*", "PYTHON", text)
     text = re.sub(r"\b([Dd]yno) \d+\.\d+\.\d+\w*", r"\1 VERSION", text)
     text = re.sub(r'("(?:dyno|version)": ")\d+\.\d+\.\d+"', r'\1VERSION"', text)
@@ -135,7 +136,8 @@ def dyno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     monkeypatch.chdir(here)
     for name in [n for n in os.environ if n.startswith(("OPENAI_", "HF_", "NO_COLOR", "FORCE_COLOR", "LC_", "LANG"))]:
         monkeypatch.delenv(name)
-    for name, value in {"COLUMNS": COLUMNS, "LINES": "40", "DYNO_HOME": str(here / "home"), "TZ": "UTC"}.items():
+    here_only = {"COLUMNS": COLUMNS, "LINES": "40", "DYNO_HOME": str(here / "home"), "TZ": "UTC", "LANGUAGE": "C"}
+    for name, value in here_only.items():
         monkeypatch.setenv(name, value)
     # Engines and images on this machine are none of the test's business, nor is the Hub.
     monkeypatch.setenv("PATH", str(here / "bin"))

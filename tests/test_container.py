@@ -578,3 +578,17 @@ def test_an_engine_in_a_container_is_asked_to_end_before_it_is_ended(image: tupl
         process.stop()
     assert "bye" in (tmp_path / "log").read_text()
     assert containers.running(tool) == []
+
+
+def test_the_hubs_cache_is_mounted_from_where_the_hub_keeps_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for variables, folder in (
+        ({"HF_HOME": "/data"}, "/data"),
+        ({"XDG_CACHE_HOME": "/scratch"}, "/scratch/huggingface"),
+        ({"HOME": str(tmp_path)}, f"{tmp_path}/.cache/huggingface"),
+    ):
+        with monkeypatch.context() as patch:
+            for name in ("HF_HOME", "XDG_CACHE_HOME"):
+                patch.delenv(name, raising=False)
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            assert str(container.hugging_face_cache()) == folder

@@ -17,9 +17,13 @@ from pathlib import Path
 
 import pytest
 
+from conftest import turn
 from dyno.engines.port import free_port
 from listings import DOCS, RUN, Listing, listings, name
 from reference import ROOT
+
+# Programs that measure: one gives up a search where it can't keep its own times.
+_MEASURES = re.compile(r"\bdyno (?:bench|find|tune|run|eval)\b(?!.*--dry-run)|\bdyno-gate\.sh ")
 
 
 def _pages() -> Iterator[object]:
@@ -28,11 +32,13 @@ def _pages() -> Iterator[object]:
         if any(h != "slow" for h in how):
             yield pytest.param(path, False, id=name(path), marks=pytest.mark.docs)
         if "slow" in how:
-            yield pytest.param(path, True, id=f"{name(path)}, slow ones too", marks=pytest.mark.engines)
+            yield pytest.param(
+                path, True, id=f"{name(path)}, slow ones too", marks=[pytest.mark.engines, pytest.mark.alone]
+            )
 
 
 @pytest.mark.parametrize(("path", "slow"), list(_pages()))
-def test_the_commands_of_a_page_work(path: Path, slow: bool, tmp_path: Path) -> None:
+def test_the_commands_of_a_page_work(path: Path, slow: bool, tmp_path: Path, workers_folder: Path) -> None:
     for folder in ("studies", "published"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     ports = {port: str(free_port()) for port in ("8000", "8001")}
@@ -47,15 +53,21 @@ def test_the_commands_of_a_page_work(path: Path, slow: bool, tmp_path: Path) -> 
                 file.write_text(text)
                 file.chmod(0o755)
             elif listing.language in RUN and _is_run(listing, slow):
-                command = _command(listing, text)
-                if listing.how == "server":
-                    servers.append(_server(command, tmp_path, env))
-                else:
-                    _run(command, tmp_path, env, f"{name(path)}:{listing.line}", listing.how)
+                command, where = _command(listing, text), f"{name(path)}:{listing.line}"
+                with _turn(workers_folder, slow, text):
+                    if listing.how == "server":
+                        servers.append(_server(command, tmp_path, env))
+                    else:
+                        _run(command, tmp_path, env, where, listing.how)
     finally:
         for server in servers:
             os.killpg(server.pid, signal.SIGTERM)
             server.wait(20)
+
+
+def _turn(folder: Path, slow: bool, text: str) -> contextlib.AbstractContextManager[None]:
+    """A page with slow ones is alone as a whole. Of the others, listings are."""
+    return contextlib.nullcontext() if slow else turn(folder, alone=_MEASURES.search(text) is not None)
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -100,7 +112,7 @@ def _run(command: list[str], folder: Path, env: dict[str, str], where: str, how:
 
 
 @pytest.mark.docs
-def test_the_github_workflow_stops_a_slower_change(tmp_path: Path) -> None:
+def test_the_github_workflow_stops_a_slower_change(tmp_path: Path, workers_folder: Path) -> None:
     """Its steps, with a head that needs 20 times as long for a token."""
     workflow = (ROOT / "docs/ci/dyno.yml").read_text()
     steps = re.findall(r"run: \|\n((?: {10}.*\n)+)", workflow)
@@ -115,7 +127,8 @@ def test_the_github_workflow_stops_a_slower_change(tmp_path: Path) -> None:
     done = []
     for step in steps:
         shell = ["bash", "-e", "-c", step.replace("8000", port)]
-        with (tmp_path / "step.log").open("wb") as log:  # not a pipe: a server that is left keeps it open
+        log_path = tmp_path / "step.log"  # not a pipe: a server that is left keeps it open
+        with turn(workers_folder, alone=True), log_path.open("wb") as log:
             process = subprocess.Popen(shell, cwd=tmp_path, env=env, stdout=log, stderr=log, start_new_session=True)
             done.append(process.wait(180))
         with contextlib.suppress(ProcessLookupError):

@@ -36,14 +36,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def vllm(model: Path, **fields: Any) -> EngineSpec:
     values: dict[str, Any] = {
         "model": str(model), "dtype": "fp32", "max_model_len": 512, "max_num_seqs": 4, "args": ["--enforce-eager"],
-        "env": CPU, "ready_timeout_s": 300.0, "environment": installed("vllm"),
+        "env": CPU, "ready_timeout_s": 900.0, "environment": installed("vllm"),
     }  # fmt: skip
     return EngineSpec("vllm", **{**values, **fields})
 
 
 def transformers(model: Path, **fields: Any) -> EngineSpec:
     values: dict[str, Any] = {
-        "model": str(model), "dtype": "fp32", "env": OFFLINE, "ready_timeout_s": 300.0,
+        "model": str(model), "dtype": "fp32", "env": OFFLINE, "ready_timeout_s": 900.0,
         "environment": installed("transformers"),
     }  # fmt: skip
     return EngineSpec("transformers", **{**values, **fields})

@@ -59,7 +59,7 @@ def installed(kind: str) -> str:
 def vllm_spec(model: Path, **fields: Any) -> EngineSpec:
     values: dict[str, Any] = {
         "model": str(model), "served_name": "tiny", "dtype": "fp32", "max_model_len": 512, "max_num_seqs": 8,
-        "args": ["--enforce-eager", "--enable-prompt-tokens-details"], "env": CPU, "ready_timeout_s": 300.0,
+        "args": ["--enforce-eager", "--enable-prompt-tokens-details"], "env": CPU, "ready_timeout_s": 900.0,
         "environment": installed("vllm"),
     }  # fmt: skip
     return EngineSpec("vllm", **{**values, **fields})
@@ -254,7 +254,7 @@ def test_vllm_compiles_once_into_a_cache_that_is_kept(
 def transformers_spec(model: Path, **fields: Any) -> EngineSpec:
     values: dict[str, Any] = {
         "model": str(model), "dtype": "fp32", "env": OFFLINE, "environment": installed("transformers"),
-        "ready_timeout_s": 300.0,
+        "ready_timeout_s": 900.0,
     }  # fmt: skip
     return EngineSpec("transformers", **{**values, **fields})
 

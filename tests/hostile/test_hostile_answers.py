@@ -75,21 +75,23 @@ def spooled(path: Path, backend: str, count: int) -> None:
     spool.close()
 
 
+@pytest.mark.parametrize("count", [DECODED // 5, pytest.param(DECODED, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("backend", ["openai", "openai-chat", "tgi", "llama.cpp"])
-def test_every_mutated_answer_is_decoded_to_a_record(backend: str, tmp_path: Path) -> None:
-    spooled(tmp_path / "s", backend, DECODED)
+def test_every_mutated_answer_is_decoded_to_a_record(backend: str, count: int, tmp_path: Path) -> None:
+    spooled(tmp_path / "s", backend, count)
     before, started = peak_bytes(), time.process_time()
-    client = ClientFacts(0, 10**9, "complete", DECODED, DECODED, 0.0, 0, [], kernel_stamps=False)
+    client = ClientFacts(0, 10**9, "complete", count, count, 0.0, 0, [], kernel_stamps=False)
     kinds = summed_up(decode.records(tmp_path / "s", WANTED, PROTOCOLS[backend], 0), client)
     print(backend, dict(kinds), f"{(peak_bytes() - before) >> 20} MB")
-    assert kinds.total() == DECODED
+    assert kinds.total() == count
     assert kinds.keys() <= KINDS
-    assert kinds[None] > DECODED // 50 and kinds["garbage"] > DECODED // 20  # mutated neither too little nor too much
+    assert kinds[None] > count // 50 and kinds["garbage"] > count // 20  # mutated neither too little nor too much
     assert peak_bytes() - before < MEMORY_MORE
     assert time.process_time() - started < 120
 
 
-def test_every_mutated_answer_on_the_wire_ends_its_request_and_no_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [ON_THE_WIRE // 5, pytest.param(ON_THE_WIRE, marks=pytest.mark.nightly)])
+def test_every_mutated_answer_on_the_wire_ends_its_request_and_no_other(count: int, tmp_path: Path) -> None:
     server = subprocess.Popen(
         [sys.executable, str(Path(__file__).parent / "mutants.py"), "16"], stdout=subprocess.PIPE, text=True
     )
@@ -99,7 +101,7 @@ def test_every_mutated_answer_on_the_wire_ends_its_request_and_no_other(tmp_path
         spool = Spool(tmp_path / "s")
         front = http1.front("POST", "/v1/completions", url.netloc)
         before = peak_bytes()
-        the_plan = plan.make(LoadSpec(max_concurrency=16), ON_THE_WIRE)
+        the_plan = plan.make(LoadSpec(max_concurrency=16), count)
         traffic = Traffic(
             [Route(url)],
             [b""],
@@ -109,7 +111,7 @@ def test_every_mutated_answer_on_the_wire_ends_its_request_and_no_other(tmp_path
         )
         client = Wire(traffic, spool).drive()
         spool.close()
-        assert (client.outcome, client.sent) == ("complete", ON_THE_WIRE)
+        assert (client.outcome, client.sent) == ("complete", count)
         records = decode.records(tmp_path / "s", WANTED, PROTOCOLS["openai"], client.start_ns, client.unasked)
         kinds = summed_up(records, client)
     finally:
@@ -117,7 +119,7 @@ def test_every_mutated_answer_on_the_wire_ends_its_request_and_no_other(tmp_path
         server.wait()
         server.stdout and server.stdout.close()
     print("wire", dict(kinds), f"{(peak_bytes() - before) >> 20} MB")
-    assert kinds.total() == ON_THE_WIRE
+    assert kinds.total() == count
     assert kinds.keys() <= KINDS
-    assert kinds[None] > ON_THE_WIRE // 50
+    assert kinds[None] > count // 50
     assert peak_bytes() - before < MEMORY_MORE

@@ -627,7 +627,7 @@ def fuzz(say: Say, folder: Path, seed: int, count: int) -> tuple[list[str], floa
     return wrong, longest
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 4))])
 def test_real_files_with_something_changed_give_results_or_a_sentence(
     tmp_path: Path, say: Say, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -643,7 +643,7 @@ def test_real_files_with_something_changed_give_results_or_a_sentence(
     assert longest < 20, longest
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 4))])
 def test_files_of_a_run_with_something_changed_give_results_or_a_sentence(
     shelf: Path, say: Say, measured: Path, seed: int
 ) -> None:

@@ -202,7 +202,9 @@ def _values(options: list[str], *flags: str) -> list[str]:
 
 
 def hugging_face_cache() -> Path:
-    return Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface").expanduser().absolute()
+    """As huggingface_hub has it."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("HF_HOME") or cache / "huggingface").expanduser().absolute()
 
 
 def vendor(spec: ContainerSpec) -> str:

@@ -1,5 +1,6 @@
 """Environment variables that an engine won't read as they are written: a letter is lost, or no shell can set them."""
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -67,12 +68,17 @@ def _judge(name: str, known: set[str], listed: set[str]) -> Misspelt | None:
     valid = spelling == name and not name[:1].isdigit()
     if valid and name in (listed or known):
         return None
-    near = [spelling] if spelling in known and not valid else get_close_matches(spelling, known, 1, _NEAR)
+    near = [spelling] if spelling in known and not valid else _near(spelling, frozenset(known))
     if name not in known and near and len(name) >= _SHORTEST:
         return Misspelt(name, near[0], "unlike" if valid else "invalid")
     if not valid:
         return Misspelt(name, None, "invalid")
     return Misspelt(name, None, "unlisted") if listed and name.startswith("VLLM_") else None
+
+
+@functools.lru_cache(4096)  # a study asks for the same environment at each of its settings
+def _near(name: str, known: frozenset[str]) -> list[str]:
+    return get_close_matches(name, known, 1, _NEAR)
 
 
 def _listed(python: str | None, paths: Iterable[str]) -> set[str]:
