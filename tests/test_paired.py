@@ -11,10 +11,10 @@ from dyno.measure.paired import (
     mcnemar,
     paired,
     score_interval,
+    share_interval,
     sign_flips,
     smallest_detectable,
     tango,
-    wilson,
 )  # fmt: skip
 
 
@@ -184,11 +184,30 @@ def test_pairs_need_two_equal_lists() -> None:
         paired([], [])
 
 
-def test_the_interval_of_a_share_is_wilsons() -> None:
-    assert wilson(81 / 263, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)  # Newcombe 1998
-    assert score_interval(0.0, 20, 0.0) == pytest.approx((0, 0.1611), abs=5e-5)
+def test_the_interval_of_a_share_is_the_exact_one() -> None:
+    assert share_interval(81 / 263, 263) == pytest.approx((0.2527, 0.3676), abs=5e-5)  # Newcombe 1998, Clopper-Pearson
+    assert share_interval(15 / 148, 148) == pytest.approx((0.0578, 0.1617), abs=5e-5)
+    assert score_interval(0.0, 20, 0.0) == pytest.approx((0, 0.1684), abs=5e-5)
+    for n in (10, 50, 100):
+        for right in (0, 1, n // 2, n - 1, n):
+            low, high = share_interval(right / n, n)
+            tails = [sum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in ks) for p, ks in (
+                (low, range(right, n + 1)), (high, range(right + 1)))]  # fmt: skip
+            assert right == 0 or tails[0] == pytest.approx(0.025, rel=1e-6)
+            assert right == n or tails[1] == pytest.approx(0.025, rel=1e-6)
+
+
+def test_the_interval_of_a_score_near_1_holds_as_often_as_it_says() -> None:
+    """Exact. Wilson's held in 92 % of tests of 100 items at 99 %."""
+    for n, true in ((10, 0.9), (100, 0.99), (100, 0.98), (30, 0.97)):
+        held = [low <= true <= high for low, high in (share_interval(k / n, n) for k in range(n + 1))]
+        chance = [math.comb(n, k) * true**k * (1 - true) ** (n - k) for k in range(n + 1)]
+        assert sum(c for c, h in zip(chance, held, strict=True) if h) >= 0.95
+
+
+def test_scores_by_their_standard_error_have_it_on_both_sides() -> None:
     # lm-eval's standard error of 0.5 over 100 items is that of a share; a wider one is of another kind.
-    assert score_interval(0.5, 100, 0.0503) == wilson(0.5, 100)
+    assert score_interval(0.5, 100, 0.0503) == share_interval(0.5, 100)
     assert score_interval(0.5, 100, 0.08) == pytest.approx((0.343, 0.657), abs=1e-3)
     assert score_interval(0.5, None, 0.05) == pytest.approx((0.402, 0.598), abs=1e-3)
     assert score_interval(25.3, 100, None) is None
@@ -199,5 +218,5 @@ def test_the_interval_of_a_score_stays_between_0_and_1_and_contains_it() -> None
     assert score_interval(0.02, None, 0.05) == pytest.approx((0.0, 0.118), abs=1e-3)
     assert score_interval(0.98, None, 0.05, most=math.inf) == pytest.approx((0.882, 1.078), abs=1e-3)
     for right in range(21):
-        low, high = wilson(right / 20, 20)
+        low, high = share_interval(right / 20, 20)
         assert 0 <= low <= right / 20 <= high <= 1

@@ -77,8 +77,8 @@ def chosen(text: str) -> str | None:
 
 def _letters(patterns: list[re.Pattern[str]], text: str) -> set[str]:
     """Letters of claims, except those of a clause that denies or supposes them."""
-    found = (match for pattern in patterns for match in pattern.finditer(text))
-    return {match[1] for match in found if not _UNSURE.search(text[: match.start()])}
+    claims = (match for pattern in patterns for match in pattern.finditer(text))
+    return {match[1] for match in claims if not _UNSURE.search(text[: match.start()])}
 
 
 def _only(letters: set[str]) -> str | None:
