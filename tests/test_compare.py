@@ -117,9 +117,7 @@ def test_a_p99_of_requests_that_are_too_alike_has_no_interval_and_says_how_many_
     alike = one("a", samples=Samples(ttfts_ms=values), p99_ttft_ms=100.0)
     (estimate,) = estimates([alike], ["p99_ttft_ms"]).values()
     assert estimate.error is None
-    assert estimate.why.startswith(
-        "consecutive requests are too alike for an error estimate from 1,000 samples; about "
-    )
+    assert estimate.why.startswith("1,000 samples are too few for an error estimate, given how alike consecutive")
 
 
 def test_the_same_data_give_the_same_interval_and_a_percentile_without_samples_none() -> None:

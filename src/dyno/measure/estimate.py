@@ -170,10 +170,8 @@ def _of_one(row: Row, metric: str, value: float, drawn: dict[str, dict[str, Erro
 
 
 def _too_alike(count: int, error: TooAlike) -> str:
-    alike = f"consecutive requests are too alike for an error estimate from {many(count, 'sample')}"
-    return (
-        f"{alike}; about {counted(rounded_up(error.needed))} are needed" if error.needed else f"{alike}; repeat the run"
-    )
+    few = f"{many(count, 'sample')} are too few for an error estimate, given how alike consecutive requests are"
+    return f"{few}; about {counted(rounded_up(error.needed))} are needed" if error.needed else f"{few}; repeat the run"
 
 
 def _without_samples(row: Row, metric: str, value: float, statistic: str, stem: str, count: int) -> Estimate:

@@ -216,7 +216,7 @@ def figure_text(figure: Number) -> str:
 
 def too_few(figure: Number) -> str:
     """Say why an interval that is wider than its figure is not shown, and what would do."""
-    few = f"too few {COUNTED.get(figure.by, 'samples')}"
+    few = "too short a run" if figure.by == "slices" else f"too few {COUNTED.get(figure.by, 'samples')}"
     return f"{few}; about {count(rounded_up(figure.enough))} would do" if figure.enough else few
 
 
