@@ -90,31 +90,34 @@ def test_students_t_is_that_of_the_tables(df: float, t: float) -> None:
     assert statistics.two_sided(t, df) == pytest.approx(0.05, abs=1e-5)
 
 
-def test_blocks_are_as_long_as_neighbours_are_alike() -> None:
-    rng = np.random.default_rng(0)
-    assert statistics.block_length(rng.normal(size=1000)) <= 2
-    short, long = (statistics.block_length(correlated(rng, 1000, phi)) for phi in (0.5, 0.9))
-    assert 5 < short < long < 250
-    assert statistics.block_length(np.ones(100)) == 1
+def test_neighbours_that_are_alike_widen_an_interval_as_theory_says() -> None:
+    """AR(1) with a correlation of 0.8: the variance of a mean is (1 + 0.8) ÷ (1 - 0.8) = 9 times that of strangers."""
+    errors = {0.0: [], 0.8: []}  # type: dict[float, list[float]]
+    for phi, each in errors.items():
+        for seed in range(20):
+            error = statistics.errors_of_requests(correlated(np.random.default_rng(seed), 4000, phi), ["mean"])["mean"]
+            assert isinstance(error, statistics.Error)
+            each.append(error.error)
+    assert 2.6 < np.mean(errors[0.8]) / np.mean(errors[0.0]) < 3.8
 
 
-@pytest.mark.real  # it takes seconds
-@pytest.mark.parametrize("phi", [0.0, 0.6])
-def test_an_interval_over_requests_covers_the_truth(phi: float) -> None:
-    """Also where a request is like its neighbours: drawn one by one, two of three means would be covered."""
-    hits = dict.fromkeys(("mean", "median", "p90"), 0)
-    truth = {"mean": 50 * math.exp(0.3**2 / 2), "median": 50.0, "p90": 50 * math.exp(0.3 * 1.2815516)}
-    shares = {"median": 50, "p90": 90}
-    count = 150
-    for seed in range(count):
-        values = correlated(np.random.default_rng(seed), 400, phi)
-        errors = statistics.errors_of_requests(values, list(hits))
-        for name in hits:
-            told = float(values.mean() if name == "mean" else np.percentile(values, shares[name]))
-            by = statistics.quantile(0.975, errors[name].df) * errors[name].error
-            hits[name] += abs(math.log(told / truth[name])) <= by
-    for name, n in hits.items():
-        assert 0.89 <= n / count <= 0.99, (name, n)
+def test_values_that_are_all_the_same_have_no_error() -> None:
+    errors = statistics.errors_of_requests(np.full(1000, 5.0), ["mean", "p99"])
+    assert errors == {"mean": statistics.Error(0.0, 999), "p99": statistics.Error(0.0, 999)}
+
+
+def test_a_p99_of_requests_that_are_too_alike_has_no_interval_and_says_how_many_are_needed() -> None:
+    """At a correlation of 0.95 the intervals of 1,000 requests held in 72 %."""
+    for seed in range(10):
+        errors = statistics.errors_of_requests(correlated(np.random.default_rng(seed), 1000, 0.95), ["mean", "p99"])
+        assert isinstance(errors["mean"], statistics.Error)
+        assert isinstance(errors["p99"], statistics.TooAlike)
+        assert errors["p99"].needed is None or errors["p99"].needed > 1000
+    values = correlated(np.random.default_rng(0), 1000, 0.95).tolist()
+    alike = one("a", samples=Samples(ttfts_ms=values), p99_ttft_ms=100.0)
+    (estimate,) = estimates([alike], ["p99_ttft_ms"]).values()
+    assert estimate.error is None
+    assert estimate.why.startswith("1,000 samples are too few for an error estimate, given how alike consecutive")
 
 
 def test_the_same_data_give_the_same_interval_and_a_percentile_without_samples_none() -> None:
@@ -124,8 +127,16 @@ def test_the_same_data_give_the_same_interval_and_a_percentile_without_samples_n
     assert statistics.errors_of_requests(values[:5], ["mean"]) == {}
 
 
+def test_a_long_series_has_the_error_of_its_parts() -> None:
+    values = correlated(np.random.default_rng(2), 60_000, 0.9)
+    whole = statistics.errors_of_requests(values, ["mean"])["mean"]
+    part = statistics.errors_of_requests(values[:10_000], ["mean"])["mean"]
+    assert isinstance(whole, statistics.Error) and isinstance(part, statistics.Error)
+    assert part.error / whole.error == pytest.approx(math.sqrt(6), rel=0.3)
+
+
 def test_throughput_of_one_run_is_judged_by_slices_of_time() -> None:
-    """8 streams of requests that take about 1 s with 10 tokens: slices of 300 s differ by what those differ."""
+    """8 streams of requests that take about 1 s with 10 tokens: slices of a run differ by what those differ."""
     rng = np.random.default_rng(0)
     true, told = [], []
     for _ in range(60):
@@ -133,7 +144,7 @@ def test_throughput_of_one_run_is_judged_by_slices_of_time() -> None:
         ends = np.cumsum(took, axis=1)
         starts, tokens = (ends - took).ravel(), np.full(800, 10.0)
         found = statistics.error_of_slices(starts, starts + 0.1 * took.ravel(), ends.ravel(), tokens)
-        assert found is not None and found.df == 19
+        assert found is not None and found.df >= 3
         told.append(found.error)
         true.append(8000 / ends.max())
     spread = float(np.std(true) / np.mean(true))

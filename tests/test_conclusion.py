@@ -1,5 +1,7 @@
 """What a report says at its top, in words."""
 
+import re
+from random import Random
 from typing import Any
 
 import msgspec
@@ -73,8 +75,29 @@ def test_an_inconclusive_difference_is_no_lead() -> None:
 
     rows = [run("vllm", i, 1000.0 + 300 * i) for i in range(3)] + [run("tgi", i, 950.0 + 300 * i) for i in range(3)]
     words = said(rows)
-    assert "highest" not in " ".join(words.answer) and words.answer[0].startswith("The data can't separate vllm (")
+    assert "highest" not in " ".join(words.answer) and words.answer[0].startswith("vllm and tgi can't be separated: ")
     assert words.standing is not None and words.standing.contenders[1].word == "inconclusive"
+
+
+@pytest.mark.parametrize("deviation", [0.001, 0.01, 0.05, 0.2])
+def test_no_superlative_stands_beside_two_that_cannot_be_separated(deviation: float) -> None:
+    """Over many draws: a report claims a lead, or says that the two can't be separated, never both."""
+    seen = set()
+    for seed in range(12):
+        rng = Random(seed)
+        rows = [
+            row({"output_throughput": v, "duration_s": 100_000 / v}, {"engine": engine}, form="json", half=0.0,
+                file=f"{engine}-run{i}.json", label=f"{engine}-run{i}")
+            for engine, middle in (("vllm", 1000.0), ("tgi", 1000.0 * rng.choice((1, 1.03, 1.3))))
+            for i in range(3) for v in [middle * (1 + deviation * rng.gauss(0, 1))]
+        ]  # fmt: skip
+        words = said(rows)
+        text = " ".join([*words.answer, *words.workloads])
+        claims = bool(re.search(r"\b(fastest|highest|best|leads|more than)\b", text))
+        equal = bool(re.search(r"can't be separated|[Nn]o difference is detected", text))
+        assert claims != equal, text
+        seen.add(equal)
+    assert True in seen
 
 
 def test_a_load_that_only_one_was_measured_under_wins_nothing() -> None:
@@ -280,4 +303,4 @@ def test_as_many_shared_loads_as_may_be_decide() -> None:
 def test_who_leads_at_the_lowest_load_is_told_where_it_is_another() -> None:
     words = said([at("vllm", 1, 100.0), at("vllm", 64, 2000.0), at("tgi", 1, 150.0), at("tgi", 64, 1600.0)])
     assert "vllm has the highest throughput: 2,000" in words.answer[0]
-    assert words.workloads[0].endswith("At concurrency 1, tgi leads with 150.0 against 100.0.")
+    assert words.workloads[0].endswith("At concurrency 1, tgi has 150.0 against vllm's 100.0.")

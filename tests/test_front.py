@@ -1,5 +1,7 @@
 """Quality beside speed in a report: scores, losses against a reference, the front, and the sentence in its answer."""
 
+import re
+
 import msgspec
 
 import reports
@@ -112,3 +114,31 @@ def test_a_void_speed_or_score_takes_no_part() -> None:
     first, *rest = front_sentences(with_quality(some, {}))
     assert "loss of quality is F16, the reference itself (100.0" in first
     assert not any("detectable loss is" in s for s in rest)  # the others have a loss: nothing was left undetected
+
+
+def test_no_setting_is_called_the_fastest_where_speeds_cannot_be_separated() -> None:
+    def repeated(e: Entry, speeds: tuple[float, ...]) -> Entry:
+        rows = [
+            row({"output_throughput": v}, file=f"{e.series}-run{i}.json", form="json") for i, v in enumerate(speeds)
+        ]
+        return msgspec.structs.replace(e, rows=rows, repeats=len(rows))
+
+    near = {"F16": (150.0, 130.0, 140.0), "Q8_0": (151.0, 129.0, 143.0)}
+    some = [
+        e
+        for name, speeds in near.items()
+        for e in (repeated(timed(name, sum(speeds) / 3), speeds), *scored(name, 90, name))
+    ]
+    words = conclude(with_quality(some, {}), [], [], {}, lambda row: None)
+    said = " ".join(words.answer)
+    assert not re.search(r"fastest|highest|best|leads", said.replace("highest precision", ""))
+    assert any(s.startswith("Q8_0 and F16 can't be separated in speed; none has a detectable loss of quality: ")
+               for s in words.answer)  # fmt: skip
+    far = {"F16": (100.0, 101.0, 99.0), "Q8_0": (150.0, 149.0, 151.0)}
+    some = [
+        e
+        for name, speeds in far.items()
+        for e in (repeated(timed(name, sum(speeds) / 3), speeds), *scored(name, 90, name))
+    ]
+    words = conclude(with_quality(some, {}), [], [], {}, lambda row: None)
+    assert any(s.startswith("The fastest setting with no detectable loss of quality is Q8_0") for s in words.answer)

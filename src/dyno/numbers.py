@@ -55,6 +55,12 @@ def many(value: float, what: str) -> str:
     return f"{count(value)} {what}{'' if value == 1 else 's'}"
 
 
+def rounded_up(n: int) -> int:
+    """Round a number of repeats, requests or items that is needed to two digits: more would be false precision."""
+    unit = int(10 ** max(len(str(n)) - 2, 0))
+    return -(-n // unit) * unit
+
+
 def percent(share: float | None, signed: bool = False) -> str:
     """0.254 → '25.4 %'. One decimal; below 1 % two significant digits, from 100 % on none. A whole one has none."""
     if share is None or not math.isfinite(share):
@@ -146,13 +152,40 @@ def deviating(mean: float, deviation: float | None) -> str:
 
 
 def interval(value: float, low: float, high: float) -> str:
-    """Return '± 0.40', or '(12.1 to 13.9)' where the sides differ by more than a fifth."""
-    below, above = value - low, high - value
-    if not (math.isfinite(below) and math.isfinite(above)):
+    """Return '± 0.40', or '(12.1 to 13.9)' where the sides differ. No figure with an interval is below 0."""
+    if not (math.isfinite(low) and math.isfinite(high)):
         return ""
-    if min(below, above) < 0 or abs(above - below) > 0.2 * max(below, above):
-        return f"({number(low, digits=3)} to {number(high, digits=3)})"
-    return plus_minus((above + below) / 2, value)
+    reach = max(value - low, high - value)
+    if not even(value, low, high) or reach > value:
+        return f"({_outward(low, -1)} to {_outward(high, 1)})"
+    return plus_minus(reach, value)
+
+
+def even(value: float, low: float, high: float) -> bool:
+    """Whether both sides of an interval are as long, to a tenth."""
+    below, above = value - low, high - value
+    return min(below, above) >= 0.9 * max(below, above)
+
+
+def change_with_interval(share: float, low: float, high: float, least: float = -1.0, most: float = math.inf) -> str:
+    """Return '+12.3 % ± 0.6', or '+12.3 % (-2 to +31 %)' where the sides differ, or where ± would pass the least or the
+    most that there can be."""
+    reach = max(share - low, high - share)
+    if not even(share, low, high) or share - reach < least or share + reach > most:
+        return f"{change(share)} ({change_interval(low, high)})"
+    return f"{change(share)} ± {percent(reach).removesuffix(' %')}"
+
+
+def points_with_interval(share: float, low: float, high: float) -> str:
+    return change_with_interval(share, low, high, -1.0, 1.0).replace("%", "pt")
+
+
+def _outward(value: float, way: int) -> str:
+    """Return an end of an interval with three digits, rounded away from the middle: the figure stays inside."""
+    after = _decimals(value, 3)
+    unit = 10.0**-after
+    moved = (math.floor if way < 0 else math.ceil)(round(value / unit, 6)) * unit
+    return f"{moved:,.{after}f}" if after <= 8 else f"{value:.2e}"
 
 
 def setting(value: str | int | float | bool) -> str:

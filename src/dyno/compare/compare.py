@@ -25,7 +25,7 @@ from dyno.facts.comparison import (
 from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.imported import Row, RowKind
 from dyno.facts.metric import THROUGHPUTS, better, latency
-from dyno.measure.estimate import ALLOWED, estimates, value_of
+from dyno.measure.estimate import ALLOWED, NARROW, estimates, value_of
 from dyno.measure.greedy import agreement
 from dyno.measure.paired import POWER
 from dyno.measure.pairs import Group, groups, pair
@@ -276,7 +276,23 @@ def difference(metric: str, a: Estimate, b: Estimate) -> Difference:
     low, high = _share(log - t * error), _share(log + t * error)
     requests, repeats = _needed(a, b, log, error, df)
     smallest = _share((t + quantile(POWER, df)) * error)
-    return Difference(metric, a, b, "inconclusive", change, low, high, smallest, p, requests, repeats)
+    wide = low <= 0 <= high and high - low > 1 + change
+    return Difference(
+        metric, a, b, "inconclusive", change, low, high, smallest, p, requests, repeats,
+        enough_repeats=_enough(a, b) if wide else None,
+    )  # fmt: skip
+
+
+def _enough(a: Estimate, b: Estimate) -> int:
+    """How many repeats of each side would make the interval ± 10 %; 0: without repeats, that isn't known."""
+    single = [e.error * math.sqrt(e.count) for e in (a, b) if e.error is not None and e.by in ("repeats", "shared")]
+    if not single:
+        return 0
+    deviation = math.hypot(*single)
+    for count in range(2, _MOST_REPEATS):
+        if quantile(0.975, 2 * (count - 1)) * deviation <= NARROW * math.sqrt(count):
+            return count
+    return math.ceil((2 * deviation / NARROW) ** 2)
 
 
 def _share(log: float) -> float:

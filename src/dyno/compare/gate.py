@@ -1,6 +1,5 @@
 """A gate: what a comparison must hold for a build to go on. METHOD.md, Comparing, says when one is broken."""
 
-import math
 import operator
 import re
 from collections.abc import Callable
@@ -11,7 +10,7 @@ import msgspec
 from dyno.errors import UsageError
 from dyno.facts.comparison import Estimate, GateResult, GateState, Pairing
 from dyno.facts.metric import COUNTS, SPEEDS, STEMS, better, known, metric
-from dyno.measure.statistics import quantile
+from dyno.measure.estimate import interval
 from dyno.numbers import number
 
 _GATE = re.compile(r"\s*([A-Za-z][\w.]*)\s*(<=|>=|<|>)\s*([-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?)\s*(%|pt|)\s*", re.I)
@@ -84,17 +83,16 @@ def _judge(gate: Gate, pairing: Pairing) -> tuple[GateState, str]:
     if d.low is None or d.high is None:
         return _state(gate, d.change / scale, None), f"{d.change_words}, {d.word}"
     ends = d.low / scale, d.high / scale
-    return _state(gate, d.change / scale, ends), f"{d.change_words} (95 %: {d.interval_words})"
+    return _state(gate, d.change / scale, ends), f"{d.change_words} ({d.interval_phrase.replace(' interval', ':')})"
 
 
 def _judge_value(gate: Gate, b: Estimate) -> tuple[GateState, str]:
     text = f"B is {number(b.value)}"
     if metric(gate.metric).kind == "count":
         return _state(gate, b.value, (b.value, b.value)), text
-    if b.error is None:
+    ends = interval(b)
+    if ends is None:
         return _state(gate, b.value, None), f"{text}, confidence unknown"
-    reach = quantile(0.975, b.df) * b.error
-    ends = (b.value * math.exp(-reach), b.value * math.exp(reach))
     return _state(gate, b.value, ends), f"{text} (95 %: {number(ends[0])} to {number(ends[1])})"
 
 

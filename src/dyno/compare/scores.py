@@ -34,7 +34,7 @@ def score_difference(a: Group, b: Group) -> Difference | None:
     if error is None:
         return Difference("score", one, other, "confidence unknown", gap, why=_UNKNOWN, lower=lower, points=True)
     return Difference(
-        "score", one, other, "inconclusive", gap, gap - _Z * error, gap + _Z * error,
+        "score", one, other, "inconclusive", gap, max(gap - _Z * error, -1.0), min(gap + _Z * error, 1.0),
         (_Z + quantile(POWER, math.inf)) * error, two_sided(gap / error, math.inf), lower=lower, points=True,
     )  # fmt: skip
 

@@ -7,7 +7,17 @@ import msgspec
 from dyno.facts.finding import Finding, Verdict
 from dyno.facts.load import Scalar
 from dyno.facts.quality import PairedDifference
-from dyno.numbers import change, change_interval, count, many, percent, points, points_interval
+from dyno.numbers import (
+    change,
+    change_interval,
+    change_with_interval,
+    count,
+    many,
+    percent,
+    points,
+    points_interval,
+    points_with_interval,
+)
 
 CONFIDENCE = 0.95
 # Deviation from run to run, as a share of a figure, that no machine stays below for long, however well a few repeats
@@ -57,6 +67,8 @@ class Difference(msgspec.Struct, frozen=True):
     paired: PairedDifference | None = None  # of scores of the same items
     lower: bool = False  # of a score that is better when it is lower
     points: bool = False  # of scores from 0 to 1: change, low, high and smallest are differences, not shares
+    # The interval includes 0 and is wider than B ÷ A: how many repeats per side would make it ± 10 %; 0: unknown.
+    enough_repeats: int | None = None
 
     @property
     def change_words(self) -> str:
@@ -64,7 +76,29 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def interval_words(self) -> str:
+        """The two ends; or why nobody can use them."""
+        if self.enough_repeats is not None:
+            return self.too_few
         return points_interval(self.low, self.high) if self.points else change_interval(self.low, self.high)
+
+    @property
+    def interval_phrase(self) -> str:
+        """'95 % interval +11.8 to +12.9 %', or why there is none."""
+        return self.too_few if self.enough_repeats is not None else f"95 % interval {self.interval_words}"
+
+    @property
+    def too_few(self) -> str:
+        return "too few repeats" if "repeats" in (self.a.by, self.b.by) else "too few samples"
+
+    @property
+    def both_words(self) -> str:
+        """The change with its interval: '+12.3 % ± 0.6', '+30.2 % (-2 to +73 %)'."""
+        if self.change is None or self.low is None or self.high is None:
+            return self.change_words
+        if self.enough_repeats is not None:
+            return f"{self.change_words} ({self.too_few})"
+        shown = points_with_interval if self.points else change_with_interval
+        return shown(self.change, self.low, self.high)
 
     @property
     def smallest_words(self) -> str:

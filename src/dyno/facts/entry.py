@@ -24,6 +24,13 @@ class Number(msgspec.Struct, frozen=True, omit_defaults=True):
     half: float = 0.0  # half a unit of the last digit that was printed; 0: it is dyno's own
     definition: str = ""  # key in facts/metric.py
     deviation: float | None = None  # standard deviation, as printed with ±
+    # The interval is wider than the figure: how many of what `by` counts would make it ± 10 %; 0: unknown.
+    enough: int | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether it has an interval that is narrower than itself."""
+        return self.low is not None and self.high is not None and self.enough is None
 
 
 class Cost(msgspec.Struct, frozen=True, omit_defaults=True):

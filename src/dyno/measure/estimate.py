@@ -7,10 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from dyno.facts.comparison import LEAST, Basis, Estimate
+from dyno.facts.entry import Number
 from dyno.facts.imported import Row, Samples
 from dyno.facts.metric import SAMPLED, STEMS, THROUGHPUTS, latency
 from dyno.measure import statistics
-from dyno.measure.statistics import Error, welch_df
+from dyno.measure.statistics import Error, TooAlike, welch_df
+from dyno.numbers import count as counted
+from dyno.numbers import many, rounded_up
 
 _BY_TIME = (*THROUGHPUTS, "input_throughput")
 _SAME = {"median": "p50", "p50": "median"}
@@ -18,6 +21,10 @@ _MANY = 1e9  # degrees of freedom: as good as known
 # Added to a single run's own error, which knows nothing of the next run: on an H200 under full load two runs deviated
 # by 0.5 to 3 %, on two shared cores by 3 %.
 ALLOWED = 0.02
+COUNTED = {"repeats": "repeats", "iterations": "iterations", "requests": "requests"}
+NARROW = 0.1  # an interval of ± this is one that people can use
+_MOST_REPEATS = 200
+_ENDLESS = 50.0  # beyond that a number says nothing, and soon there is none
 _NO_REQUESTS = "a single result without its requests has no error estimate; repeat it"
 
 
@@ -61,9 +68,7 @@ def samples_of(row: Row, stem: str) -> np.ndarray:
     return values[good]
 
 
-def estimates(
-    group: Sequence[Row], metrics: Sequence[str], effort: statistics.Effort = statistics.WHOLE
-) -> dict[str, Estimate]:
+def estimates(group: Sequence[Row], metrics: Sequence[str]) -> dict[str, Estimate]:
     """`group`: repeats of one setting. Those metrics that it has."""
     if len(group) > 1:
         return {m: e for m in metrics if (e := _over_repeats(group, m)) is not None}
@@ -73,7 +78,7 @@ def estimates(
     for m in values:
         if (parts := latency(m)) is not None:
             wanted.setdefault(parts[1], []).append(parts[0])
-    drawn = {stem: _drawn(row, stem, names, effort) for stem, names in wanted.items()}
+    drawn = {stem: _drawn(row, stem, names) for stem, names in wanted.items()}
     return {m: row.estimates.get(m) or _of_one(row, m, value, drawn) for m, value in values.items()}
 
 
@@ -94,50 +99,84 @@ def error_of_repeats(values: Sequence[float]) -> Error | None:
     return error and Error(max(error.error, LEAST / math.sqrt(len(values))), error.df)
 
 
-def half_interval(values: Sequence[float]) -> float | None:
-    """Half the 95 % confidence interval of the mean of repeats; None where it is unknown."""
-    if (error := error_of_repeats(values)) is None:
+def interval(e: Estimate) -> tuple[float, float] | None:
+    """Return the 95 % interval of a figure; None: unknown. It is made on the scale of ratios, so it never passes 0."""
+    if e.error is None or e.value <= 0:
         return None
-    return abs(sum(values) / len(values)) * error.error * statistics.quantile(0.975, error.df)
+    reach = min(statistics.quantile(0.975, e.df) * e.error, _ENDLESS)
+    return e.value * math.exp(-reach), e.value * math.exp(reach)
 
 
-def _drawn(row: Row, stem: str, names: Sequence[str], effort: statistics.Effort) -> dict[str, Error]:
+def interval_of_repeats(values: Sequence[float]) -> Number:
+    """Return the mean of repeats with its interval, where it is known."""
+    mean = sum(values) / len(values)
+    error = error_of_repeats(values)
+    return with_interval(Estimate(mean, len(values), error.error, error.df, "repeats") if error else Estimate(mean, 1))
+
+
+def with_interval(e: Estimate) -> Number:
+    """Return a figure with its interval, and where that is wider than the figure, how many of what it was made from
+    would do."""
+    ends = interval(e)
+    if ends is None:
+        return Number(e.value)
+    wide = ends[1] - ends[0] > e.value
+    return Number(e.value, *ends, by=e.by, enough=enough(e) if wide else None)
+
+
+def enough(e: Estimate) -> int:
+    """Return how many repeats, iterations or requests would make the interval ± 10 %, by the spread of those that there
+    are. 0: no such number is known."""
+    if e.error is None or e.by not in COUNTED:
+        return 0
+    if e.by == "requests":
+        return math.ceil(e.count * (statistics.quantile(0.975, e.df) * e.error / NARROW) ** 2)
+    single = e.error * math.sqrt(e.count)
+    fits = (n for n in range(2, _MOST_REPEATS) if statistics.quantile(0.975, n - 1) * single <= NARROW * math.sqrt(n))
+    return next(fits, math.ceil((2 * single / NARROW) ** 2))
+
+
+def _drawn(row: Row, stem: str, names: Sequence[str]) -> dict[str, Error | TooAlike]:
     values = samples_of(row, stem)
-    blocks = None
-    if stem == "itl":  # gaps of one request stay together, as nearly as it is known where one ends
-        requests = samples_of(row, "e2el")
-        blocks = max(len(requests) // statistics.block_length(requests), 4) if len(requests) > 8 else None
-    errors = statistics.errors_of_requests(values, names, blocks, effort)
+    errors = statistics.errors_of_requests(values, names)
     if stem == "latency" and "mean" in names and (error := statistics.error_of_mean([float(v) for v in values])):
         errors["mean"] = error  # iterations are independent
     return errors
 
 
-def _of_one(row: Row, metric: str, value: float, drawn: dict[str, dict[str, Error]]) -> Estimate:
+def _of_one(row: Row, metric: str, value: float, drawn: dict[str, dict[str, Error | TooAlike]]) -> Estimate:
     if (parts := latency(metric)) is not None:
         statistic, stem = parts
         count = len(samples_of(row, stem))
-        if (error := drawn[stem].get(statistic)) is not None:
+        error = drawn[stem].get(statistic)
+        if isinstance(error, TooAlike):
+            return Estimate(value, count, why=_too_alike(count, error))
+        if error is not None:
             return _with(row, metric, value, count, error, "iterations" if stem == "latency" else "requests")
         return _without_samples(row, metric, value, statistic, stem, count)
     if value <= 0:
         return Estimate(value, 1, why="it is 0")
     s = row.samples
     if row.kind in ("throughput", "latency", "micro") and (metric in _BY_TIME or metric == "speed"):
-        if s is not None and (error := statistics.error_of_mean(s.speeds)) is not None:
-            return _with(row, metric, value, len(s.speeds), error, "iterations")
+        if s is not None and (over := statistics.error_of_mean(s.speeds)) is not None:
+            return _with(row, metric, value, len(s.speeds), over, "iterations")
         if (figure := row.figures.get(metric)) is not None and figure.deviation:
             # Of how many is unknown: then as if the next one alone were asked about.
             return _with(row, metric, value, 1, Error(figure.deviation / value, _MANY), "deviation")
         return Estimate(value, 1, why="a single iteration has no spread; repeat it")
     if metric in _BY_TIME:
-        if s is not None and (error := _of_slices(s)) is not None:
-            return _with(row, metric, value, int(error.df) + 1, error, "slices")
+        if s is not None and (by_slices := _of_slices(s)) is not None:
+            return _with(row, metric, value, int(by_slices.df) + 1, by_slices, "slices")
         short = "the run was too short for an error estimate; repeat it"
         return Estimate(value, 1, why=short if s is not None else _NO_REQUESTS)
     if metric == "score" and (stderr := row.get("stderr")):
         return Estimate(value, 1, stderr / value, _MANY, "stderr")
     return Estimate(value, 1, why="a single run has no error estimate; repeat it")
+
+
+def _too_alike(count: int, error: TooAlike) -> str:
+    few = f"{many(count, 'sample')} are too few for an error estimate, given how alike consecutive requests are"
+    return f"{few}; about {counted(rounded_up(error.needed))} are needed" if error.needed else f"{few}; repeat the run"
 
 
 def _without_samples(row: Row, metric: str, value: float, statistic: str, stem: str, count: int) -> Estimate:

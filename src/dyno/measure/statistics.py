@@ -4,6 +4,7 @@ import math
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -13,13 +14,15 @@ from dyno.facts.spread import Distribution, Latency
 # A figure is known if its bounds are at most this far apart: ± 1 %, or ± 0.05 ms.
 KNOWN_WITHIN, KNOWN_WITHIN_MS = 0.02, 0.1
 _NORMAL = 1e6  # degrees of freedom from which t is the normal distribution to six digits
-_ROWS = 200  # replicates at a time: a matrix of all would be large
-_FEWEST_BLOCKS = 4
-_MOST_BLOCKS = 500  # more say no more: blocks may be longer than need be
-# Of the length with the least mean error: blocks a little too long give an interval a little too wide, blocks too
-# short one that is too narrow (of 100 requests with a correlation of 0.5 a mean: 90 % for 95; without this, 86 %).
-_LONGER = 1.5
-_IN_TAIL = 5  # samples beyond a percentile without which drawing again says nothing of it
+_FEWEST = 8  # requests without which a single run says nothing of its error
+_FEWEST_SLICES, _MOST_SLICES = 8, 60
+_FEWEST_SUMS = 6  # that fit one behind the other
+_PARTS = 10_000  # of a longer series, neighbours are added up first
+_MOST_ALIKE = 0.99  # correlation of neighbours
+# Beyond a percentile: as many values as strangers, by their ranks and by what lies beyond it alone.
+_RANKS_IN_TAIL, _CLUSTERS_IN_TAIL = 1.2, 2.0
+_FAR = 0.099  # a tail with less than a tenth of the values
+_IN_TAIL = 5  # values beyond a percentile, at least
 
 
 def percentile_name(p: float) -> str:
@@ -110,7 +113,7 @@ def two_sided(t: float, df: float) -> float:
         return 0.0
     if df >= _NORMAL:
         return math.erfc(abs(t) / math.sqrt(2))
-    return _beta(df / 2, 0.5, df / (df + t * t))
+    return beta_share(df / 2, 0.5, df / (df + t * t))
 
 
 @lru_cache(maxsize=4096)
@@ -138,12 +141,12 @@ def _density(t: float, df: float) -> float:
     return math.exp(log - (df + 1) / 2 * math.log1p(t * t / df))
 
 
-def _beta(a: float, b: float, x: float) -> float:
+def beta_share(a: float, b: float, x: float) -> float:
     """The regularized incomplete beta function, by its continued fraction (Lentz)."""
     if x <= 0 or x >= 1:
         return 0.0 if x <= 0 else 1.0
     if x > (a + 1) / (a + b + 2):  # there the fraction of the other side converges fast
-        return 1 - _beta(b, a, 1 - x)
+        return 1 - beta_share(b, a, 1 - x)
     front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)) / a
     f, c, d = 1.0, 1.0, 0.0
     for i in range(500):
@@ -162,21 +165,11 @@ def _beta(a: float, b: float, x: float) -> float:
     return front * (f - 1)
 
 
-# ---- the error of a figure of one run: its requests drawn again, in blocks ----
+# ---- the error of a figure of one run: how much its requests differ, neighbours together ----
 #
-# Requests that are in flight together wait for the same steps of the engine, so neighbours are alike, and drawn one by
-# one they would seem to say more than they do. They are drawn in blocks of consecutive ones instead, as long as their
-# likeness reaches. The seed is fixed: the same data give the same interval.
-
-
-class Effort(msgspec.Struct, frozen=True):
-    replicates: int = 600
-    values: int = 6_000  # of more, every n-th in order of size represents its neighbours
-
-
-WHOLE = Effort()
-# For bars in a chart: a twelfth of the work, and an error that is itself off by 6 %.
-QUICK = Effort(150, 2_000)
+# Requests that are in flight together wait for the same steps of the engine, so neighbours are alike, and a thousand of
+# them say less than a thousand strangers. Sums of consecutive ones show how much less: of strangers, the variance of a
+# sum grows as its length; of neighbours that are alike, faster. METHOD.md, Comparing, has the rules and their coverage.
 
 
 class Error(msgspec.Struct, frozen=True):
@@ -186,45 +179,48 @@ class Error(msgspec.Struct, frozen=True):
     df: float
 
 
-def errors_of_requests(
-    values: np.ndarray, statistics: Sequence[str], blocks: int | None = None, effort: Effort = WHOLE
-) -> dict[str, Error]:
-    """`values` in the order of sending, all above zero; `statistics`: mean, median, p99. Those that the data can't
-    answer for are absent. `blocks`: how many, where something else than the values decides."""
+class TooAlike(msgspec.Struct, frozen=True):
+    """Neighbours are so alike that a run of this length says nothing about a figure."""
+
+    needed: int | None  # requests that would do; None: no number can be told
+
+
+class _Spread(NamedTuple):
+    """The variance of a series, neighbours counted together, and the length of the sums that show it."""
+
+    variance: float
+    df: float
+
+
+def errors_of_requests(values: np.ndarray, statistics: Sequence[str]) -> dict[str, Error | TooAlike]:
+    """`values` in the order of sending, all above zero; `statistics`: mean, median, p99. Absent are those for which
+    there are too few values."""
     n = len(values)
-    if n < 2 * _FEWEST_BLOCKS:
+    wanted = [s for s in statistics if (s == "mean" or _share(s) is not None) and n >= needs(s)]
+    if n < _FEWEST or not wanted:
         return {}
-    count = min(blocks or max(n // block_length(values), _FEWEST_BLOCKS), n, _MOST_BLOCKS)
-    block = np.arange(n) * count // n
-    drawn = _drawn(count, effort.replicates)
-    # With few blocks the spread of what is drawn falls short, by this factor.
-    few = math.sqrt(count / (count - 1))
-
-    def error(values: np.ndarray) -> Error:
-        return Error(float(np.log(values).std()) * few, count - 1)
-
-    out = {}
-    if "mean" in statistics:
-        sums, counts = np.bincount(block, values), np.bincount(block)
-        out["mean"] = error((drawn @ sums) / (drawn @ counts))
-    shares = {s: share for s in statistics if (share := _share(s)) is not None and n >= needs(s)}
-    if shares:
-        columns = _quantiles(values, block, drawn, list(shares.values()), effort.values).T
-        out |= {name: error(column) for name, column in zip(shares, columns, strict=True)}
+    ordered = np.sort(values)
+    if ordered[0] == ordered[-1]:
+        return {s: Error(0.0, n - 1) for s in wanted}
+    ranks = _ranks(values, ordered)
+    allowance = _allowance(ranks)
+    if allowance is None:
+        return {s: TooAlike(None) for s in wanted}
+    alike = allowance * _spread(ranks).variance / float((ranks * ranks).mean())
+    out: dict[str, Error | TooAlike] = {}
+    for s in wanted:
+        share = _share(s)
+        if share is None:
+            out[s] = _error_of_mean(values, allowance)
+        else:
+            out[s] = _error_of_quantile(values, ordered, share, alike, allowance)
     return out
-
-
-def _drawn(count: int, replicates: int) -> np.ndarray:
-    """How often each block is drawn, in each replicate."""
-    chosen = np.random.default_rng(0).integers(count, size=(replicates, count))
-    chosen += np.arange(replicates)[:, None] * count
-    return np.bincount(chosen.ravel(), minlength=replicates * count).reshape(replicates, count).astype(np.int32)
 
 
 def needs(statistic: str) -> int:
     """How many samples say how far it may be off: a p99 of a hundred is their largest one."""
     share = _share(statistic)
-    return 2 * _FEWEST_BLOCKS if share is None else math.ceil(_IN_TAIL / min(share, 1 - share) - 1e-9)
+    return _FEWEST if share is None else math.ceil(_IN_TAIL / min(share, 1 - share) - 1e-9)
 
 
 def _share(statistic: str) -> float | None:
@@ -234,75 +230,114 @@ def _share(statistic: str) -> float | None:
     return share if 0 < share < 1 else None
 
 
-def _quantiles(
-    values: np.ndarray, block: np.ndarray, drawn: np.ndarray, shares: Sequence[float], most: int
-) -> np.ndarray:
-    """Return a percentile of each replicate. A value counts as often as its block was drawn: sorting once is enough."""
-    order = np.argsort(values, kind="stable")
-    if len(order) > most:
-        order = order[((np.arange(most) + 0.5) * (len(order) / most)).astype(np.int64)]
-    ordered, blocks = values[order], block[order]
-    out = np.empty((len(drawn), len(shares)))
-    for start in range(0, len(drawn), _ROWS):
-        below = np.cumsum(drawn[start : start + _ROWS][:, blocks], axis=1, dtype=np.int32)
-        for i, share in enumerate(shares):
-            reached = np.argmax(below >= (share * below[:, -1])[:, None], axis=1)
-            out[start : start + _ROWS, i] = ordered[reached]
-    return out
+def _ranks(values: np.ndarray, ordered: np.ndarray) -> np.ndarray:
+    """Return the rank of each value, from their mean; ties are even."""
+    ranks = (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")) / 2
+    centred: np.ndarray = ranks - ranks.mean()
+    return centred
 
 
-def block_length(values: np.ndarray) -> int:
-    """After Politis and White (2004, corrected 2009): by how far the autocorrelation of the ranks reaches."""
-    n = len(values)
-    ordered = np.sort(values)
-    ranks = (np.searchsorted(ordered, values, "left") + np.searchsorted(ordered, values, "right")) / 2  # ties are even
-    ranks -= ranks.mean()
-    reach = max(5, math.ceil(math.log10(n)))  # as many must be small in a row
-    most = min(math.ceil(math.sqrt(n)) + reach, n - 1)
-    spectrum = np.fft.rfft(ranks, 2 * n)
-    covariance = np.fft.irfft(spectrum * np.conj(spectrum))[: most + 1] / n
-    if covariance[0] <= 0:
-        return 1
-    correlation = covariance[1:] / covariance[0]
-    small = np.abs(correlation) < 2 * math.sqrt(math.log10(n) / n)
-    run = np.convolve(small, np.ones(reach), "valid") >= reach
-    last = int(np.argmax(run)) if run.any() else most
-    if last == 0:
-        return 1
-    lags = np.arange(1, min(2 * last, most) + 1)
-    window = np.clip(2 * (1 - lags / (2 * last)), 0, 1)  # flat to the half, then down to zero
-    whole = covariance[0] + 2 * float(window @ covariance[lags])
-    slope = 2 * float((window * lags) @ covariance[lags])
-    if whole <= 0:  # neighbours differ more than strangers: single ones are on the safe side
-        return 1
-    length = _LONGER * (slope**2 / whole**2) ** (1 / 3) * n ** (1 / 3)
-    return int(max(1, min(math.ceil(length), n // _FEWEST_BLOCKS)))
+def _allowance(series: np.ndarray) -> float | None:
+    """Return by how much the likeness of neighbours may be larger than it seems: a short series shows too little of it.
+    As of a series whose correlation is higher by its bias and one standard error. None: it may be endless."""
+    n = len(series)
+    whole = float(series @ series)
+    seen = max(float(series[1:] @ series[:-1]) / whole, 0.0) if whole > 0 else 0.0
+    highest = seen + math.sqrt(max(1 - seen * seen, 0.0) / n) + (1 + 3 * seen) / n
+    if highest >= _MOST_ALIKE:
+        return None
+    return (1 + highest) / (1 - highest) * (1 - seen) / (1 + seen)
+
+
+def _spread(series: np.ndarray) -> _Spread:
+    """`series`: deviations from their mean, in order. Return the largest variance of sums of consecutive ones, per one,
+    over all lengths up to a sixth of the series, with what longer sums would add (lugsail, Vats and Flegal)."""
+    each = -(-len(series) // _PARTS)
+    parts = np.add.reduceat(series, np.arange(0, len(series), each)) if each > 1 else series
+    sums = np.concatenate([[0.0], np.cumsum(parts)])
+    count = len(parts)
+
+    def variance(length: int) -> float:
+        total = sums[length:] - sums[:-length]
+        return float(total @ total) / len(total) / length / (1 - length / count)
+
+    lengths = [1]
+    while (longer := max(lengths[-1] + 1, int(1.5 * lengths[-1]))) <= count // _FEWEST_SUMS:
+        lengths.append(longer)
+    variances = [variance(length) for length in lengths]
+    largest = max(variances)
+    longest = lengths[variances.index(largest)]
+    # The degrees of freedom go by the shortest sums that show nearly all of it. Those that overlap say half more.
+    length = next(b for b, v in zip(lengths, variances, strict=True) if v >= 0.8 * largest)
+    df = 1.5 * count / length - 1 if length > 1 else count - 1
+    if longest > 1:
+        largest = max(largest, 2 * largest - variance(longest // 2))
+    return _Spread(largest / each, max(df, 3.0))
+
+
+def _error_of_mean(values: np.ndarray, allowance: float) -> Error:
+    mean = float(values.mean())
+    spread = _spread(values / mean - 1)
+    return Error(math.sqrt(allowance * spread.variance / len(values)), spread.df)
+
+
+def _error_of_quantile(
+    values: np.ndarray, ordered: np.ndarray, share: float, alike: float, allowance: float
+) -> Error | TooAlike:
+    """Return the error of a quantile: by how much the share of values below it may be off, and what lies there.
+    `alike`: how many requests are worth one stranger, by their ranks."""
+    n, tail = len(values), min(share, 1 - share)
+    below = _below(values, ordered, share)
+    if tail < _FAR:  # a few values beyond it say little about their likeness: also by twice as many
+        inward = 1 - 2 * tail if share > 0.5 else 2 * tail
+        below = max(below, _below(values, ordered, inward), key=lambda spread: spread.variance)
+    clusters = allowance * max(below.variance, 1.0)
+    needed = math.ceil(max(_RANKS_IN_TAIL * alike, _CLUSTERS_IN_TAIL * clusters) / tail)
+    if needed > n:
+        return TooAlike(needed)
+    t = quantile(0.975, below.df)
+    reach = t * math.sqrt(clusters * share * (1 - share) / n)
+    ends = np.clip([share - reach, share, share + reach], 0.5 / n, 1 - 0.5 / n)
+    low, middle, high = np.log(np.interp(ends * n - 0.5, np.arange(n), ordered))
+    above, under = float(high - middle), float(middle - low)
+    # Beyond p90 a few values decide the longer side, and it decides.
+    side = max(above, under) if tail < _FAR else math.sqrt((above**2 + under**2) / 2)
+    return Error(side / t, below.df)
+
+
+def _below(values: np.ndarray, ordered: np.ndarray, share: float) -> _Spread:
+    """Return the spread of the share of values below a quantile, as a multiple of that of strangers."""
+    beyond = (values > np.quantile(ordered, share)).astype(np.float64)
+    spread = _spread(beyond - beyond.mean())
+    return _Spread(spread.variance / (share * (1 - share)), spread.df)
 
 
 def error_of_slices(starts_s: np.ndarray, firsts_s: np.ndarray, ends_s: np.ndarray, tokens: np.ndarray) -> Error | None:
-    """Return the error of a run's throughput from slices of its steady window (batch means). A slice is as long as two
-    requests take on average (one in short runs), and tokens are laid out evenly from a request's first to its last.
-    None: too short."""
-    if len(starts_s) < 2 * _FEWEST_BLOCKS:
+    """Return the error of a run's throughput from slices of its steady window. A slice is as long as a request takes on
+    average, or longer, and tokens are laid out evenly from a request's first to its last. None: too short."""
+    if len(starts_s) < _FEWEST:
         return None
     begin, end = float(ends_s.min()), float(starts_s.max())
     took = float((ends_s - starts_s).mean())
     if took <= 0 or end <= begin:
         return None
-    lives = (end - begin) / took
-    count = max(min(int(lives / 2), 20), min(int(lives), 8))
-    if count < _FEWEST_BLOCKS:
+    count = min(int((end - begin) / took), _MOST_SLICES)
+    if count < _FEWEST_SLICES:
         return None
-    edges = np.linspace(begin, end, count + 1)
     lasted = np.maximum(ends_s - firsts_s, 1e-6)
-    before = np.clip((edges[:, None] - firsts_s) / lasted, 0, 1) @ tokens  # tokens that have come by each edge
-    each = np.diff(before)
+    edges = np.linspace(begin, end, count + 1)
+    by_edge = [float(np.clip((edge - firsts_s) / lasted, 0, 1) @ tokens) for edge in edges]  # tokens that have come
+    each = np.diff(by_edge)
     mean = float(each.mean())
     if mean <= 0:
         return None
+    deviations = each / mean - 1
+    allowance, spread = _allowance(deviations), _spread(deviations)
+    if allowance is None:
+        return None
     # And when the last request ends, which is in no slice, moves the whole run's length.
     drain = float((ends_s - starts_s).std()) / float(ends_s.max() - starts_s.min())
-    return Error(math.hypot(float(each.std(ddof=1)) / mean / math.sqrt(count), drain), count - 1)
+    return Error(math.hypot(math.sqrt(allowance * spread.variance / count), drain), spread.df)
 
 
 def error_of_mean(values: Sequence[float]) -> Error | None:

@@ -1,6 +1,5 @@
 """Ask built-in tasks: prompts from items, and scores from answers."""
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from hashlib import sha256
@@ -13,6 +12,7 @@ import msgspec
 from dyno.facts.quality import Form, ItemAnswer, QualitySpec, TaskScore
 from dyno.facts.record import Record
 from dyno.facts.workload import ChatRequest, Request, WorkloadSpec
+from dyno.quality.letter import chosen
 from dyno.workload.tasks import LETTERS, MAX_TOKENS, SIZES, TASKS, Item, item, items
 
 BUILTIN = "builtin"  # all of them
@@ -23,7 +23,6 @@ METRIC = "exact_match"
 END = "\n\n"  # of an answer in the completions form
 _SHOTS: dict[Form, int] = {"chat": 0, "completions": 3}
 _EXAMPLES = 1_000_000  # numbers of examples: no item has such a one
-_LETTER = re.compile(rf"^\W*([{LETTERS}])(?![A-Za-z])|answer is\W*([{LETTERS}])(?![A-Za-z])")
 
 
 class Question(NamedTuple):
@@ -149,8 +148,7 @@ def answered(spec: QualitySpec, question: Question, record: Record) -> ItemAnswe
 def _extracted(spec: QualitySpec, text: str) -> str | None:
     if not spec.choices:
         return text.strip().removesuffix(".") or None
-    match = _LETTER.search(text.strip())
-    return (match[1] or match[2]) if match else None
+    return chosen(text)
 
 
 def scores(spec: QualitySpec, answers: Sequence[ItemAnswer]) -> list[TaskScore]:

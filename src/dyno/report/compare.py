@@ -6,7 +6,7 @@ from dyno.facts.comparison import CONFIDENCE, LEAST_VARIATION, Comparison, Diffe
 from dyno.facts.finding import Finding
 from dyno.facts.load import Load
 from dyno.facts.metric import latency, words
-from dyno.numbers import UNKNOWN, count, many, number, percent, points
+from dyno.numbers import UNKNOWN, count, many, number, percent, points, rounded_up
 from dyno.report.block import finding_lines
 from dyno.report.table import Table, markdown, terminal, text_table
 from dyno.screen import styled, verdict_style, wrapped
@@ -100,7 +100,7 @@ def _overview(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
         corrected = f"The last column is corrected for all {len(differences)} figures (Holm's rule)."
         repeated = any("repeats" in (d.a.by, d.b.by) for d in differences)
         least = f" ({LEAST_VARIATION})" if repeated else ""
-        about = f"Change of B against A, ± its 95 % interval{least}. {corrected}"
+        about = f"Change of B against A, with its 95 % interval{least}. {corrected}"
     yield from _item(f"{about}{more}", as_markdown)
     # Each load asks the same prompts: the lowest agreement says most.
     if known := [p.agreement for p in c.pairings if p.agreement is not None and (p.total or _noun(c) == "load")]:
@@ -132,7 +132,7 @@ def _scores(named: Sequence[tuple[str, Pairing]]) -> Table:
             needed = d.paired.items_needed if d.paired is not None else None
             items = [
                 count(d.paired.items if d.paired is not None else None),
-                count(_rounded(needed) if needed else None),
+                count(rounded_up(needed) if needed else None),
             ]
             cells = [*_values(d), _change(d), d.smallest_words, *items]
         rows.append([task, *cells, _in_words(p.word, p)])
@@ -162,12 +162,7 @@ def _distinct(names: list[str], pairings: Sequence[Pairing]) -> list[str]:
 
 
 def _change(d: Difference | None) -> str:
-    if d is None or d.change is None:
-        return UNKNOWN
-    if d.low is None or d.high is None:
-        return d.change_words
-    reach = percent(max(d.high - d.change, d.change - d.low)).removesuffix(" %")
-    return f"{d.change_words} ± {reach}"
+    return UNKNOWN if d is None or d.change is None else d.both_words
 
 
 def _all(some: Collection[object]) -> str:
@@ -299,8 +294,11 @@ def _how(differences: Sequence[Difference]) -> str:
 
 
 def _more(d: Difference) -> str:
-    ways = [f"about {count(_rounded(d.more_requests))} more requests"] if d.more_requests else []
+    ways = [f"about {count(rounded_up(d.more_requests))} more requests"] if d.more_requests else []
     ways += [many(d.more_repeats, "more repeat")] if d.more_repeats else []
+    if d.enough_repeats:
+        about = f"about {count(rounded_up(d.enough_repeats))} repeats per side would make the interval ± 10 %"
+        return f"{d.too_few}: {about}"
     if not ways:
         return "too small to be worth more repeats"
     return f"a difference this small takes {' or '.join(ways)} per side"
@@ -311,14 +309,8 @@ def _detectable(d: Difference) -> str:
     if not d.points or d.smallest is None:
         return ""
     more = d.paired.items_needed if d.paired is not None else None
-    settle = f"; about {count(_rounded(more))} items would settle a difference of this size" if more else ""
+    settle = f"; about {count(rounded_up(more))} items would settle a difference of this size" if more else ""
     return f"smallest detectable: {points(d.smallest)}{settle}"
-
-
-def _rounded(n: int) -> int:
-    """To two digits: more would be pretended."""
-    unit = int(10 ** max(len(str(n)) - 2, 0))
-    return -(-n // unit) * unit
 
 
 # ---- gates ----

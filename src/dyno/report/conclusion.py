@@ -17,6 +17,7 @@ from dyno.measure.points import named, same_model
 from dyno.numbers import count, many, money, number, percent
 from dyno.report.find import sentences as search_sentences
 from dyno.report.front import front_sentences
+from dyno.report.table import too_few
 from dyno.report.target import (
     SMALL,
     WAITS,
@@ -81,9 +82,9 @@ def conclude(
     # A search ends at the load that its series carries: others aren't measured there.
     given = [e for e in entries if e.search is None]
     all_contests = [*contests(given, limits), *small_contests(given)]
-    if quality := list(front_sentences(entries)):  # has the scores in words of its own
-        all_contests = [c for c in all_contests if c.metric != "score"]
     judge = _Judge(entries, detail)
+    if quality := list(front_sentences(entries, judge.inseparable)):  # has the scores in words of its own
+        all_contests = [c for c in all_contests if c.metric != "score"]
     judged = [judge(contest, contest.ranked[1]) for contest in all_contests]
     unanswered = list(_unanswered(given, all_contests, limits))
     # Of several, the answer shows the one with most series. Serving comes before single tests.
@@ -183,6 +184,12 @@ class _Judge:
         doubt = f"{_first_line(serious[0])}{sides}" if serious else "" if difference else "They share no figure."
         return Judged(contest, leader, other, difference, doubt, figures)
 
+    def inseparable(self, one: Entry, other: Entry, metric: str) -> bool:
+        """Whether the data show no difference between two figures: then neither is called faster."""
+        pair, _ = self._pairing(other, one, metric, level(other) != level(one))
+        difference = next((d for d in pair.differences if d.metric == metric), None)
+        return difference is not None and (difference.word in _EQUAL or difference.word.startswith("perhaps"))
+
     def _pairing(self, a: Entry, b: Entry, metric: str, loads_differ: bool) -> tuple[Pairing, int]:
         """The comparison, and how many figures it was corrected for."""
         rows = self._rows(a), self._rows(b)
@@ -226,7 +233,7 @@ def _about(contest: Contest) -> str:
 def _how_sure(d: Difference, word: str) -> str:
     if d.change is None or d.low is None or d.high is None:
         return f"{word}: {d.why}" if d.why else word
-    return f"{word}, {d.change_words} (95 %: {d.interval_words}, {_basis(d)})"
+    return f"{word}, {d.change_words} ({d.interval_phrase.replace(' interval', ':')}, {_basis(d)})"
 
 
 def _basis(d: Difference) -> str:
@@ -258,9 +265,11 @@ def _who(j: Judged, limits: Limits) -> str:
         return f"{within}{j.leader.series} and {j.other.series} are not comparable."
     if j.leads:
         return f"{within}{j.leader.series} {_does(j.contest)}: {_value(j, j.leader)}."
-    equal = "no difference is detected between" if j.word != "inconclusive" else "the data can't separate"
+    if j.word == "inconclusive":
+        values = " and ".join(_value(j, e) for e in (j.leader, j.other))
+        return f"{within}{j.leader.series} and {j.other.series} can't be separated: {values}."
     sides = " and ".join(f"{e.series} ({_value(j, e)})" for e in (j.leader, j.other))
-    return f"{within}{equal if within else equal[0].upper() + equal[1:]} {sides}."
+    return f"{within}{'no' if within else 'No'} difference is detected between {sides}."
 
 
 def _within(j: Judged, limits: Limits) -> str:
@@ -327,7 +336,7 @@ def _sure(judged: Sequence[Judged]) -> str:
     sure = {"real": "The difference is real", "inconclusive": "Inconclusive"}
     if len(judged) > 1:
         return f"{sure.get(j.word, 'No difference detected')}{each}."
-    interval = f"95 % interval {d.interval_words}, {_basis(d)}"
+    interval = f"{d.interval_phrase}, {_basis(d)}"
     corrected = f" after correction for {j.figures} figures" if d.word.startswith("perhaps") else ""
     return f"{sure.get(j.word, 'Difference')}{corrected}: {interval}."
 
@@ -381,8 +390,8 @@ def _workload(j: Judged, limits: Limits) -> Iterator[str]:
         yield "Only loads at which all of them were measured count."
     if contest.crossed is not None:
         ahead, mine = contest.crossed
-        values = f"{number(contest.value(ahead))} against {number(contest.value(mine))}"
-        yield f"At {level(ahead)}, {ahead.series} leads with {values}."
+        values = f"{number(contest.value(ahead))} against {mine.series}'s {number(contest.value(mine))}"
+        yield f"At {level(ahead)}, {ahead.series} has {values}."
     if (more := contest.beyond) is not None:
         yield f"{more.series} reaches {number(contest.value(more))}{_where(contest, more)}, where others lack a result."
     if contest.left_out:
@@ -459,7 +468,9 @@ def _most(value: float, name: str, e: Entry, limits: Limits) -> str:
 def _spread(e: Entry, name: str) -> str:
     figure = e.figures[name]
     out = [] if e.repeats > 1 else ["Single run: run-to-run variation is unknown."]
-    if figure.low is not None and figure.high is not None:
+    if figure.enough is not None:
+        out.append(f"No useful interval: {too_few(figure)}.")
+    elif figure.low is not None and figure.high is not None:
         over = f"over {e.repeats} repeats" if e.repeats > 1 else "within the run"
         out.append(f"95 % interval {over}: {number(figure.low)} to {number(figure.high)}.")
     return " ".join(out)

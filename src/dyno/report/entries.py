@@ -5,22 +5,22 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import mean
 
 import msgspec
+from msgspec.structs import replace
 
 from dyno import checks
 from dyno.facts.comparison import Estimate
 from dyno.facts.entry import Entry, Memory, Number, Position
 from dyno.facts.finding import Finding, Verdict, verdict
 from dyno.facts.imported import Row, RowKind
-from dyno.facts.metric import SPEEDS, TOKEN_THROUGHPUTS, latency, metric
+from dyno.facts.metric import SPEEDS, TOKEN_THROUGHPUTS, better, latency, metric
 from dyno.facts.price import PriceRule
 from dyno.facts.summary import Result
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.measure.cost import Chosen, choose, cost, rates, stated
-from dyno.measure.estimate import estimates
+from dyno.measure.estimate import estimates, with_interval
 from dyno.measure.paired import score_interval
 from dyno.measure.pairs import Group, groups, once
 from dyno.measure.points import sent
-from dyno.measure.statistics import QUICK, quantile
 from dyno.report.series import Loads, names
 from dyno.report.timeline import Detail, quantiles
 
@@ -229,7 +229,7 @@ def _figures(group: Group, deep: Row) -> dict[str, Number]:
     # An interval of every percentile of every latency would take longer than all the rest of a report.
     few = deep.form == "run" and deep.kind == "serve" and deep.samples is not None and len(group) == 1
     wanted = [n for n in names if n in SPEEDS or (n == "score" and not few) or _is_latency(n, few)]
-    known = estimates([deep] if len(group) == 1 else group, wanted, QUICK)
+    known = estimates([deep] if len(group) == 1 else group, wanted)
     return {name: _number(name, group, known.get(name)) for name in names}
 
 
@@ -262,22 +262,23 @@ def _number(name: str, rows: Sequence[Row], known: Estimate | None) -> Number:
     value = first.value if single else mean(f.value for f in figures)
     if metric(name).sums and len(rows) > 1:
         value *= len(rows)  # also where one of them lacks it: else it wouldn't fit what the others sum up to
-    low = high = None
-    if name == "score" and single and (ends := score_interval(value, rows[0].number("samples"), rows[0].get("stderr"))):
-        low, high = ends
-    elif known is not None and known.error is not None and known.error > _TIED and value > 0:
-        reach = quantile(0.975, known.df) * known.error
-        if reach < 3:  # an interval of a factor of 20 says nothing
-            low, high = value * math.exp(-reach), value * math.exp(reach)
-    return Number(
-        value,
-        low,
-        high,
-        by=known.by if known is not None and low is not None else "",
+    number = Number(value)
+    if name == "score" and single and (ends := _score_interval(rows[0], value)):
+        number = Number(value, *ends, by=known.by if known is not None else "")
+    elif known is not None and known.error is not None and known.error > _TIED:
+        number = with_interval(replace(known, value=value))
+    return replace(
+        number,
         half=first.half if single else 0.0,
         definition=first.definition,
         deviation=first.deviation if single else None,
     )
+
+
+def _score_interval(row: Row, value: float) -> tuple[float, float] | None:
+    # A score that is better when it is lower, such as bits per byte, has no highest value.
+    most = math.inf if better("score", str(row.setting("metric") or "")) == "lower" else 1.0
+    return score_interval(value, row.number("samples"), row.get("stderr"), most)
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

@@ -1,6 +1,6 @@
 """Quality beside speed: each series' score, its difference from a reference, and the fastest without a loss."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -111,15 +111,25 @@ def speed(e: Entry) -> tuple[str, Number] | None:
     return next(((name, e.figures[name]) for name in (*THROUGHPUTS, "speed") if name in e.figures), None)
 
 
-def front_sentences(entries: Sequence[Entry]) -> Iterator[str]:
-    """The fastest setting without a detectable loss, what could have been detected, and what is faster and worse."""
+def front_sentences(
+    entries: Sequence[Entry], inseparable: Callable[[Entry, Entry, str], bool] = lambda one, other, metric: False
+) -> Iterator[str]:
+    """The fastest setting without a detectable loss, what could have been detected, and what is faster and worse.
+    `inseparable`: whether the data show no difference between a figure of two entries."""
     timed = [e for e in entries if e.quality is not None and e.quality.timed and speed(e) is not None]
     ranked = sorted(timed, key=_speed, reverse=True)
     reference = next((e for e in entries if e.quality and e.kind == "quality" and not e.quality.reference), None)
     if len(ranked) < 2 or reference is None:
         return
     able = [e for e in ranked if _quality(e).word not in (*_LOSS, "not comparable")]
-    if able:
+    peers = [e for e in able[1:] if _alike(able[0], e, inseparable)]
+    if peers:
+        first = [able[0], *peers[: _MOST - 1]]
+        names = f"{', '.join(e.series for e in first[:-1])} and {first[-1].series}"
+        more = f" and {len(peers) + 1 - len(first)} more" if len(peers) >= _MOST else ""
+        paces = "; ".join(_described(e) for e in first)
+        yield f"{names}{more} can't be separated in speed; none has a detectable loss of quality: {paces}."
+    elif able:
         yield f"The fastest setting with no detectable loss of quality is {_described(able[0])}."
     else:
         yield "Every setting with a known speed has a detectable loss of quality."
@@ -130,6 +140,7 @@ def front_sentences(entries: Sequence[Entry]) -> Iterator[str]:
         asked = f"{count(items)} items of {test}" if items is not None else test
         yield f"The smallest detectable loss is {points(max(detectable))} ({asked})."
     lossy = [e for e in ranked if _quality(e).word in _LOSS and (not able or _speed(e) > _speed(able[0]))]
+    lossy = [e for e in lossy if not able or not _alike(e, able[0], inseparable)]
     if lossy:
         each = [f"{e.series} ({_pace(e)}, {_points(e)})" for e in lossy[:_MOST]]
         more = f" and {len(lossy) - _MOST} more" if len(lossy) > _MOST else ""
@@ -139,6 +150,11 @@ def front_sentences(entries: Sequence[Entry]) -> Iterator[str]:
     unscored = dict.fromkeys(e.series for e in entries if e.kind == ranked[0].kind and e.quality is None)
     if unscored:
         yield f"Without a score: {', '.join(list(unscored)[:_MOST])}{' …' if len(unscored) > _MOST else ''}."
+
+
+def _alike(one: Entry, other: Entry, inseparable: Callable[[Entry, Entry, str], bool]) -> bool:
+    named, others = speed(one), speed(other)
+    return named is not None and others is not None and named[0] == others[0] and inseparable(one, other, named[0])
 
 
 def _quality(e: Entry) -> Quality:

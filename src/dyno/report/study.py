@@ -9,14 +9,15 @@ import msgspec
 
 from dyno import checks
 from dyno.facts.comparison import LEAST_VARIATION
+from dyno.facts.entry import Number
 from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.spread import Distribution, Latency, Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result, Summary
-from dyno.measure.estimate import half_interval
+from dyno.measure.estimate import interval_of_repeats
 from dyno.numbers import UNKNOWN, count, deviating, many, number, percent
 from dyno.report import find, quality
-from dyno.report.table import Cell, Column, Line, Table, terminal
+from dyno.report.table import Cell, Column, Line, Table, figure_interval, terminal
 from dyno.screen import styled, verdict_style, wrapped
 
 _NAMES = ("rig", *PARTS)
@@ -70,7 +71,7 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
     lines = [Line([*row, Cell(word)]) for row, word in zip(cells, verdicts, strict=True)]
     yield from terminal(Table(shown, lines), more="`dyno runs show STUDY --json`")
     how = f"95 % confidence interval ({LEAST_VARIATION})" if kind == "serve" else "standard deviation"
-    spread = f" Over n repeats: totals of completed, failed and duration, means of the rest, ± {how}."
+    spread = f" Over n repeats: totals of completed, failed and duration, means of the rest, with {how}."
     yield from wrapped(about + (spread if repeats else ""))
     if kind == "find":
         yield from _search_lines(rows)
@@ -115,8 +116,9 @@ def _rows(done: Sequence[PlannedTrial], titles: Sequence[str], results: Mapping[
     return list(rows.values())
 
 
-# Of the repeats of one trial: a value, or a mean with its standard deviation; None: unknown.
-_Value = Callable[[Sequence[Result]], float | tuple[float, float] | None]
+# Of the repeats of one trial: a value, a mean with its standard deviation, or with its interval; None: unknown.
+_Shown = float | tuple[float, float] | Number | None
+_Value = Callable[[Sequence[Result]], _Shown]
 
 
 class _Figure(NamedTuple):
@@ -128,17 +130,30 @@ class _Figure(NamedTuple):
     better: Literal["", "higher", "lower"] = ""
     keep: bool = False  # in a narrow terminal
 
+    def _text(self, value: _Shown) -> str:
+        if value is None:
+            return UNKNOWN
+        if isinstance(value, Number):
+            return f"{self.show(value.value)} {figure_interval(value)}".rstrip()
+        return deviating(*value) if isinstance(value, tuple) else self.show(value)
+
     def cells(self, groups: Sequence[Sequence[Result]], verdicts: Sequence[str]) -> list[Cell]:
         values = [self.value(group) for group in groups]
-        means = [v[0] if isinstance(v, tuple) else v for v in values]
+        means = [_middle(v) for v in values]
         known = [m for m, verdict in zip(means, verdicts, strict=True) if m is not None and verdict != "void"]
         best = (max(known) if self.better == "higher" else min(known)) if self.better and len(known) > 1 else None
-        texts = [deviating(*v) if isinstance(v, tuple) else UNKNOWN if v is None else self.show(v) for v in values]
+        texts = [self._text(v) for v in values]
         return [
             Cell(text, mean, bold=mean is not None and mean == best and verdict != "void",
                  style="bad" if self.title == "failed" and mean else "")
             for text, mean, verdict in zip(texts, means, verdicts, strict=True)
         ]  # fmt: skip
+
+
+def _middle(value: _Shown) -> float | None:
+    if isinstance(value, Number):
+        return value.value
+    return value[0] if isinstance(value, tuple) else value
 
 
 _DURATION = _Figure("duration\ns", lambda repeats: sum(r.duration_s for r in repeats))
@@ -241,20 +256,14 @@ def _quality(results: Sequence[Result]) -> _Columns:
     return [*figures, _DURATION], about
 
 
-def _with_interval(values: Sequence[float]) -> float | tuple[float, float]:
-    half = half_interval(values)
-    return mean(values) if half is None else (mean(values), half)
-
-
-def _output_speed(repeats: Sequence[Result]) -> float | tuple[float, float]:
-    speeds = [r.served.output_throughput for r in repeats]
-    return _with_interval(speeds)
+def _output_speed(repeats: Sequence[Result]) -> Number:
+    return interval_of_repeats([r.served.output_throughput for r in repeats])
 
 
 def _latency(stem: str, statistic: str = "median") -> _Value:
     """`statistic`: mean, median or a percentile."""
 
-    def value(repeats: Sequence[Result]) -> float | tuple[float, float] | None:
+    def value(repeats: Sequence[Result]) -> Number | None:
         """Unknown, too, where a busy client doesn't know it of one of them: the others may be the quick ones."""
         known = [_latencies(r.served) for r in repeats]
         latencies = [named[stem] for named in known if stem in named and not named[stem].empty]
@@ -262,7 +271,7 @@ def _latency(stem: str, statistic: str = "median") -> _Value:
             values = [getattr(d, statistic) for d in latencies]
         else:
             values = [d.percentiles[statistic] for d in latencies if statistic in d.percentiles]
-        return _with_interval(values) if values and None not in values else None
+        return interval_of_repeats(values) if values and None not in values else None
 
     return value
 

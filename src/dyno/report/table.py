@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from dyno.facts.entry import Number
-from dyno.numbers import count, interval, many, number, plus_minus
+from dyno.measure.estimate import COUNTED
+from dyno.numbers import count, interval, many, number, plus_minus, rounded_up
 from dyno.screen import SCREEN, Style, glued, styled, verdict_style, wrapped
 from dyno.visible import visible
 
@@ -213,8 +214,16 @@ def figure_text(figure: Number) -> str:
     return count(figure.value) if exact else number(figure.value, figure.half)
 
 
+def too_few(figure: Number) -> str:
+    """Say why an interval that is wider than its figure is not shown, and what would do."""
+    few = "too short a run" if figure.by == "slices" else f"too few {COUNTED.get(figure.by, 'samples')}"
+    return f"{few}; about {count(rounded_up(figure.enough))} would do" if figure.enough else few
+
+
 def figure_interval(figure: Number) -> str:
     """'' where it isn't known."""
+    if figure.enough is not None:
+        return f"({too_few(figure)})"
     if figure.low is not None and figure.high is not None:
         return interval(figure.value, figure.low, figure.high)
     return plus_minus(figure.deviation, figure.value) if figure.deviation else ""

@@ -121,7 +121,7 @@ def put_value(row: Row, number: Number | None, error: float | None) -> None:
     if "y_low" in row:
         row |= {"low": row.pop("y_low"), "high": row.pop("y_high")}
     elif number is not None and error is not None:
-        row |= {"low": base.short(number.value - error), "high": base.short(number.value + error)}
+        row |= {"low": base.short(max(number.value - error, 0.0)), "high": base.short(number.value + error)}
 
 
 def micro(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:

@@ -181,7 +181,7 @@ def put(row: Row, key: str, number: Number) -> None:
     if not math.isfinite(number.value):
         return
     row[key] = shown(number)
-    if number.low is not None and number.high is not None:
+    if number.usable and number.low is not None and number.high is not None:
         row[f"{key}_low"], row[f"{key}_high"] = short(number.low), short(number.high)
 
 

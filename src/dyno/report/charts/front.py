@@ -61,8 +61,8 @@ def _chart(rows: list[Row], names: dict[str, str], look: Look) -> Chart:
     drawing.steps = [
         let("x", "datum[against]"),
         when("isValid(datum.x)"),
-        let("shown", "format(datum.y, '.4~r') + (isValid(datum.y_low) ? ' (95 %: ' + format(datum.y_low, '.3~r') + "
-            "' to ' + format(datum.y_high, '.3~r') + ')' : '')"),
+        let("shown", "format(datum.y, '.4~r') + (isValid(datum.y_low) ? ' (95 %: ' + format(datum.y_low, '.4~r') + "
+            "' to ' + format(datum.y_high, '.4~r') + ')' : '')"),
         let("beside", "format(datum.x, ',.4~r')"),
         base.REQUESTS,
     ]  # fmt: skip
