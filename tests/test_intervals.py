@@ -260,9 +260,10 @@ def test_intervals_within_a_run_hold_where_neighbours_are_alike(coverage: Module
 
 @pytest.mark.real
 def test_intervals_within_a_run_hold_where_it_has_slow_spells(coverage: ModuleType) -> None:
-    values = coverage.spells(np.random.default_rng(8), 80, 1000, 20)
-    for found in coverage.requests("", values, coverage.true_of_spells):
-        assert found.holds is None or found.holds >= 0.9
+    for n, share in ((1000, 0.2), (3000, 0.1)):
+        values = coverage.spells(np.random.default_rng(8), 80, n, 20, share)
+        for found in coverage.requests("", values, coverage.true_of_spells(share)):
+            assert found.holds is None or found.holds >= 0.9
 
 
 def test_intervals_over_repeats_and_of_changes_hold_also_where_they_are_skewed(coverage: ModuleType) -> None:

@@ -24,6 +24,7 @@ CONFIDENCE = 0.95
 # agree: clocks, heat, memory layout.
 LEAST = 0.005
 LEAST_VARIATION = f"assuming run-to-run variation of at least {percent(LEAST)}"
+ONE_RUN = "by single runs: they know nothing of slow spells that come fewer than ten times in a run"
 
 # How it is known how far a figure may be off. shared: a single run, assumed to vary as the other side's repeats do.
 Basis = Literal["repeats", "shared", "requests", "iterations", "slices", "deviation", "stderr", "items", ""]

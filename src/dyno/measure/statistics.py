@@ -19,9 +19,10 @@ _FEWEST_SLICES, _MOST_SLICES = 8, 60
 _FEWEST_SUMS = 6  # that fit one behind the other
 _PARTS = 10_000  # of a longer series, neighbours are added up first
 _MOST_ALIKE = 0.99  # correlation of neighbours
+_SURE = 1.6  # standard errors by which it may be higher than it seems
 # Beyond a percentile: as many values as strangers, by their ranks and by what lies beyond it alone.
 _RANKS_IN_TAIL, _CLUSTERS_IN_TAIL = 1.2, 2.0
-_FAR = 0.099  # a tail with less than a tenth of the values
+_TAIL, _FAR = 0.3, 0.099  # the values beyond a percentile: so few that its two sides differ; less than a tenth
 _IN_TAIL = 5  # values beyond a percentile, at least
 
 
@@ -239,11 +240,11 @@ def _ranks(values: np.ndarray, ordered: np.ndarray) -> np.ndarray:
 
 def _allowance(series: np.ndarray) -> float | None:
     """Return by how much the likeness of neighbours may be larger than it seems: a short series shows too little of it.
-    As of a series whose correlation is higher by its bias and one standard error. None: it may be endless."""
+    As of a series whose correlation is higher by its bias and some standard errors. None: it may be endless."""
     n = len(series)
     whole = float(series @ series)
     seen = max(float(series[1:] @ series[:-1]) / whole, 0.0) if whole > 0 else 0.0
-    highest = seen + math.sqrt(max(1 - seen * seen, 0.0) / n) + (1 + 3 * seen) / n
+    highest = seen + _SURE * math.sqrt(max(1 - seen * seen, 0.0) / n) + (1 + 3 * seen) / n
     if highest >= _MOST_ALIKE:
         return None
     return (1 + highest) / (1 - highest) * (1 - seen) / (1 + seen)
@@ -281,16 +282,26 @@ def _error_of_mean(values: np.ndarray, allowance: float) -> Error:
     return Error(math.sqrt(allowance * spread.variance / len(values)), spread.df)
 
 
+def _near(share: float) -> list[float]:
+    """Return the shares at which the likeness of requests is looked at, to know it at one of them. In a tail, half as
+    far, a slow spell stands out that is too short to reach the share itself. Of a few values beyond it, also twice as
+    many."""
+    tail = min(share, 1 - share)
+    tails = [tail]
+    if tail < _FAR:
+        tails.append(2 * tail)
+    elif tail < _TAIL:
+        tails.append(tail / 2)
+    return [1 - each if share > 0.5 else each for each in tails]
+
+
 def _error_of_quantile(
     values: np.ndarray, ordered: np.ndarray, share: float, alike: float, allowance: float
 ) -> Error | TooAlike:
     """Return the error of a quantile: by how much the share of values below it may be off, and what lies there.
     `alike`: how many requests are worth one stranger, by their ranks."""
     n, tail = len(values), min(share, 1 - share)
-    below = _below(values, ordered, share)
-    if tail < _FAR:  # a few values beyond it say little about their likeness: also by twice as many
-        inward = 1 - 2 * tail if share > 0.5 else 2 * tail
-        below = max(below, _below(values, ordered, inward), key=lambda spread: spread.variance)
+    below = max((_below(values, ordered, near) for near in _near(share)), key=lambda spread: spread.variance)
     clusters = allowance * max(below.variance, 1.0)
     needed = math.ceil(max(_RANKS_IN_TAIL * alike, _CLUSTERS_IN_TAIL * clusters) / tail)
     if needed > n:
@@ -300,8 +311,8 @@ def _error_of_quantile(
     ends = np.clip([share - reach, share, share + reach], 0.5 / n, 1 - 0.5 / n)
     low, middle, high = np.log(np.interp(ends * n - 0.5, np.arange(n), ordered))
     above, under = float(high - middle), float(middle - low)
-    # Beyond p90 a few values decide the longer side, and it decides.
-    side = max(above, under) if tail < _FAR else math.sqrt((above**2 + under**2) / 2)
+    # In a tail, values may lie far apart on one side: the longer side decides.
+    side = max(above, under) if tail < _TAIL else math.sqrt((above**2 + under**2) / 2)
     return Error(side / t, below.df)
 
 

@@ -2,7 +2,16 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from dyno.facts.comparison import CONFIDENCE, LEAST_VARIATION, Comparison, Difference, GateResult, Pairing, Side
+from dyno.facts.comparison import (
+    CONFIDENCE,
+    LEAST_VARIATION,
+    ONE_RUN,
+    Comparison,
+    Difference,
+    GateResult,
+    Pairing,
+    Side,
+)
 from dyno.facts.finding import Finding
 from dyno.facts.load import Load
 from dyno.facts.metric import latency, words
@@ -98,14 +107,20 @@ def _overview(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
         about = f"Change of B against A. Confidence unknown: {unknown}."
     else:
         corrected = f"The last column is corrected for all {len(differences)} figures (Holm's rule)."
-        repeated = any("repeats" in (d.a.by, d.b.by) for d in differences)
-        least = f" ({LEAST_VARIATION})" if repeated else ""
-        about = f"Change of B against A, with its 95 % interval{least}. {corrected}"
+        about = f"Change of B against A, with its 95 % interval{_assumed(differences)}. {corrected}"
     yield from _item(f"{about}{more}", as_markdown)
     # Each load asks the same prompts: the lowest agreement says most.
     if known := [p.agreement for p in c.pairings if p.agreement is not None and (p.total or _noun(c) == "load")]:
         lowest = min(known, key=lambda a: a.identical / a.answers)
         yield from _item(f"{'At the worst load, ' if len(known) > 1 else ''}{lowest.words}.", as_markdown)
+
+
+def _assumed(differences: Sequence[Difference]) -> str:
+    """Say what the intervals rest on beside the data."""
+    known_by = {side.by for d in differences for side in (d.a, d.b)}
+    if "repeats" in known_by:
+        return f" ({LEAST_VARIATION})"
+    return f" ({ONE_RUN})" if known_by & {"requests", "slices"} else ""
 
 
 def _speeds(named: Sequence[tuple[str, Pairing]]) -> Table:
