@@ -48,7 +48,7 @@ class TuneSpec(msgspec.Struct, frozen=True):
         str, Option(help="throughput, load, cost, energy, or a latency such as ttft_p99 or tpot_mean")
     ] = "throughput"
     target: Annotated[
-        list[str], Option(help='limits that the best setting must keep: ["ttft_p99:500", "failed:0"]')
+        list[str], Option(help='limits that the best setting must keep: ["ttft_p99:500ms", "failed:1%"]')
     ] = []
     trials: Annotated[int, Option("--trials", "N", "settings to start, besides the default", least=1, most=10_000)] = 20
     seconds: Annotated[
