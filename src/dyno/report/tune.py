@@ -42,6 +42,14 @@ def lines(answer: TuneAnswer) -> Iterator[str]:
     yield from ("", *wrapped(_sum(answer)))
 
 
+def in_a_line(answer: TuneAnswer) -> str:
+    """'output tokens/s: gap_ms=1, +49.8 % against the default'."""
+    if answer.best is None:
+        return f"{answer.spec.words}: no setting can be recommended"
+    gain = f", {change(answer.gain.change)} against the default" if answer.gain else ""
+    return f"{answer.spec.words}: {words(answer.best.setting)}{gain}"
+
+
 def _target(answer: TuneAnswer) -> str:
     limits = ", ".join(limit.words for limit in answer.spec.limits)
     return f" with {limits}" if limits else ""
