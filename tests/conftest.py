@@ -60,7 +60,7 @@ REAL = {
         "telemetry", "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload", "clocks", "on_ray",
         "find", "find_studies", "tune", "sessions", "traces", "conversations", "agents", "mixes", "session_figures",
         "cancelling", "traffic_cli", "reasoning", "searches", "one_number", "tokens_in_chunks", "live_rates",
-        "chat_template",
+        "chat_template", "find_picture", "search_listing", "tune_budget", "tune_repeats",
     )
 }  # fmt: skip
 

@@ -361,7 +361,7 @@ MISTAKES: list[tuple[int, str, list[str]]] = [
     (2, "needs both", ["--ramp-up-strategy", "linear"]),
     (2, "need --ramp-up-strategy", ["--ramp-up-end-rps", "3"]),
     (2, "no latency named 'ttfx'", ["--goodput", "ttfx:3"]),
-    (2, "NAME:MILLISECONDS", ["--goodput", "ttft=3"]),
+    (2, "NAME:LIMIT", ["--goodput", "ttft=3"]),
     (2, "no latency named 'latency'", ["--percentile-metrics", "latency"]),
     (2, "between 0 and 100", ["--metric-percentiles", "101"]),
     (2, "is not valid JSON", ["--extra-body", "{oops"]),

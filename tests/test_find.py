@@ -151,7 +151,7 @@ def test_ctrl_c_in_the_first_probe(fake: StartFake, tmp_path: Path) -> None:
         (["--target", "ttft:5", "--over", "rate", "--request-rate", "5"], "--request-rate: .* chooses the load itself"),
         (["--target", "ttft:5", "--num-prompts", "5"], "--num-prompts: .* chooses the load itself"),
         (["--target", "ttft:5", "--save-result"], "--json prints its answer"),
-        (["--target", "ttft_p99"], "write NAME:MILLISECONDS"),
+        (["--target", "ttft_p99"], "write NAME:LIMIT"),
         (["--target", "tfft:5"], "Did you mean ttft"),
         (["--target", "failed:3"], "share of the requests"),
         (["--target", "ttft:5", "--max-concurrency", "4"], "chooses the load itself"),

@@ -244,7 +244,7 @@ def test_a_trial_or_a_whole_study_can_be_deleted(home: Path, say: Say) -> None:
     assert say("runs", "delete", "id1", "id4", "--yes")[0] == 0
     assert "1 of 4 trials done, 0 failed" in say("runs", "list", "tp")[1]
     code, _, err = say("runs", "delete", "tp", "--yes")
-    assert (code, "a study with 1 trials" in err) == (0, True)
+    assert (code, "a study with 1 trial" in err) == (0, True)
     assert sorted(p.name for p in (home / "runs").iterdir()) == ["20260101-serve-a-1111", "20260102-serve b-2222"]
 
 

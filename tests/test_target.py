@@ -37,6 +37,14 @@ def entry(name: str, streams: int, speed: float | None = None, **more: Any) -> E
         ("mean_itl:20", Limit("itl", 20.0, "mean")),
         ("p50_e2el:10000", Limit("e2el", 10000.0, "median")),
         ("p99_ttft_ms:500", Limit("ttft", 500.0, "p99")),
+        ("ttft_p90:500ms", Limit("ttft", 500.0, "p90")),
+        ("ttft_p90:2s", Limit("ttft", 2000.0, "p90")),
+        ("ttft_p90:1.5 S", Limit("ttft", 1500.0, "p90")),
+        ("tpot:1e1ms", Limit("tpot", 10.0)),
+        ("failed:1%", Limit("failed", 0.01)),
+        ("failed:7%", Limit("failed", 0.07)),
+        ("failed:0.07", Limit("failed", 0.07)),
+        ("failed:0", Limit("failed", 0.0)),
     ],
 )
 def test_a_target_is_written_as_a_goodput_is(word: str, expected: Limit) -> None:
@@ -46,12 +54,18 @@ def test_a_target_is_written_as_a_goodput_is(word: str, expected: Limit) -> None
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["ttft"], "write NAME:MILLISECONDS"),
-        (["ttft:fast"], "write NAME:MILLISECONDS"),
+        (["ttft"], "write NAME:LIMIT"),
+        (["ttft:fast"], "write NAME:LIMIT"),
         (["tfft:5"], "unknown latency 'tfft'. Did you mean ttft"),
         (["ttft:-1"], "above 0 milliseconds"),
         (["ttft:nan"], "above 0 milliseconds"),
         (["ttft:inf"], "above 0 milliseconds"),
+        (["ttft:5min"], "the unit 'min' does not fit. A latency is in ms, or in s: 500, 500ms or 2s"),
+        (["ttft:5%"], "the unit '%' does not fit. A latency is in ms, or in s"),
+        (["failed:1ms"], "the unit 'ms' does not fit. A share of the requests has no unit, or is in %: 0.01 or 1%"),
+        (["failed:100%"], "a share of the requests, such as failed:0, failed:0.01 or 1%"),
+        (["failed:few"], "write NAME:LIMIT"),
+        (["ttft:500ms", "ttft:1s"], "ttft has two limits"),
         (["ttft:1", "ttft:2"], "ttft has two limits"),
     ],
 )

@@ -14,8 +14,8 @@ MEANINGS = {
     DONE: "done, and nothing is void",
     FAILED: "failed",
     USAGE: "wrong usage",
-    VOID: "something is void, or a gate is broken",
-    UNDECIDED: "a gate can't be decided with this data",
+    VOID: "something is void, a gate is broken, or a confirming run missed the target",
+    UNDECIDED: "not decided with this data: a gate, or the answer of a search",
     UNREAD: "nothing is void, but some numbers could not be read",
     INTERRUPTED: "interrupted; measured results are kept",
 }

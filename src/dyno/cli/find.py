@@ -19,13 +19,13 @@ from dyno.facts.find import TARGET, FindAnswer, FindSpec, span_s, spec_of
 from dyno.facts.price import PriceRule
 
 _EXAMPLES = """examples:
-  dyno find --base-url http://127.0.0.1:8000 --target ttft_p99:500 tpot_p50:30 failed:0
-  dyno find --engine llamacpp --quantization Q8_0 --target e2el_p90:2000 --from 1 --to 32
+  dyno find --base-url http://127.0.0.1:8000 --target ttft_p99:500ms tpot_p50:30ms failed:0
+  dyno find --engine llamacpp --quantization Q8_0 --target e2el_p90:2s --from 1 --to 32
   dyno find --port 8000 --over rate --target ttft_p95:300 --budget 10m --confirm 2m
   dyno find --port 8000 --dataset-name chat --turns 5 --think-time 2 --target ttft_p90:800
 
-A target is one or more FIGURE:LIMIT: ttft, tpot, itl or e2el with _mean or _p50 to _p99, in milliseconds; failed, as
-a share of the requests.
+A target is one or more FIGURE:LIMIT: ttft, tpot, itl or e2el with _mean or _p50 to _p99 (500, 500ms, 2s; milliseconds
+without a unit); failed, as a share of the requests (0.01 or 1%).
 All flags of `dyno bench serve` that describe the server, the prompts and the sampling work here.
 
 """
@@ -133,16 +133,26 @@ def _cost(answer: FindAnswer, folder: Path, rules: list[PriceRule]) -> Cost | No
 
 
 def _picture(answer: FindAnswer, folder: Path, series: str) -> Path | None:
-    from dyno.report.charts.search import search
-    from dyno.report.picture import svg
-    from dyno.store.run import write
-
+    """Draw the search. A drawing that fails costs the picture, never the answer or its exit code."""
     path = folder / "find.svg"
     try:
-        if (chart := search(answer, series)) is None:
-            return None
-        write(path, svg(chart).encode(), mode=0o666)
-    except Exception as e:  # the answer must not end in a traceback because of a picture of it
-        print(f"dyno: the chart was not drawn because of a bug in dyno: {secrets.clean(repr(e))}.", file=sys.stderr)
+        drawn = _draw(answer, path, series)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:  # also SystemExit and the panic of a library in Rust, which is no Exception
+        why = secrets.clean(f"{type(e).__name__}: {e}".rstrip(": ")).partition("\n")[0]
+        print(f"dyno: the picture {path} is missing ({why}). The answer is complete without it.", file=sys.stderr)
         return None
-    return path
+    return path if drawn else None
+
+
+def _draw(answer: FindAnswer, path: Path, series: str) -> bool:
+    """Whether there is anything to draw."""
+    from dyno.report.charts.search import search
+    from dyno.report.picture import svg  # may be missing, or crash
+    from dyno.store.run import write
+
+    if (chart := search(answer, series)) is None:
+        return False
+    write(path, svg(chart).encode(), mode=0o666)
+    return True

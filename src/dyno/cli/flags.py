@@ -12,6 +12,7 @@ import msgspec
 
 from dyno import secrets
 from dyno.errors import UsageError
+from dyno.facts.limits import latency_ms
 from dyno.facts.metric import GOODPUT
 from dyno.option import Field, Option, fields, without_none
 
@@ -234,16 +235,14 @@ def percentiles(text: str) -> list[float]:
 
 
 def goodput(pairs: list[str]) -> dict[str, float]:
+    """Read --goodput: ttft:500, ttft:500ms or e2el:2s, in milliseconds by name."""
     targets = {}
     for pair in pairs:
         name, _, value = pair.partition(":")
-        try:
-            limit = float(value)
-        except ValueError:
-            raise UsageError(f"--goodput {pair!r} is not a limit. Write NAME:MILLISECONDS, such as ttft:500.") from None
+        limit = latency_ms(value, f"--goodput {pair!r}")
         if name not in GOODPUT:
             raise UsageError(f"--goodput {pair!r}: no latency named {name!r}. Known: {', '.join(GOODPUT)}.")
-        if limit < 0:
+        if not limit >= 0:
             raise UsageError(f"--goodput {pair!r}: a limit must be at least 0 ms.")
         targets[name] = limit
     return targets

@@ -24,6 +24,7 @@ from dyno.load.progress import Progress
 from dyno.numbers import count, deviating, duration, number, percent
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.report import find, quality, tune
+from dyno.screen import wrapped
 from dyno.study.order import trial_s
 from dyno.study.time_left import TimeLeft
 from dyno.units import NS_PER_MS, seconds
@@ -273,6 +274,10 @@ class StudyView(StudyWatcher):
         self._left.again(time.monotonic())
         self._wipe()
         print(f"{self._count()} {planned.place.label}: {why} Retrying …", file=sys.stderr, flush=True)
+
+    def remark(self, text: str) -> None:
+        self._wipe()
+        print(*wrapped(text), sep="\n", file=sys.stderr, flush=True)
 
     def phase(self, text: str) -> None:
         self._phase = text

@@ -63,8 +63,8 @@ def add(p: argparse.ArgumentParser) -> None:
         "--target",
         nargs="+",
         default=[],
-        metavar="NAME:MS",
-        help="latency target, such as ttft:500 or p99_tpot:30; the report names the best load within it",
+        metavar="NAME:LIMIT",
+        help="latency target, such as ttft:500ms or p99_tpot:30ms; the report names the best load within it",
     )
     p.add_argument("--chart", nargs="+", default=[], metavar="NAME", help="pictures: only these charts")
     p.add_argument("--list-charts", action="store_true", help="list the charts and the values that --show takes")

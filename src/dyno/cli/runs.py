@@ -1,29 +1,32 @@
-"""`dyno runs`: what was measured here. Lists, shows, tags, deletes and packs runs and studies."""
+"""`dyno runs`: what was measured here. Lists, shows, tags, deletes and packs runs, studies and searches."""
 
 import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from dyno.cli import audit, eval, micro, offline, serve, settings
 from dyno.cli.flags import METRICS, sized
 from dyno.errors import StoreError, UsageError
-from dyno.numbers import UNKNOWN, count, human_bytes, number
+from dyno.facts.tune import TuneAnswer
+from dyno.numbers import UNKNOWN, count, human_bytes, many, number
 from dyno.report.block import block
 from dyno.report.table import Cell, failed_cell, terminal, text_table
 from dyno.screen import wrapped
 from dyno.store.imports import FOLDER, ImportLine, is_stored
 from dyno.store.imports import look as look_at_import
 from dyno.store.run import Run, check_tag, retag
+from dyno.store.searches import SearchLine, answer_of, look_at_search
 from dyno.store.shelf import (
     RunLine,
     Shelf,
     StudyLine,
     find,
     in_use,
+    is_tuning,
     kind_of,
     look,
     look_around,
@@ -39,11 +42,12 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """examples:
   dyno runs                              list ./runs
-  dyno runs list runs/my-study           the trials of a study
+  dyno runs list runs/my-study           the trials of a study, or the probes of a search
   dyno runs show 3f2a                    one run, by its path, its name or an end of its name
   dyno runs tag my-study --add published --remove draft
   dyno runs pack my-study -o my-study.tar.zst"""
 
+_Several = TypeVar("_Several", StudyLine, SearchLine)
 _RUNS = "folder of runs and studies (default: runs)"
 _JSON = "print JSON, with full values"
 
@@ -68,21 +72,21 @@ def add(p: argparse.ArgumentParser) -> None:
         v.set_defaults(command=command)
         return v
 
-    v = verb("list", "list runs and studies, or the trials of a study", list_)
-    v.add_argument("paths", nargs="*", metavar="PATH", help="a study, or a folder of runs")
+    v = verb("list", "list runs, studies and searches, or the trials of one of them", list_)
+    v.add_argument("paths", nargs="*", metavar="PATH", help="a study, a search, or a folder of runs")
     _list_flags(v, default=argparse.SUPPRESS)
     v = verb("show", "print a result again; decode it first if dyno was killed", show)
-    v.add_argument("run", nargs="+", metavar="RUN", help="runs, studies, or other tools' result files")
+    v.add_argument("run", nargs="+", metavar="RUN", help="runs, studies, searches, or other tools' result files")
     v.add_argument("--json", action="store_true", help=_JSON)
-    several = "runs or studies, each by its path, its name or an end of its name"
+    several = "runs, studies or searches, each by its path, its name or an end of its name"
     v = verb("tag", "add tags to runs, or remove them", tag)
     v.add_argument("run", nargs="+", metavar="RUN", help=several)
     v.add_argument("--add", nargs="+", default=[], metavar="WORD", help="tags to add")
     v.add_argument("--remove", nargs="+", default=[], metavar="WORD", help="tags to remove")
-    v = verb("delete", "delete runs, whole studies or single trials", delete)
+    v = verb("delete", "delete runs, whole studies or searches, or single trials", delete)
     v.add_argument("run", nargs="+", metavar="RUN", help=several)
     v.add_argument("--yes", action="store_true", help="delete without asking")
-    v = verb("pack", "pack runs and studies into one archive", pack)
+    v = verb("pack", "pack runs, studies and searches into one archive", pack)
     v.add_argument("run", nargs="+", metavar="RUN", help=several)
     v.add_argument("-o", "--output", type=Path, metavar="FILE", help="archive to write (default: NAME.tar.zst)")
     v.add_argument(
@@ -99,37 +103,42 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def _list_flags(p: argparse.ArgumentParser, default: Any = None) -> None:
-    p.add_argument("--all", action="store_true", default=default, help="list every trial of every study")
+    p.add_argument("--all", action="store_true", default=default, help="list every trial of every study and search")
     p.add_argument("--tag", metavar="WORD", default=default, help="only runs with this tag (default: all)")
     p.add_argument("--json", action="store_true", default=default, help=_JSON)
 
 
+class _Listed(msgspec.Struct):
+    """What a list shows. A search is one line: its runs are not among the others."""
+
+    runs: list[RunLine]
+    studies: list[StudyLine]
+    searches: list[SearchLine]
+    imports: list[ImportLine]
+    opened: set[Path]  # studies and searches whose trials are shown
+
+
 def list_(options: argparse.Namespace) -> int:
     paths = [p if p.is_dir() else find(str(p), options.runs) for p in map(Path, options.paths)]
-    opened = {path for path in paths if kind_of(path) == "study"}
     shelf = Shelf()
     for path in paths or [Path(options.runs)]:
         seen = look_around(path)
         for name in Shelf.__struct_fields__:
             getattr(shelf, name).extend(getattr(seen, name))
-    studies = [look_at_study(path) for path in shelf.studies]
-    runs = [look(path) for path in shelf.runs]
-    if options.tag:
-        runs, studies = [r for r in runs if options.tag in r.tags], _tagged(studies, options.tag)
-    opened |= {Path(s.study) for s in studies} if options.all else set()
+    listed = _look(shelf, options.tag)
+    listed.opened = {path for path in paths if kind_of(path) in ("study", "search")}
+    if options.all:
+        listed.opened |= {
+            *map(Path, (s.study for s in listed.studies)),
+            *map(Path, (s.search for s in listed.searches)),
+        }
     for words in shelf.unreadable:
         print(f"dyno: {words}", file=sys.stderr)
-    imported = []
-    for path in shelf.imports if not options.tag else []:
-        try:
-            imported.append(look_at_import(path))
-        except StoreError as e:
-            print(f"dyno: {e}", file=sys.stderr)
     if options.json:
-        print(_as_json(runs, studies, opened, shelf.foreign, imported))
+        print(_as_json(listed, shelf.foreign))
         return 0
-    _print_list(runs, studies, opened, imported)
-    if not any((runs, studies, imported)):
+    _print_list(listed)
+    if not any((listed.runs, listed.studies, listed.searches, listed.imports)):
         where = ", ".join(map(str, options.paths or [options.runs]))
         which = f" with the tag {options.tag}" if options.tag else ""
         advice = "`dyno bench serve` and `dyno demo` make some; --runs DIR looks elsewhere."
@@ -140,56 +149,107 @@ def list_(options: argparse.Namespace) -> int:
     return 0
 
 
-def _tagged(studies: list[StudyLine], tag: str) -> list[StudyLine]:
-    """Keep studies with the tag, and of the others the trials that have it."""
+def _look(shelf: Shelf, tag: str | None) -> _Listed:
+    searched = set(shelf.searches)
+    runs = [look(path) for path in shelf.runs if path.parent not in searched]
+    studies = [look_at_study(path) for path in shelf.studies if path not in searched]
+    searches = [look_at_search(path) for path in shelf.searches]
+    if not tag:
+        return _Listed(runs, studies, searches, _imports(shelf), set())
+    return _Listed([r for r in runs if tag in r.tags], _tagged(studies, tag), _tagged(searches, tag), [], set())
+
+
+def _imports(shelf: Shelf) -> list[ImportLine]:
+    imported = []
+    for path in shelf.imports:
+        try:
+            imported.append(look_at_import(path))
+        except StoreError as e:
+            print(f"dyno: {e}", file=sys.stderr)
+    return imported
+
+
+def _tagged(lines: list[_Several], tag: str) -> list[_Several]:
+    """Keep studies and searches with the tag, and of the others the trials that have it."""
     out = []
-    for study in studies:
-        if tag in study.tags:
-            out.append(study)
-        elif trials := [t for t in study.trials if tag in t.tags]:
-            out.append(msgspec.structs.replace(study, trials=trials))
+    for line in lines:
+        if tag in line.tags:
+            out.append(line)
+        elif trials := [t for t in line.trials if tag in t.tags]:
+            out.append(msgspec.structs.replace(line, trials=trials))
     return out
 
 
-def _as_json(
-    runs: list[RunLine], studies: list[StudyLine], opened: set[Path], foreign: list[Path], imported: list[ImportLine]
-) -> str:
-    listed = []
-    for study in studies:
-        values = msgspec.to_builtins(study)
-        if Path(study.study) not in opened:
-            del values["trials"]
-        listed.append(values)
+def _as_json(listed: _Listed, foreign: list[Path]) -> str:
+    def values(line: StudyLine | SearchLine, folder: str, **more: Any) -> dict[str, Any]:
+        out: dict[str, Any] = {**msgspec.to_builtins(line), **more}
+        if Path(folder) not in listed.opened:
+            del out["trials"]
+        return out
+
     return json.dumps({
-        "runs": msgspec.to_builtins(runs), "studies": listed, "foreign": [str(p) for p in foreign],
-        "imports": msgspec.to_builtins(imported),
+        "runs": msgspec.to_builtins(listed.runs),
+        "studies": [values(s, s.study) for s in listed.studies],
+        "searches": [values(s, s.search, answer=_answer_words(s)) for s in listed.searches],
+        "foreign": [str(p) for p in foreign],
+        "imports": msgspec.to_builtins(listed.imports),
     })  # fmt: skip
 
 
-def _print_list(runs: list[RunLine], studies: list[StudyLine], opened: set[Path], imported: list[ImportLine]) -> None:
-    closed = [s for s in studies if Path(s.study) not in opened]
-    parts = []
-    if closed:
+def _print_list(listed: _Listed) -> None:
+    opened, parts = listed.opened, []
+    if closed := [s for s in listed.studies if Path(s.study) not in opened]:
         titles = ["study", "done", "failed", "doubtful", "void", "last measured", "", "tags"]
         parts.append(terminal(text_table(titles, map(_study_row, closed), right=(1, 2, 3, 4), keep=(1, 2))))
-    for study in studies:
+    if shut := [s for s in listed.searches if Path(s.search) not in opened]:
+        titles = ["search", "by", "answer", "runs", "last measured", "tags"]
+        parts.append(terminal(text_table(titles, map(_search_row, shut), right=(3,), keep=(2,))))
+    for study in listed.studies:
         if Path(study.study) in opened:
             parts.append([*wrapped(f"{study.name}: {_study_words(study)}"), *_run_lines(study.trials)])
-    if runs:
-        parts.append(_run_lines(runs))
-    if imported:
-        rows = [[line.path, line.file, count(line.results), line.format] for line in imported]
+    for search in listed.searches:
+        if Path(search.search) in opened:
+            parts.append([*wrapped(f"{search.search}: {_answer_words(search)}"), *_run_lines(search.trials)])
+    if listed.runs:
+        parts.append(_run_lines(listed.runs))
+    if listed.imports:
+        rows = [[line.path, line.file, count(line.results), line.format] for line in listed.imports]
         parts.append(terminal(text_table(["import", "file", "results", "format"], rows, right=(2,))))
     print("\n\n".join("\n".join(lines) for lines in parts), end="\n" if parts else "")
+
+
+def _search_row(s: SearchLine) -> list[str | Cell]:
+    return [s.search, f"dyno {s.kind}", _answer_words(s), count(s.runs), _minute(s.last_started), " ".join(s.tags)]
+
+
+def _answer_words(s: SearchLine) -> str:
+    """The answer of a search in a line."""
+    from dyno.report import find as find_report
+    from dyno.report import tune as tune_report
+
+    if s.state == "running":
+        return "running"
+    try:
+        answer = answer_of(Path(s.search))
+    except StoreError as e:
+        return f"unreadable: {e}"
+    if answer is None:
+        return "cut off: the same command resumes it" if s.kind == "tune" else "cut off: no answer"
+    if isinstance(answer, TuneAnswer):
+        return tune_report.in_a_line(answer)
+    return f"{find_report.target_words(answer.spec)}: {find_report.headline(answer)}"
+
+
+def _minute(started: str | None) -> str:
+    return started[:16].replace("T", " ") if started else UNKNOWN
 
 
 def _study_row(s: StudyLine) -> list[str | Cell]:
     if s.why:
         return [s.study, *[UNKNOWN] * 5, f"unreadable: {s.why}", " ".join(s.tags)]
-    last = s.last_started[:16].replace("T", " ") if s.last_started else UNKNOWN
     counts = [failed_cell(s.failed), Cell(count(s.doubtful), style="doubt" if s.doubtful else ""), failed_cell(s.void)]
     done = f"{count(s.done)}/{count(s.planned - s.left_out)}"
-    return [s.study, done, *counts, last, "running" if s.running else "", " ".join(s.tags)]
+    return [s.study, done, *counts, _minute(s.last_started), "running" if s.running else "", " ".join(s.tags)]
 
 
 def _study_words(s: StudyLine) -> str:
@@ -232,7 +292,11 @@ def _show(word: str, options: argparse.Namespace) -> None:
         audit.show(str(file), options.runs, options.json)
         return
     path = find(word, options.runs)
-    if kind_of(path) == "study":
+    kind = kind_of(path)
+    if kind == "search" or is_tuning(path):
+        _show_search(path, options.json)
+        return
+    if kind == "study":
         _show_study(path, options.json)
         return
     outcome = _outcome(Run(path))
@@ -324,6 +388,21 @@ def _show_study(path: Path, as_json: bool) -> None:
         print(*wrapped(f"{Path(line.run).name}: {_verdict(line)}", rest="  "), sep="\n")
 
 
+def _show_search(path: Path, as_json: bool) -> None:
+    from dyno.report import find as find_report
+    from dyno.report import tune as tune_report
+
+    answer = answer_of(path)
+    if answer is None:
+        raise StoreError(f"{path} has no answer yet. `dyno runs list {path}` shows what it has measured.")
+    if as_json:
+        print(msgspec.json.encode(answer).decode())
+    elif isinstance(answer, TuneAnswer):
+        print("\n".join(tune_report.lines(answer)))
+    else:
+        print("\n".join(find_report.lines(answer)))
+
+
 def tag(options: argparse.Namespace) -> int:
     if not options.add and not options.remove:
         raise UsageError("Say which: dyno runs tag RUN … --add WORD … or --remove WORD ….")
@@ -343,7 +422,8 @@ def delete(options: argparse.Namespace) -> int:
     for path in sorted(imports):
         print(f"{path}, an import", file=sys.stderr)
     for path, weight in zip(paths, weights, strict=True):
-        trials = f", a study with {weight.trials} trials" if weight.trials is not None else ""
+        what, each = ("search", "probe") if kind_of(path) == "search" else ("study", "trial")
+        trials = f", a {what} with {many(weight.trials, each)}" if weight.trials is not None else ""
         print(f"{path}{trials}: {weight.files} files, {human_bytes(weight.bytes)}", file=sys.stderr)
     total = len(paths) + len(imports)
     if not options.yes:

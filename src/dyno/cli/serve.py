@@ -191,8 +191,8 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
     g.add_argument(
         "--goodput",
         nargs="+",
-        metavar="KEY:MS",
-        help="count requests within these latencies, such as ttft:500 tpot:30 (default: none)",
+        metavar="KEY:LIMIT",
+        help="count requests within these latencies, such as ttft:500ms e2el:2s, in ms without a unit (default: none)",
     )
     g.add_argument(
         "--save-result",

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+import sys
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,14 +12,17 @@ from dyno.cli.find import show, span
 from dyno.cli.run import given_variables, key_headers, study_path
 from dyno.cli.vocabulary import command, in_keys
 from dyno.facts.tune import TuneSpec
+from dyno.screen import wrapped
 
 if TYPE_CHECKING:
+    from dyno.conduct.tune_budget import TuneBudget
     from dyno.conduct.tune_plan import TunePlan
+    from dyno.facts.tune import TuneAnswer
 
 _EXAMPLE = """examples:
   dyno tune study.toml
   dyno tune study.toml --trials 30 --budget 1h
-  dyno tune study.toml --dry-run
+  dyno tune study.toml --budget 1h --dry-run
 
 The study's [tune] says which settings may change and what is best; docs/tune.md has the format.
 
@@ -28,15 +32,18 @@ The study's [tune] says which settings may change and what is best; docs/tune.md
 def add(p: argparse.ArgumentParser) -> None:
     p.description = (
         "Find the settings with which an engine is best for a load. It measures settings that Optuna proposes under "
-        "short loads and the best ones longer, then confirms the best against the default. Repeat it to resume."
+        "short loads and the best ones longer, then repeats the best against the default. A setting whose repeats are "
+        "void or miss the target gives way to the next. Repeat the command to resume."
     )
-    p.epilog = _EXAMPLE + exit_codes.describe()
+    p.epilog = _EXAMPLE + exit_codes.describe(exit_codes.VOID, exit_codes.UNDECIDED)
     p.add_argument("study", metavar="STUDY.toml", help="a study file with [tune]")
     flags.add(p, TuneSpec, "trials", default=None, help="settings to start, besides the default (default: the study's)")
     p.add_argument("--budget", type=span, metavar="S", default=math.inf,
-                   help="end after S seconds with the best so far; 20m and 2h work (default: no limit)")  # fmt: skip
+                   help="time for loads, starts and repeats; 20m and 2h work (default: no limit)")  # fmt: skip
     p.add_argument(
-        "--dry-run", action="store_true", help="print what may change, the default's command and its problems"
+        "--dry-run",
+        action="store_true",
+        help="print what may change, what the budget buys, the default's command and its problems",
     )
     p.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="set a variable of the study")
     p.add_argument("--rig", metavar="NAME", help="the rig that this machine is (default: the one that matches)")
@@ -50,7 +57,9 @@ def add(p: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dyno.cli.progress import TuneView
     from dyno.conduct import study_plan
+    from dyno.conduct.proposer import possible
     from dyno.conduct.tune import Tuner
+    from dyno.conduct.tune_budget import TuneBudget
     from dyno.conduct.tune_plan import TunePlan, folder_for
     from dyno.probe import rig
     from dyno.report import tune as text
@@ -61,10 +70,14 @@ def run(options: argparse.Namespace) -> int:
     machine = rig.look()
     name = study_plan.choose_rig(study, machine, options.rig, anyway=options.any_rig or options.dry_run)
     plan = TunePlan(study, name)
+    folder, budget = folder_for(options.runs, plan), TuneBudget(plan.spec, options.budget)
+    if not folder.exists:  # a search that resumes may have measured all that it needs
+        budget.check()
     if options.dry_run:
-        return _preview(plan)
+        return _preview(plan, budget)
     preparing.for_study(plan.models(), options)
-    folder = folder_for(options.runs, plan)
+    if math.isfinite(options.budget):
+        print(*wrapped(f"--budget {budget.words(possible(plan.spec.settings))}"), sep="\n", file=sys.stderr)
     with folder.held():
         view = TuneView(study.name, plan.spec.trials, live=not options.plain)
         try:
@@ -73,12 +86,23 @@ def run(options: argparse.Namespace) -> int:
         finally:
             view.close()
     show(answer, text.lines(answer), folder.path, as_json=options.json)
+    return _exit_code(answer)
+
+
+def _exit_code(answer: "TuneAnswer") -> int:
     if answer.ended == "interrupted":
         return exit_codes.INTERRUPTED
-    return exit_codes.FAILED if answer.best is None else exit_codes.DONE
+    if answer.best is not None:
+        return exit_codes.UNDECIDED if answer.unconfirmed else exit_codes.DONE
+    measured = [trial for trial in [answer.default, *answer.trials] if trial.state == "measured"]
+    if not measured:
+        return exit_codes.FAILED
+    if answer.refused_in_repeats or all(trial.verdict == "void" for trial in measured):
+        return exit_codes.VOID
+    return exit_codes.UNDECIDED
 
 
-def _preview(plan: "TunePlan") -> int:
+def _preview(plan: "TunePlan", budget: "TuneBudget") -> int:
     from dyno.conduct.proposer import possible
     from dyno.conduct.study_plan import plans, problems
     from dyno.conduct.tune_plan import SEARCH
@@ -95,6 +119,8 @@ def _preview(plan: "TunePlan") -> int:
     print(f"# {count(total) if total else 'Any number of'} settings; {many(spec.trials, 'trial')}, each with {each}")
     longer = "" if plan.search else "longer loads for the best third, and "
     print(f"# then {longer}{many(spec.confirm_repeats, 'repeat')} of best and default")
+    if math.isfinite(budget.total_s):
+        print(f"# --budget {budget.words(total)}")
     print(f"# {default.place.label}: {default.trial.load.words}")
     known = plans(plan.study, [default], rig.look(), dry=True)
     for setting in known:

@@ -73,6 +73,9 @@ class StudyWatcher(Watcher):
 
     def ended(self, planned: PlannedTrial, end: "TrialEnd") -> None: ...
 
+    def remark(self, text: str) -> None:
+        """A sentence between trials."""
+
 
 class TrialEnd(NamedTuple):
     """The outcome of a trial."""

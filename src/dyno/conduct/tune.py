@@ -1,9 +1,8 @@
 """Tunes an engine's settings: a short load of each that is proposed, a longer one while it is up where it is among the
-best, then the best against the default. Each trial has its folder: a search that was stopped resumes with the same
-command."""
+best, then repeats of the best against the default. Repeats decide: a setting whose repeats are void or miss the target
+gives way to the next. Each trial has its folder: a search that was stopped resumes with the same command."""
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,8 @@ from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.prepare import longest
 from dyno.conduct.proposer import Proposer, key_of, possible
 from dyno.conduct.study import Conductor, Headers, StudyWatcher
-from dyno.conduct.tune_plan import LONGER, SEARCH, TunePlan
+from dyno.conduct.tune_budget import TuneBudget
+from dyno.conduct.tune_plan import LONGER, TunePlan
 from dyno.engines.launch import shown as shown_launch
 from dyno.errors import DynoError, EngineError, UsageError
 from dyno.facts.comparison import Estimate
@@ -29,7 +29,7 @@ from dyno.facts.metric import words as metric_words
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial
 from dyno.facts.trial import TrialSpec
-from dyno.facts.tune import Setting, TuneAnswer, TuneEnd, TuneGain, TuneTrial
+from dyno.facts.tune import Setting, TuneAnswer, TuneEnd, TuneGain, TuneRepeat, TuneTrial
 from dyno.load.progress import Stop
 from dyno.measure.cost import hour, per_million
 from dyno.measure.estimate import error_of_repeats, value_of
@@ -58,9 +58,11 @@ class Tuner:
     ) -> None:
         self.plan, self.spec, self.text, self.folder = plan, plan.spec, text, folder
         self.machine, self.headers, self.watcher, self.stop = machine, headers, watcher, Stop()
-        self._budget_s, self._began = budget_s, time.monotonic()
+        self.budget = TuneBudget(self.spec, budget_s)
         self._planned: dict[str, PlannedTrial] = {}
-        self._starts_s: list[float] = []  # what each setting that was started now took beside its load
+        self._ended: TuneEnd = "interrupted"
+        self._next_repeat = _SECOND + 1
+        self._gains: dict[str, TuneGain] = {}
         self.default = TuneTrial({}, "discarded")
         self.trials: dict[str, TuneTrial] = {}
 
@@ -72,43 +74,60 @@ class Tuner:
             trials=self.spec.trials,
         )  # fmt: skip
         write(self.folder.path / "search.json", self.plan.identity.encode())
-        best, gain = None, None
-        ended: TuneEnd
+        best = None
         try:
-            ended = self._search(proposer)
-            self._longer()
-            best = self._best()
-            gain = self._confirm(best) if best and best.setting else None
+            best = self._steps(proposer)
         except KeyboardInterrupt:
             self.stop.requested = True
-            ended = "interrupted"
-            best = best or next(iter(self._ranked()), None)
+            self._ended = "interrupted"
+            best = next(iter(self._ranked()), None)
         answer = TuneAnswer(
             study=self.plan.study.name,
             engine=self.plan.base.place.engine,
             spec=replace(self.spec, weights={}),
-            ended=ended,
+            ended=self._ended,
             default=self.default,
             trials=list(self.trials.values()),
             best=best,
-            duration_s=time.monotonic() - self._began,
-            gain=gain,
+            duration_s=self.budget.spent_s,
+            gain=self._gains.get(key_of(best.setting)) if best else None,
             commands=self._commands(best, command) if best else [],
             possible=possible(self.spec.settings),
             currency=price.currency if (price := self.plan.base.place.price) else "",
+            budget_s=self.budget.total_s if math.isfinite(self.budget.total_s) else None,
         )
-        if ended != "interrupted":
+        if self._ended != "interrupted":
             write(self.folder.path / "tune.json", pretty(answer))
         return answer
 
     # ---- the steps ----
 
-    def _search(self, proposer: Proposer) -> TuneEnd:
+    def _steps(self, proposer: Proposer) -> TuneTrial | None:
         self.default = self.attempt({})
+        if math.isfinite(self.budget.total_s):
+            self.watcher.remark(f"Time left: {self.budget.words(possible(self.spec.settings))}")
         waiting = list(proposer.earlier)
-        started = 0
+        self._ended = self._explore(proposer, waiting)
+        self._longer()
+        best = self._recommended()
+        # No setting to repeat: the time that was kept for repeats is for more settings, one after the other.
+        self.budget.release()
+        while self._ended == "budget" and not (best and best.setting) and self._time_for_setting():
+            self._ended = self._explore(proposer, waiting, most=1)
+            best = self._recommended()
+        return best
+
+    def _time_for_setting(self) -> bool:
+        """Whether there is time for a setting: with its longer load, where it would be compared by that."""
+        longer = any(trial.long_value is not None for trial in self.trials.values())
+        return self.budget.allows_setting(longer=longer and self.budget.released)
+
+    def _explore(self, proposer: Proposer, waiting: list[Setting], most: float = math.inf) -> TuneEnd:
+        """Try settings as long as there is time. `waiting`: those that were proposed before a resume. `most`: settings
+        to start now."""
+        started = sum(trial.state != "discarded" for trial in self.trials.values())
         while started < self.spec.trials:
-            if self._spent():
+            if most <= 0 or not self._time_for_setting():
                 return "budget"
             setting = waiting.pop(0) if waiting else proposer.propose()
             if setting is None:
@@ -117,25 +136,16 @@ class Tuner:
             self.trials[key_of(setting)] = trial
             proposer.tell(setting, None if trial.objection else trial.value)
             started += trial.state != "discarded"
+            most -= trial.state != "discarded"
             if len(self.trials) - started > _DISCARDED * self.spec.trials:  # a wide range may have no end of them
                 return "discarded"
         return "trials"
 
-    def _spent(self) -> bool:
-        """Whether the time that is left is needed for longer loads and repeats."""
-        if not self._starts_s:
-            return time.monotonic() - self._began > self._budget_s
-        start_s = sum(self._starts_s) / len(self._starts_s)
-        to_come = 1 + 2 * self.spec.confirm_repeats  # the next setting, and the repeats
-        reserve_s = to_come * (start_s + self._seconds(LONGER)) + self._seconds(1)
-        return time.monotonic() - self._began + reserve_s > self._budget_s
-
-    def _seconds(self, times: int) -> float:
-        return self.spec.seconds * times * (SEARCH if self.spec.objective == "load" else 1)
-
     def _ranked(self) -> list[TuneTrial]:
         """The settings that may be best, the best first; those with a longer load before all others."""
         known = [t for t in [self.default, *self.trials.values()] if t.judged is not None and not t.objection]
+        if not any(t.setting and t.long_value is not None for t in known):  # the default's alone compares with nothing
+            return sorted(known, key=lambda t: self._sign * (t.value or 0.0))
         return sorted(known, key=lambda t: (t.long_value is None, self._sign * (t.judged or 0.0)))
 
     @property
@@ -156,43 +166,89 @@ class Tuner:
             return
         ranked = sorted((t for t in self._ranked() if t.setting), key=lambda t: (t.value or 0.0) * self._sign)
         for trial in ranked[: math.ceil(len(ranked) / 3)]:
-            if trial.long_value is None and not self._spent():
+            if trial.long_value is None and self.budget.allows_second_start():
                 self.measure(trial.setting, _SECOND)
                 self._put(self._with_longer(trial, self.plan.trial(trial.setting, LONGER, _SECOND, _SECOND)))
 
-    def _best(self) -> TuneTrial | None:
-        """Return the best setting that keeps the quality of the default."""
+    def _recommended(self) -> TuneTrial | None:
+        """Return the best setting that keeps the quality of the default, and the target in its repeats."""
         for trial in self._ranked():
-            if not trial.setting or self.plan.quality is None:
-                return trial
-            if not (worse := self._worse(trial.setting)):
-                return trial
-            self._put(replace(trial, objection=worse))
+            if trial.setting and self.plan.quality and (worse := self._worse(trial.setting)):
+                self._put(replace(trial, objection=worse))
+                continue
+            confirmed = self._confirm(trial)
+            self._put(confirmed)
+            if not confirmed.objection:
+                return confirmed
         return None
 
     def _put(self, trial: TuneTrial) -> None:
-        self.trials[key_of(trial.setting)] = trial
+        if trial.setting:
+            self.trials[key_of(trial.setting)] = trial
+        else:
+            self.default = trial
 
-    def _confirm(self, best: TuneTrial) -> TuneGain | None:
-        """Measure default and best in turn: default, best, best, default, …"""
-        repeats = self.spec.confirm_repeats
-        if not repeats or self.default.value is None:
-            return None
-        values: dict[str, list[float]] = {}
+    # ---- repeats ----
+
+    def _confirm(self, trial: TuneTrial) -> TuneTrial:
+        """Measure default and setting in turn: default, setting, setting, default, … The setting comes back with its
+        repeats, and with an objection where they refuse it."""
+        compared = bool(trial.setting) and self.default.value is not None
+        if trial.repeats or not (trial.setting or self.spec.limits):
+            return trial
         # The loads that chose the best are partly luck, and no part of this.
-        numbers = range(_SECOND + 1, _SECOND + 1 + repeats)
-        sides: list[Setting] = [{}, best.setting]
-        planned = {key_of(s): [self.plan.trial(s, LONGER, r, numbers[-1]) for r in numbers] for s in sides}
-        self._conduct([p for mine in planned.values() for p in mine], numbers[-1])
-        for key, mine in planned.items():
-            runs = [self.folder.run(p.place) for p in mine]
-            each = [self._objective(run, p) for run, p in zip(runs, mine, strict=True) if run.whole]
-            values[key] = [v for v in each if v is not None]
-        default, tuned = values.get(key_of({}), []), values.get(key_of(best.setting), [])
-        if not default or not tuned:
+        mine: list[PlannedTrial] = []
+        default: list[PlannedTrial] = []
+        number, times = self.budget.repeats()
+        while number:
+            numbers = range(self._next_repeat, self._next_repeat + number)
+            self._next_repeat = numbers.stop
+            mine += [self.plan.trial(trial.setting, times, r, numbers[-1]) for r in numbers]
+            default += [self.plan.trial({}, times, r, numbers[-1]) for r in numbers if compared]
+            self._conduct([*default[-number:], *mine[-number:]], numbers[-1], partial(self._unrefuted, mine))
+            trial = self._judged(trial, mine)
+            spare = self._ended == "budget" and len(mine) < 2 * self.spec.confirm_repeats
+            number = 1 if spare and not trial.objection and self.budget.allows_pair(times) else 0
+        if not trial.objection and (gain := self._gain(default, trial)):
+            self._gains[key_of(trial.setting)] = gain
+        return trial
+
+    def _unrefuted(self, planned: Sequence[PlannedTrial], _: PlannedTrial) -> bool:
+        """Whether the next repeat is worth its time: after one that misses the target, none is."""
+        return not any(repeat.counts and repeat.objection for repeat in self._repeats(planned))
+
+    def _repeats(self, planned: Sequence[PlannedTrial]) -> list[TuneRepeat]:
+        results = [self._result(p, {}) for p in planned if self._known(p)]
+        return [TuneRepeat(r.run, r.value, r.verdict or "void", r.objection or r.why) for r in results]
+
+    def _judged(self, trial: TuneTrial, planned: Sequence[PlannedTrial]) -> TuneTrial:
+        """Judge a setting by its repeats, as far as they were measured."""
+        measured = [p for p in planned if self._known(p)]
+        repeats = self._repeats(measured)
+        missed = next((i for i, repeat in enumerate(repeats) if repeat.counts and repeat.objection), None)
+        trial = replace(trial, repeats=repeats)
+        if missed is None and (trial.counted or not repeats):
+            return trial
+        # The figures of its row are those of the repeat that the reason is about.
+        which = missed or 0
+        result = self._result(measured[which], trial.setting)
+        if missed is None:
+            why = f"None of its {many(len(repeats), 'repeat')} counts. {repeats[which].objection}"
+        else:
+            why = f"Repeat {which + 1} of {len(planned)}: {repeats[which].objection}"
+        return replace(
+            trial, objection=why, load="repeat", repeat_value=result.value, throughput=result.throughput,
+            p99_ttft_ms=result.p99_ttft_ms, cost=result.cost, verdict=result.verdict, run=result.run,
+        )  # fmt: skip
+
+    def _gain(self, default: Sequence[PlannedTrial], trial: TuneTrial) -> TuneGain | None:
+        """The gain, by the repeats that count. The default's count though they miss the target."""
+        before = [r.value for r in self._repeats(default) if r.counts and r.value is not None]
+        after = [r.value for r in trial.counted if r.value is not None]
+        if not before or not after:
             return None
-        d = difference(self.spec.objective, _estimate(default), _estimate(tuned))
-        return TuneGain(d.a.value, d.b.value, min(len(default), len(tuned)), d.change, d.low, d.high)
+        d = difference(self.spec.objective, _estimate(before), _estimate(after))
+        return TuneGain(d.a.value, d.b.value, min(len(before), len(after)), d.change, d.low, d.high)
 
     # ---- one setting ----
 
@@ -204,10 +260,10 @@ class Tuner:
             return TuneTrial(setting, "discarded", why)
         wants = partial(self._wants, longer, short, setting)
         if not known or (not self._known(longer) and wants(longer)):
-            began = time.monotonic()
+            began = self.budget.spent_s
             self._conduct([short, longer], _SECOND, wants)
-            took_s = time.monotonic() - began - self._seconds(1 + LONGER * self._known(longer))
-            self._starts_s += [] if known else [max(took_s, 0.0)]
+            if not known:
+                self.budget.started(self.budget.spent_s - began, 1 + LONGER * self._known(longer))
         return self._with_longer(self._result(short, setting), longer)
 
     def _known(self, planned: PlannedTrial) -> bool:
@@ -219,7 +275,7 @@ class Tuner:
         """Whether a trial is worth its time: a longer one, where the short one was good."""
         if planned.place.id != longer.place.id:
             return True
-        if self.plan.search:  # it is as long as it must be
+        if self.plan.search or not self.budget.allows_longer():  # a search is as long as it must be
             return False
         result = self._result(short, setting)
         return not result.objection and self._promising(setting, result.value)
@@ -235,8 +291,9 @@ class Tuner:
         if not self._known(planned):
             return trial
         again = self._result(planned, trial.setting)
-        verdict = again.verdict or trial.verdict
-        return replace(trial, long_value=again.value, objection=again.objection or again.why, verdict=verdict)
+        if again.state != "measured":
+            return replace(trial, objection=again.why)
+        return replace(again, value=trial.value, long_value=again.value, load="longer")
 
     def _problem(self, planned: PlannedTrial) -> str:
         """Say why a setting can't work, or can't be the best, before it is started."""

@@ -1,8 +1,10 @@
-"""A target: figures and the most that each may be, such as `ttft_p99:500 tpot_p50:30 failed:0`."""
+"""A target: figures and the most that each may be, such as `ttft_p99:500 tpot_p50:30 failed:0`. Limits may have units:
+`ttft_p99:500ms`, `e2el:2s`, `failed:1%`."""
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from difflib import get_close_matches
 
 import msgspec
@@ -13,7 +15,10 @@ from dyno.numbers import count, percent
 
 _NAME = re.compile(r"(?:(?P<before>p\d{1,2}(?:\.\d+)?|mean|median|max)_)?(?P<stem>[a-z0-9_]+?)"
                    r"(?:_(?P<after>p\d{1,2}(?:\.\d+)?|mean|median|max))?(?:_ms)?")  # fmt: skip
-EXAMPLE = "ttft_p99:500 tpot_p50:30 failed:0"
+_NUMBER = re.compile(r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|[-+]?(?:nan|inf)) ?(?P<unit>[a-zµ%]*)")
+_TIMES = {"": Decimal(1), "ms": Decimal(1), "s": Decimal(1000)}  # milliseconds of a unit
+_SHARES = {"": Decimal(1), "%": Decimal("0.01")}
+EXAMPLE = "ttft_p99:500ms tpot_p50:30ms failed:0"
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -41,7 +46,10 @@ class Limit(msgspec.Struct, frozen=True):
 
 
 def parse(pairs: Iterable[str], flag: str = "--target", stems: Sequence[str] = tuple(STEMS)) -> list[Limit]:
-    """Read limits: ttft:500, ttft_p99:500 or p99_ttft:500, mean_itl:20, failed:0.01. `stems`: those that may be."""
+    """Read limits: ttft:500, ttft_p99:500 or p99_ttft:500, mean_itl:20, failed:0.01; also with units.
+
+    `stems`: the latencies that may be limited.
+    """
     out: list[Limit] = []
     for pair in pairs:
         limit = _one(pair, flag, stems)
@@ -56,26 +64,42 @@ def with_statistic(limits: Iterable[Limit]) -> list[Limit]:
     return [x if x.statistic or x.stem == "failed" else msgspec.structs.replace(x, statistic="p99") for x in limits]
 
 
+def latency_ms(text: str, subject: str) -> float:
+    """Read a latency: 500, 500ms or 2s. `subject`: what a message is about, such as `--target 'ttft:5x'`."""
+    return _read(text, subject, _TIMES, "A latency is in ms, or in s: 500, 500ms or 2s")
+
+
+def _share(text: str, subject: str) -> float:
+    return _read(text, subject, _SHARES, "A share of the requests has no unit, or is in %: 0.01 or 1%")
+
+
+def _read(text: str, subject: str, units: Mapping[str, Decimal], known: str) -> float:
+    match = _NUMBER.fullmatch(text.strip().lower())
+    if match is None:
+        raise UsageError(f"{subject}: write NAME:LIMIT, such as ttft:500, ttft_p99:500ms or failed:1%.")
+    if match["unit"] not in units:
+        raise UsageError(f"{subject}: the unit {match['unit']!r} does not fit. {known}.")
+    return float(Decimal(match["number"]) * units[match["unit"]])  # decimal: 7% is 0.07
+
+
 def _one(pair: str, flag: str, stems: Sequence[str]) -> Limit:
     name, _, text = pair.partition(":")
-    name = name.strip().lower()
-    try:
-        most = float(text)
-    except ValueError:
-        raise UsageError(f"{flag} {pair!r}: write NAME:MILLISECONDS, such as ttft:500 or ttft_p99:500.") from None
+    name, subject = name.strip().lower(), f"{flag} {pair!r}"
     if name == "failed":
-        if not 0 <= most < 1:
-            raise UsageError(f"{flag} {pair!r}: the limit is a share of the requests, such as failed:0 or failed:0.01.")
-        return Limit("failed", most)
+        share = _share(text, subject)
+        if not 0 <= share < 1:
+            raise UsageError(f"{subject}: the limit is a share of the requests, such as failed:0, failed:0.01 or 1%.")
+        return Limit("failed", share)
+    most = latency_ms(text, subject)
     match = _NAME.fullmatch(name)
     if match is None or match["stem"] not in stems or (match["before"] and match["after"]):
         statistics = "_p99, _mean or _max" if len(stems) == len(STEMS) else "_p99 or _mean"
         near = get_close_matches(name, [*stems, *(f"{stem}_p99" for stem in stems), "failed"], n=1)
         raise UsageError(
-            f"{flag} {pair!r}: unknown latency {name!r}. " + (f"Did you mean {near[0]}? " if near else "")
+            f"{subject}: unknown latency {name!r}. " + (f"Did you mean {near[0]}? " if near else "")
             + f"Known: {', '.join(stems)}, optionally with {statistics} after it, and failed."
         )  # fmt: skip
     if not 0 < most < math.inf:
-        raise UsageError(f"{flag} {pair!r}: the limit must be above 0 milliseconds.")
+        raise UsageError(f"{subject}: the limit must be above 0 milliseconds.")
     statistic = match["before"] or match["after"] or ""
     return Limit(match["stem"], most, "median" if statistic == "p50" else statistic)

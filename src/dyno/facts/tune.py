@@ -18,6 +18,7 @@ OBJECTIVES = {
 }
 # Why a search ended. settings: every one was tried. discarded: nearly all that were proposed can't work.
 TuneEnd = Literal["trials", "settings", "discarded", "budget", "interrupted"]
+TuneLoad = Literal["short", "longer", "repeat"]
 TuneState = Literal["measured", "failed", "discarded"]  # discarded: known beforehand not to work
 
 
@@ -48,7 +49,7 @@ class TuneSpec(msgspec.Struct, frozen=True):
         str, Option(help="throughput, load, cost, energy, or a latency such as ttft_p99 or tpot_mean")
     ] = "throughput"
     target: Annotated[
-        list[str], Option(help='limits that the best setting must keep: ["ttft_p99:500", "failed:0"]')
+        list[str], Option(help='limits that the best setting must keep: ["ttft_p99:500ms", "failed:1%"]')
     ] = []
     trials: Annotated[int, Option("--trials", "N", "settings to start, besides the default", least=1, most=10_000)] = 20
     seconds: Annotated[
@@ -82,24 +83,56 @@ class TuneSpec(msgspec.Struct, frozen=True):
         return f"{self.latency.words.partition(' ≤')[0]} (ms)" if self.latency else OBJECTIVES[self.objective]
 
 
+class TuneRepeat(msgspec.Struct, frozen=True):
+    """A repeat of a setting, after the loads that chose it."""
+
+    run: str  # its folder
+    value: float | None  # the objective
+    verdict: str
+    objection: str = ""  # void, wrong answers, a missed target
+
+    @property
+    def counts(self) -> bool:
+        return self.value is not None and self.verdict != "void"
+
+
 class TuneTrial(msgspec.Struct, frozen=True):
-    """A setting that was tried, or discarded before it was started."""
+    """A setting that was tried, or discarded before it was started.
+
+    Throughput, p99 TTFT, cost, verdict and run are those of one load: `load` says which.
+    """
 
     setting: Setting
     state: TuneState
     why: str = ""  # it failed or was discarded
     value: float | None = None  # the objective, of a short load
     long_value: float | None = None  # … of a longer one
+    repeat_value: float | None = None  # … of the repeat for which it is refused
     objection: str = ""  # why it can't be the best although it was measured
+    load: TuneLoad = "short"
     throughput: float | None = None  # output tokens/s
     p99_ttft_ms: float | None = None
     cost: float | None = None  # per million output tokens, where the rig has a price
-    verdict: str = ""  # of its longest load
+    verdict: str = ""
     run: str = ""  # its folder
+    repeats: list[TuneRepeat] = []  # of a setting that was about to be the best
 
     @property
     def judged(self) -> float | None:
         return self.value if self.long_value is None else self.long_value
+
+    @property
+    def shown(self) -> float | None:
+        """The objective of the load that its other figures are of."""
+        return {"short": self.value, "longer": self.long_value, "repeat": self.repeat_value}[self.load]
+
+    @property
+    def counted(self) -> list[TuneRepeat]:
+        return [repeat for repeat in self.repeats if repeat.counts]
+
+    @property
+    def refused_in_repeats(self) -> bool:
+        return bool(self.repeats and self.objection)
 
 
 class TuneGain(msgspec.Struct, frozen=True):
@@ -126,6 +159,17 @@ class TuneAnswer(msgspec.Struct, frozen=True):
     commands: list[str] = []  # the best setting: for dyno, and of the engine itself
     possible: int | None = None  # settings in all; None: a range of numbers with a point
     currency: str = ""
+    budget_s: float | None = None  # None: no limit
+
+    @property
+    def refused_in_repeats(self) -> list[TuneTrial]:
+        return [trial for trial in [self.default, *self.trials] if trial.refused_in_repeats]
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether the best setting lacks repeats that were asked for: there was no time for them."""
+        asked = self.best is not None and (self.best.setting or self.spec.target)
+        return bool(asked and self.spec.confirm_repeats and self.best and not self.best.repeats)
 
     @property
     def unit(self) -> str:

@@ -42,6 +42,14 @@ def lines(answer: TuneAnswer) -> Iterator[str]:
     yield from ("", *wrapped(_sum(answer)))
 
 
+def in_a_line(answer: TuneAnswer) -> str:
+    """'output tokens/s: gap_ms=1, +49.8 % against the default'."""
+    if answer.best is None:
+        return f"{answer.spec.words}: no setting can be recommended"
+    gain = f", {change(answer.gain.change)} against the default" if answer.gain else ""
+    return f"{answer.spec.words}: {words(answer.best.setting)}{gain}"
+
+
 def _target(answer: TuneAnswer) -> str:
     limits = ", ".join(limit.words for limit in answer.spec.limits)
     return f" with {limits}" if limits else ""
@@ -55,18 +63,20 @@ def _headline(answer: TuneAnswer) -> Iterator[str]:
             yield "not known: no setting was measured yet."
             return
         yield f"none: no setting of {len(tried)} can be recommended. The reasons are below."
+        if refused := answer.refused_in_repeats:
+            yield f"{many(len(refused), 'setting')} met the target at first, but not in the repeats."
         if answer.spec.target and any(t.state == "measured" for t in tried):
             yield "Relax the target, lower the load, or let other settings change."
         return
     if not best.setting:
         end = "is better" if any(t.state != "discarded" for t in answer.trials) else "was started"
         yield f"the default ({_value(answer, best.judged)}): no other setting {end}."
+        yield from _refused_before(answer)
         return
     yield words(best.setting)
+    yield from _refused_before(answer)
     if gain is None:
-        default = answer.default.judged
-        known = "the default has no result" if default is None else f"default: {_value(answer, default)}"
-        yield f"{_value(answer, best.judged)}; {known} (not confirmed by repeats)"
+        yield _without_gain(answer, best)
         return
     interval = f" (95 % interval: {change(gain.low)} to {change(gain.high)})" if gain.low is not None else ""
     yield f"{change(gain.change)} against the default{interval}"
@@ -78,6 +88,24 @@ def _headline(answer: TuneAnswer) -> Iterator[str]:
         yield "The interval includes no difference: the default may be as good. Raise confirm_repeats or seconds."
     elif (gain.low > 0) == answer.spec.lower:
         yield "In these repeats the default is better: short loads chose by chance. Keep the default, or raise seconds."
+
+
+def _without_gain(answer: TuneAnswer, best: TuneTrial) -> str:
+    if best.counted:
+        values = [repeat.value for repeat in best.counted if repeat.value is not None]
+        mean = f"{_value(answer, sum(values) / len(values))} (mean of {many(len(values), 'repeat')})"
+        return f"{mean}. The gain is unknown: the default has no repeat that counts."
+    default = answer.default.judged
+    known = "the default has no result" if default is None else f"default: {_value(answer, default)}"
+    why = ": there was no time for them (--budget)" if answer.unconfirmed and answer.budget_s else ""
+    return f"{_value(answer, best.judged)}; {known} (not confirmed by repeats{why})"
+
+
+def _refused_before(answer: TuneAnswer) -> Iterator[str]:
+    """Say that settings looked better, until they were repeated."""
+    if refused := answer.refused_in_repeats:
+        names = ", ".join(words(trial.setting) for trial in refused[:3]) + (", …" if len(refused) > 3 else "")
+        yield f"Refused in the repeats, though better at first: {names}. The reasons are below."
 
 
 def _value(answer: TuneAnswer, value: float | None) -> str:
@@ -93,9 +121,7 @@ def _ranked(answer: TuneAnswer) -> list[TuneTrial]:
 
 
 def _settings(answer: TuneAnswer, ranked: list[TuneTrial]) -> list[str]:
-    figures = {answer.unit: [_value(answer, t.value) for t in ranked]}
-    if any(t.long_value is not None for t in ranked):
-        figures["longer load"] = [_value(answer, t.long_value) for t in ranked]
+    figures = {answer.unit: [_value(answer, t.shown) for t in ranked], "load": [_load(answer, t) for t in ranked]}
     if answer.spec.objective != "throughput":
         figures["tok/s"] = [number(t.throughput) for t in ranked]
     if answer.spec.objective != "ttft_p99":
@@ -109,7 +135,13 @@ def _settings(answer: TuneAnswer, ranked: list[TuneTrial]) -> list[str]:
         for i, t in enumerate(ranked)
     ]  # fmt: skip
     titles = ["setting", "result", *figures]
-    return terminal(text_table(titles, rows, range(2, len(titles) - 1), keep=range(3)))
+    right = [i for i, title in enumerate(titles) if title not in ("setting", "result", "load", "verdict")]
+    return terminal(text_table(titles, rows, right, keep=range(3)))
+
+
+def _load(answer: TuneAnswer, trial: TuneTrial) -> str:
+    """The load that all figures of a row are of."""
+    return "search" if answer.spec.objective == "load" and trial.load == "short" else trial.load
 
 
 def _effects(answer: TuneAnswer, effects: dict[str, dict[str, tuple[float, int]]]) -> list[str]:
@@ -129,8 +161,8 @@ def _order(value: str) -> tuple[float, str]:
 
 
 def _front(front: list[TuneTrial]) -> list[str]:
-    rows = [[words(t.setting), number(t.throughput), number(t.p99_ttft_ms)] for t in front]
-    return terminal(text_table(["setting", "tok/s", "p99 TTFT (ms)"], rows, [1, 2], keep=range(3)))
+    rows = [[words(t.setting), number(t.throughput), number(t.p99_ttft_ms), t.load] for t in front]
+    return terminal(text_table(["setting", "tok/s", "p99 TTFT (ms)", "load"], rows, [1, 2], keep=range(3)))
 
 
 def _refused(answer: TuneAnswer) -> Iterator[str]:
@@ -168,4 +200,6 @@ def _sum(answer: TuneAnswer) -> str:
         f"{states.count(state)} {state}" for state in ("measured", "failed", "discarded") if state in states
     )
     whole = f" of {count(answer.possible)}" if answer.possible else ""
-    return f"{len(states)}{whole} settings besides the default ({each or 'none'}), {duration(answer.duration_s)}"
+    budget = f" of {duration(answer.budget_s)} (--budget)" if answer.budget_s else ""
+    took = f"{duration(answer.duration_s)}{budget}"
+    return f"{len(states)}{whole} settings besides the default ({each or 'none'}), {took}"

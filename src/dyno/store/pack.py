@@ -18,7 +18,7 @@ from dyno.archive import UnsafeMember, plain_files
 from dyno.errors import StoreError, UsageError
 from dyno.numbers import human_bytes
 from dyno.store.run import PASSING, RAW, make_folder, private
-from dyno.store.shelf import kind_of, look, look_at_study
+from dyno.store.shelf import kind_of, look, look_at_study, probe_folders
 
 _LEVEL = 9
 # May hold a prompt or an answer: engines log what they are asked, and the raw bytes are the answers.
@@ -83,7 +83,10 @@ def _has_words(path: Path) -> bool:
 
 def _refuse_undecoded(folder: Path, words: bool) -> None:
     study = kind_of(folder) == "study"  # whose cut trials are measured anew: their raw bytes stay behind
-    lines = ([] if words else look_at_study(folder).trials) if study else [look(folder)]
+    if kind_of(folder) == "search":
+        lines = [look(probe) for probe in probe_folders(folder)]
+    else:
+        lines = ([] if words else look_at_study(folder).trials) if study else [look(folder)]
     for line in lines:
         if line.state == "cut off":
             raise UsageError(
@@ -214,7 +217,7 @@ def _put(folder: Path, runs: Path, archive: Path) -> list[Path]:
     names = sorted(p.name for p in folder.iterdir())
     for name in names:
         if kind_of(folder / name) is None and not (folder / name / "failed.json").exists():
-            raise StoreError(f"{archive} contains {name}, which is not a run or study. Nothing was unpacked.")
+            raise StoreError(f"{archive} contains {name}, which is not a run, study or search. Nothing was unpacked.")
         if (runs / name).exists():
             raise StoreError(
                 f"{runs / name} exists already. Nothing was changed. Unpack into another folder with --runs DIR."

@@ -1,4 +1,4 @@
-"""The shelf: runs, studies and imports below a folder. Of each, only as much is read as a list shows."""
+"""The shelf: runs, studies, searches and imports below a folder. Of each, only as much is read as a list shows."""
 
 import os
 import shutil
@@ -18,7 +18,9 @@ from dyno.store.study import Failure, StudyFolder, trial_name
 State = Literal[
     "done", "running", "cut off", "failed", "no measurement", "not begun", "unreadable", "left out", "no longer in it",
 ]  # fmt: skip
-Kind = Literal["run", "study"]
+Kind = Literal["run", "study", "search"]  # a search for settings is a study, too
+_FIND_FILES = {"find.json", "probes.json"}  # in the folder of `dyno find`, beside its probes
+_TUNE_FILE = "search.json"  # in the folder of `dyno tune`, which is a study's
 
 
 class RunLine(msgspec.Struct, frozen=True):
@@ -54,6 +56,7 @@ class StudyLine(msgspec.Struct, frozen=True):
 class Shelf(msgspec.Struct):
     runs: list[Path] = []
     studies: list[Path] = []
+    searches: list[Path] = []  # of `dyno find`, whose probes are among the runs, and of `dyno tune`, among the studies
     imports: list[Path] = []  # stored by `dyno import`
     foreign: list[Path] = []  # folders that hold neither
     unreadable: list[str] = []  # in words
@@ -125,11 +128,12 @@ def _scan(path: Path, shelf: Shelf, depth: int) -> bool:
     names = {name for name, _ in inside}
     if "study.json" in names:
         shelf.studies.append(path)
+        shelf.searches += [path] if _TUNE_FILE in names else []
         return True
     if names & {"trial.json", "engine.json"}:
         shelf.runs.append(path)
         return True
-    ours = False
+    ours, before = False, len(shelf.runs)
     for name, is_dir in inside:
         if is_dir and depth == 0 and name == imports.FOLDER:
             shelf.imports += imports.listed(path)
@@ -138,6 +142,8 @@ def _scan(path: Path, shelf: Shelf, depth: int) -> bool:
             ours |= below
             if depth == 0 and not below:
                 shelf.foreign.append(path / name)
+    if names & _FIND_FILES and any(run.parent == path for run in shelf.runs[before:]):
+        shelf.searches.append(path)
     return ours
 
 
@@ -223,6 +229,16 @@ def trial_folders(study: Path) -> list[Path]:
         return []
 
 
+def probe_folders(search: Path) -> list[Path]:
+    """The runs that `dyno find` has made."""
+    return sorted(path.parent for path in search.glob("*/trial.json"))
+
+
+def is_tuning(path: Path) -> bool:
+    """Whether `dyno tune` has made this folder."""
+    return (path / _TUNE_FILE).exists() and StudyFolder(path).exists
+
+
 def study_runs(path: Path) -> bool:
     return locked(path / ".lock")
 
@@ -242,6 +258,9 @@ def kind_of(path: Path) -> Kind | None:
         if (path / "trial.json").exists():
             read(path / "trial.json", _Manifest)
             return "run"
+        if any((path / name).exists() for name in _FIND_FILES) and (probes := probe_folders(path)):
+            read(probes[0] / "trial.json", _Manifest)
+            return "search"
         if study_of(path) is not None:
             return "run" if path.is_dir() else None
         if (path / "engine.json").exists() and path.absolute().parent.name != "engines":
@@ -276,6 +295,7 @@ def find(word: str, runs: Path) -> Path:
 def _all(runs: Path) -> Iterator[Path]:
     shelf = look_around(runs)
     yield from shelf.runs
+    yield from (path for path in shelf.searches if path not in shelf.studies)
     for study in shelf.studies:
         yield study
         yield from trial_folders(study)
@@ -288,7 +308,7 @@ def in_use(path: Path) -> str | None:
     study = path if (path / "study.json").exists() else study_of(path)
     if study is not None and study_runs(study):
         return f"another dyno runs the study {study}"
-    if Run(path).running():
+    if any(Run(run).running() for run in (path, *probe_folders(path))):
         return "it is still running"
     # An engine that is still starting, or a decoding under way, holds no lock; but it has files open there.
     inside = f"{path.resolve()}{os.sep}"
@@ -309,7 +329,7 @@ class Weight(msgspec.Struct, frozen=True):
 
     files: int
     bytes: int
-    trials: int | None  # of a study
+    trials: int | None  # of a study or a search
 
 
 def weigh(path: Path) -> Weight:
@@ -318,14 +338,15 @@ def weigh(path: Path) -> Weight:
         raise UsageError(f"{path} is a link to {path.resolve()}. Name that folder, or remove the link yourself.")
     kind = kind_of(path)
     if kind is None:
-        raise StoreError(f"{path} was not removed: it is not a run or study, or its trial.json can't be read.")
+        raise StoreError(f"{path} was not removed: it is not a run, study or search, or its trial.json can't be read.")
     if why := in_use(path):
         raise StoreError(f"{path} was not removed: {why}. Stop that first.")
     files = size = 0
     for folder, _, names in os.walk(path):
         files += len(names)
         size += sum((Path(folder) / name).lstat().st_size for name in names)
-    return Weight(files, size, len(trial_folders(path)) if kind == "study" else None)
+    inside = {"study": trial_folders, "search": probe_folders}.get(kind)
+    return Weight(files, size, len(inside(path)) if inside else None)
 
 
 def remove(path: Path) -> None:

@@ -59,6 +59,7 @@ _NAMED: dict[str, _Column] = {
     ),
     "kind": ("VARCHAR", "trial.trial.kind", "serve, throughput, latency, micro or quality"),
     "label": ("VARCHAR", "trial.trial.label", "from --label"),
+    "search": ("VARCHAR", "", "folder of the search (`dyno find`, `dyno tune`) that made this run; null: no search"),
     "study": ("VARCHAR", "trial.place.study", "name of the study"),
     "trial": ("VARCHAR", "trial.place.id", "id in the study; equal ids mean equal settings"),
     "engine": ("VARCHAR", "trial.place.engine", "name in the study, or the kind of engine"),
@@ -247,7 +248,7 @@ class RunTables:
                 "temp_directory": "",  # else it would make one in the working directory
             }
         )
-        self._fill(folders)
+        self._fill(folders, set(shelf.searches))
         columns = {name: kind for name, (kind, _) in _IMPORTED.items()}
         self._insert("imported", columns, [row for path in shelf.imports for row in self._imported(path)])
         self._sizes: dict[str, int] = {}
@@ -341,7 +342,7 @@ class RunTables:
                 meaning = _MEANINGS.get(column) or _SETTINGS.get(column) or _FAMILIES[family]
             yield table, column, kind, meaning
 
-    def _fill(self, folders: list[Path]) -> None:
+    def _fill(self, folders: list[Path], searches: set[Path]) -> None:
         trials, scores, findings, failures = [], [], [], []
         planned: dict[Path, dict[str, Any]] = {}
         for folder in folders:
@@ -351,7 +352,7 @@ class RunTables:
                     study = folder.parent.parent
                     planned.setdefault(study, _planned(study))
                     files["trial"] = planned[study].get(folder.name.rpartition("-")[2])
-                trials += [_trial(folder, files)] if files["trial"] else []
+                trials += [{**_trial(folder, files), "search": _search_of(folder, searches)}] if files["trial"] else []
                 scores += [
                     {"run": str(folder), "concurrency": each["concurrency"], "n_shot": 0, **score}
                     for each in _within(files, "summary.quality.passes") or []
@@ -434,6 +435,11 @@ def _planned(study: Path) -> dict[str, Any]:
     """Read study.json's trials, by id."""
     trials = _within(_json(study / "study.json"), "trials") or []
     return {id: trial for trial in trials if (id := _within(trial, "place.id"))}
+
+
+def _search_of(folder: Path, searches: set[Path]) -> str | None:
+    """Return the folder of the search that made this run: a probe is in it, a trial in its `trials`."""
+    return next((str(path) for path in (folder.parent, folder.parent.parent) if path in searches), None)
 
 
 def _within(value: Any, where: str) -> Any:
