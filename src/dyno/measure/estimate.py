@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dyno.facts.comparison import LEAST, Basis, Estimate
+from dyno.facts.comparison import LEAST, MORE_OF_THEM, Basis, Estimate
 from dyno.facts.entry import Number
 from dyno.facts.imported import Row, Samples
 from dyno.facts.metric import SAMPLED, STEMS, THROUGHPUTS, latency
@@ -21,7 +21,6 @@ _MANY = 1e9  # degrees of freedom: as good as known
 # Added to a single run's own error, which knows nothing of the next run: on an H200 under full load two runs deviated
 # by 0.5 to 3 %, on two shared cores by 3 %.
 ALLOWED = 0.02
-COUNTED = {"repeats": "repeats", "iterations": "iterations", "requests": "requests"}
 NARROW = 0.1  # an interval of ± this is one that people can use
 _MOST_REPEATS = 200
 _ENDLESS = 50.0  # beyond that a number says nothing, and soon there is none
@@ -127,7 +126,7 @@ def with_interval(e: Estimate) -> Number:
 def enough(e: Estimate) -> int:
     """Return how many repeats, iterations or requests would make the interval ± 10 %, by the spread of those that there
     are. 0: no such number is known."""
-    if e.error is None or e.by not in COUNTED:
+    if e.error is None or e.by not in MORE_OF_THEM:
         return 0
     if e.by == "requests":
         return math.ceil(e.count * (statistics.quantile(0.975, e.df) * e.error / NARROW) ** 2)

@@ -12,8 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from dyno.facts.comparison import MORE_OF_THEM
 from dyno.facts.entry import Number
-from dyno.measure.estimate import COUNTED
 from dyno.numbers import count, interval, many, number, plus_minus, rounded_up
 from dyno.screen import SCREEN, Style, glued, styled, verdict_style, wrapped
 from dyno.visible import visible
@@ -216,7 +216,7 @@ def figure_text(figure: Number) -> str:
 
 def too_few(figure: Number) -> str:
     """Say why an interval that is wider than its figure is not shown, and what would do."""
-    few = "too short a run" if figure.by == "slices" else f"too few {COUNTED.get(figure.by, 'samples')}"
+    few = "too short a run" if figure.by == "slices" else f"too few {figure.by if figure.by in MORE_OF_THEM else 'samples'}"
     return f"{few}; about {count(rounded_up(figure.enough))} would do" if figure.enough else few
 
 
