@@ -216,7 +216,8 @@ def figure_text(figure: Number) -> str:
 
 def too_few(figure: Number) -> str:
     """Say why an interval that is wider than its figure is not shown, and what would do."""
-    few = "too short a run" if figure.by == "slices" else f"too few {figure.by if figure.by in MORE_OF_THEM else 'samples'}"
+    samples = figure.by if figure.by in MORE_OF_THEM else "samples"
+    few = "too short a run" if figure.by == "slices" else f"too few {samples}"
     return f"{few}; about {count(rounded_up(figure.enough))} would do" if figure.enough else few
 
 
