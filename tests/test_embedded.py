@@ -106,7 +106,7 @@ def test_a_model_is_written_once_and_always_with_the_same_bytes(cache: Path, tmp
     assert model.build("Q2_K", cache).stat().st_mtime_ns == written_ns
     again = model.build("Q2_K", tmp_path)
     assert again.read_bytes() == first.read_bytes()
-    assert sorted(p.name for p in again.parent.iterdir()) == [again.name, "tokenizer.json"]
+    assert sorted(p.name for p in again.parent.iterdir()) == [again.name, "tokenizer.json", "tokenizer_config.json"]
 
 
 def test_two_builds_at_once_both_succeed(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_two_builds_at_once_both_succeed(tmp_path: Path) -> None:
     sizes = {build.communicate()[0] for build in builds}
     assert [build.returncode for build in builds] == [0, 0]
     assert len(sizes) == 1
-    assert len(list((tmp_path / model.revision()).iterdir())) == 2
+    assert len(list((tmp_path / model.revision()).iterdir())) == 3
 
 
 # Relative errors that llama.cpp's own quantizers stay near; of 2 bits, a third.

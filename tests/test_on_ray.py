@@ -260,7 +260,7 @@ def _evidence(clocks: list[NodeClock], ttft_ms: float = 50.0, tpot_ms: float = 1
     summary = types.SimpleNamespace(
         client=types.SimpleNamespace(processes=processes),
         ttft=types.SimpleNamespace(median=ttft_ms),
-        tpot=types.SimpleNamespace(median=tpot_ms),
+        true_tpot=types.SimpleNamespace(median=tpot_ms),
         duration_s=duration_s,
     )
     return types.SimpleNamespace(summary=summary)

@@ -221,7 +221,8 @@ def test_events_of_one_http_chunk_were_sent_together_however_late_they_are_read(
         + frame(END, 0, 30_100_000)
     )
     (r,) = decode.records(path, WANTED, PROTOCOLS["openai"], 0)
-    assert (r.text, r.chunk_ns, r.unseen) == (" a b", [5_000_000, 5_000_000], [])
+    assert (r.text, r.chunk_ns[:2]) == (" a b", [5_000_000, 5_000_000])
+    assert r.unseen == [2]  # the finish reason, a token of its own: more came with it, so its stamp may be another's
 
 
 @pytest.mark.parametrize("step_ns", [-50_000_000, 50_000_000, NS_PER_S])

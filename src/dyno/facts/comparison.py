@@ -27,7 +27,7 @@ LEAST_VARIATION = f"assuming run-to-run variation of at least {percent(LEAST)}"
 
 # How it is known how far a figure may be off. shared: a single run, assumed to vary as the other side's repeats do.
 Basis = Literal["repeats", "shared", "requests", "iterations", "slices", "deviation", "stderr", "items", ""]
-MORE_OF_THEM = ("repeats", "iterations", "requests")  # of which more make an interval narrower
+REPEATABLE: tuple[Basis, ...] = ("repeats", "iterations", "requests")  # more of them make an interval narrower
 # Of B against A. higher, lower: where neither way is better.
 Word = Literal[
     "better", "worse", "perhaps better", "perhaps worse", "higher", "lower", "perhaps higher", "perhaps lower",

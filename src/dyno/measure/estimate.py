@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dyno.facts.comparison import LEAST, MORE_OF_THEM, Basis, Estimate
+from dyno.facts.comparison import LEAST, REPEATABLE, Basis, Estimate
 from dyno.facts.entry import Number
 from dyno.facts.imported import Row, Samples
 from dyno.facts.metric import SAMPLED, STEMS, THROUGHPUTS, latency
@@ -126,7 +126,7 @@ def with_interval(e: Estimate) -> Number:
 def enough(e: Estimate) -> int:
     """Return how many repeats, iterations or requests would make the interval ± 10 %, by the spread of those that there
     are. 0: no such number is known."""
-    if e.error is None or e.by not in MORE_OF_THEM:
+    if e.error is None or e.by not in REPEATABLE:
         return 0
     if e.by == "requests":
         return math.ceil(e.count * (statistics.quantile(0.975, e.df) * e.error / NARROW) ** 2)

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from dyno.facts.comparison import MORE_OF_THEM
+from dyno.facts.comparison import REPEATABLE
 from dyno.facts.entry import Number
 from dyno.numbers import count, interval, many, number, plus_minus, rounded_up
 from dyno.screen import SCREEN, Style, glued, styled, verdict_style, wrapped
@@ -216,8 +216,12 @@ def figure_text(figure: Number) -> str:
 
 def too_few(figure: Number) -> str:
     """Say why an interval that is wider than its figure is not shown, and what would do."""
-    samples = figure.by if figure.by in MORE_OF_THEM else "samples"
-    few = "too short a run" if figure.by == "slices" else f"too few {samples}"
+    if figure.by == "slices":
+        few = "too short a run"
+    elif figure.by in REPEATABLE:
+        few = f"too few {figure.by}"
+    else:
+        few = "too few samples"
     return f"{few}; about {count(rounded_up(figure.enough))} would do" if figure.enough else few
 
 
