@@ -137,9 +137,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Before each load the wire collects garbage: it needn't search 200,000 objects of pytest's own."""
+    """Before each load the wire collects garbage: it needn't search 300,000 objects of pytest's own, nor count them."""
     gc.collect()
     gc.freeze()
+    count = gc.get_freeze_count()
+    gc.get_freeze_count = lambda: count
 
 
 def pytest_unconfigure() -> None:

@@ -16,7 +16,7 @@ from dyno.facts.quality import QualitySpec
 from dyno.facts.trial import TrialSpec
 
 if TYPE_CHECKING:
-    from dyno.conduct.trial import Outcome
+    from dyno.conduct.outcome import Outcome
 
 _EXAMPLES = """examples:
   dyno eval --engine llamacpp --quantization Q4_0

@@ -25,7 +25,7 @@ from dyno.facts.workload import WorkloadSpec
 from dyno.option import Option
 
 if TYPE_CHECKING:
-    from dyno.conduct.trial import Outcome
+    from dyno.conduct.outcome import Outcome
     from dyno.report.micro import Row
 
 OUTPUTS = ("md", "json", "jsonl", "csv", "sql")  # as report/micro.py has them, which is not loaded for a help text

@@ -23,7 +23,7 @@ from dyno.option import Option
 from dyno.report.block import offline_block
 
 if TYPE_CHECKING:
-    from dyno.conduct.trial import Outcome
+    from dyno.conduct.outcome import Outcome
 
 PERCENTILES = [10.0, 25.0, 50.0, 75.0, 90.0, 99.0]  # those that vLLM writes
 _BACKENDS = {"vllm": "vllm", "hf": "transformers"}

@@ -14,8 +14,7 @@ from statistics import median
 from typing import Self
 
 from dyno.cli.terminal import draw
-from dyno.conduct.session import Watcher
-from dyno.conduct.study import StudyWatcher, TrialEnd
+from dyno.conduct.watcher import StudyWatcher, TrialEnd, Watcher
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.study import PlannedTrial
 from dyno.facts.summary import Result

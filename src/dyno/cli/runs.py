@@ -38,7 +38,7 @@ from dyno.store.shelf import (
 from dyno.store.study import StudyFolder, failure_of
 
 if TYPE_CHECKING:
-    from dyno.conduct.trial import Outcome
+    from dyno.conduct.outcome import Outcome
 
 _EXAMPLES = """examples:
   dyno runs                              list ./runs
@@ -322,7 +322,8 @@ def _show(word: str, options: argparse.Namespace) -> None:
 def _outcome(run: Run) -> "Outcome":
     """Read what a run measured; decode it first if dyno was killed while it ran."""
     from dyno.conduct.offline import reopened
-    from dyno.conduct.trial import Outcome, finish
+    from dyno.conduct.outcome import Outcome
+    from dyno.conduct.trial import finish
 
     if run.whole:
         manifest = run.manifest()

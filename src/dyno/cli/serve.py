@@ -31,7 +31,7 @@ from dyno.report.block import block
 from dyno.transport import Transport
 
 if TYPE_CHECKING:
-    from dyno.conduct.trial import Outcome
+    from dyno.conduct.outcome import Outcome
     from dyno.facts.study import PlannedTrial
     from dyno.facts.summary import Result
     from dyno.store.study import StudyFolder
@@ -298,7 +298,8 @@ def loads(o: argparse.Namespace) -> Iterator[tuple[dict[str, Any], argparse.Name
 def _several(each: list[tuple[dict[str, Any], argparse.Namespace]], options: argparse.Namespace) -> int:
     from dyno.cli.run import conduct, preview
     from dyno.conduct import study_plan
-    from dyno.conduct.session import Watcher, attach
+    from dyno.conduct.session import attach
+    from dyno.conduct.watcher import Watcher
     from dyno.facts.study import Place
     from dyno.load.progress import Stop
     from dyno.probe import rig
@@ -336,7 +337,7 @@ def _show(
     folder: "StudyFolder", wanted: list["PlannedTrial"], done: dict[str, "Result"], options: argparse.Namespace
 ) -> None:
     """Print one table of all trials, or a JSON list; save the result of each."""
-    from dyno.conduct.trial import Outcome
+    from dyno.conduct.outcome import Outcome
     from dyno.report import study
 
     runs = [(p.place, folder.run(p.place)) for p in wanted if p.place.id in done]

@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from dyno.conduct.outcome import Outcome
 from dyno.conduct.prepare import Prepared, Prompts
 from dyno.conduct.session import Session
-from dyno.conduct.trial import Outcome, finish, measure
+from dyno.conduct.trial import finish, measure
 from dyno.engines.fake import Fake, FakeSpec
 from dyno.engines.process import EngineProcess
 from dyno.facts.client import ClientSpec

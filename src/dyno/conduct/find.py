@@ -13,9 +13,11 @@ from dyno import secrets
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
 from dyno.conduct.follow import Follower, FollowTask, PlannedLength, judged
+from dyno.conduct.outcome import Outcome
 from dyno.conduct.prepare import hidden, prepare
-from dyno.conduct.session import Session, Watcher, attach
-from dyno.conduct.trial import Outcome, finish, measure
+from dyno.conduct.session import Session, attach
+from dyno.conduct.trial import finish, measure
+from dyno.conduct.watcher import Watcher
 from dyno.engines.kinds import kind_of
 from dyno.errors import TargetError, UsageError
 from dyno.facts.find import Ended, FindAnswer, FindSpec, ProbeFacts, SearchTime

@@ -16,9 +16,11 @@ from dyno.checks import examine
 from dyno.checks.evidence import OfflineEvidence
 from dyno.conduct import dataset, weights
 from dyno.conduct.engine_plan import EnginePlan
+from dyno.conduct.outcome import Outcome
 from dyno.conduct.prepare import longest, make_work, public
-from dyno.conduct.session import Watcher, others_s
-from dyno.conduct.trial import Outcome, log_remarks, summarize_samples
+from dyno.conduct.session import others_s
+from dyno.conduct.trial import log_remarks, summarize_samples
+from dyno.conduct.watcher import Watcher
 from dyno.conduct.worker import Worker, working
 from dyno.errors import EngineError, UsageError
 from dyno.facts.finding import verdict

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from dyno import secrets, workload
 from dyno.conduct import dataset, weights
-from dyno.conduct.session import Session, Watcher
+from dyno.conduct.session import Session
+from dyno.conduct.watcher import Watcher
 from dyno.engines.launch import public_spec, spec_secrets
 from dyno.errors import UsageError
 from dyno.facts.load import LoadSpec

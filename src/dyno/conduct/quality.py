@@ -18,10 +18,12 @@ from dyno.checks.evidence import QualityEvidence
 from dyno.conduct import lm_eval, weights
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
+from dyno.conduct.outcome import Outcome
 from dyno.conduct.prepare import Prepared, Prompts, closed_loop, hidden
-from dyno.conduct.session import Session, Watcher, attach
+from dyno.conduct.session import Session, attach
 from dyno.conduct.signals import lent
-from dyno.conduct.trial import Outcome, cleaned, log_remarks, manifest_of
+from dyno.conduct.trial import cleaned, log_remarks, manifest_of
+from dyno.conduct.watcher import Watcher
 from dyno.engines.kinds import kind_of
 from dyno.engines.launch import public_spec
 from dyno.errors import Interrupted, StoreError, TargetError, UsageError

@@ -10,48 +10,23 @@ import msgspec
 
 from dyno.conduct.fleet import Fleet
 from dyno.conduct.held import HeldFleet
+from dyno.conduct.watcher import Watcher
 from dyno.engines.kinds import kind_of
 from dyno.errors import TargetError
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Request
 from dyno.http import Client, Url
-from dyno.load.progress import Progress, Stop
+from dyno.load.progress import Stop
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.numbers import count, many, number
 from dyno.probe import host, server
 from dyno.probe.telemetry import metrics
-from dyno.probe.telemetry.sampler import Sampler
 
 IDLE_WITHIN_S = 60.0
 _LOOK_S = 0.2
 _IDLE_CORES = 0.1
 _PAUSES_S = (0.0, 0.5, 1.0)  # before each try of a test request
-
-
-class Watcher:
-    """Hears of progress; a silent one by default. Measuring never prints."""
-
-    def phase(self, text: str) -> None: ...
-
-    def below(self, text: str, stays: bool = False) -> None:
-        """What the current phase does, in a line: the last of a log. `stays`: a line of a command's output."""
-
-    def sampling(self, sampler: Sampler) -> None:
-        """The load begins; `sampler.latest()` may be called at any time until it is over."""
-
-    def progress(self, progress: Progress) -> None: ...
-
-    def iteration(self, done: int, warmups: int, measured: int, took_s: float) -> None:
-        """One more iteration of an offline trial is done, warm-ups first."""
-
-    def within(self, done: int, count: int) -> None:
-        """`done` of `count` requests of the current iteration are done, where the engine reports that."""
-
-    def step(self, done: int, count: int) -> None:
-        """So much of the current phase is done."""
-
-    def over(self) -> None: ...
 
 
 class Session(msgspec.Struct, frozen=True):

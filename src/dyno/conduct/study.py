@@ -28,10 +28,12 @@ from dyno.conduct.lifecycle import scrub_all
 from dyno.conduct.offline import engine_plan, same_engine
 from dyno.conduct.offline import finish as finish_offline
 from dyno.conduct.offline import measure as measure_offline
+from dyno.conduct.outcome import Outcome
 from dyno.conduct.prepare import Prepared, hidden, prepare
-from dyno.conduct.session import Session, Watcher, attach
+from dyno.conduct.session import Session, attach
 from dyno.conduct.signals import interrupt, lent
-from dyno.conduct.trial import Outcome, finish, measure
+from dyno.conduct.trial import finish, measure
+from dyno.conduct.watcher import StudyWatcher, TrialEnd
 from dyno.conduct.worker import Worker, working
 from dyno.engines.kinds import kind_of
 from dyno.engines.log import excerpt
@@ -62,27 +64,6 @@ from dyno.workload.tokenizer import choose
 _SEEN = 0.02  # of the prompts: fewer that a server's cache may hold move no figure
 LONG_S = 1.0  # a shorter steady window counts a wave too many or too few
 Headers = Callable[[PlannedTrial], dict[str, str]]  # keys and other headers: they are in no file
-
-
-class StudyWatcher(Watcher):
-    """Hears of the trials as well; a silent one by default."""
-
-    def begins(self, planned: PlannedTrial) -> None: ...
-
-    def again(self, planned: PlannedTrial, why: str) -> None: ...
-
-    def ended(self, planned: PlannedTrial, end: "TrialEnd") -> None: ...
-
-    def remark(self, text: str) -> None:
-        """A sentence between trials."""
-
-
-class TrialEnd(NamedTuple):
-    """The outcome of a trial."""
-
-    state: str  # done, failed, skipped
-    text: str = ""
-    outcome: Outcome | None = None
 
 
 class _Attempt(NamedTuple):

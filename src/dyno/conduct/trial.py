@@ -21,16 +21,17 @@ from dyno.conduct import correctness, on_ray, processes
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
 from dyno.conduct.held import HeldFleet
+from dyno.conduct.outcome import Outcome
 from dyno.conduct.prepare import Prepared, closed_loop, hidden, longest, make_prompts, prepare, public, traffic
-from dyno.conduct.session import Session, Watcher, attach, others_s
+from dyno.conduct.session import Session, attach, others_s
 from dyno.conduct.signals import lent
+from dyno.conduct.watcher import Watcher
 from dyno.engines.kinds import kind_of
 from dyno.engines.log import excerpt
 from dyno.engines.remarks import remarks
 from dyno.errors import DynoError, Interrupted, NotSummedUp, StoreError, TargetError, UsageError
 from dyno.facts.engine import Remark
 from dyno.facts.finding import verdict
-from dyno.facts.offline import Iteration
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.summary import Result, Summary, Unfrozen
 from dyno.facts.telemetry import SamplerSpec, TelemetrySummary
@@ -55,16 +56,6 @@ from dyno.workload.tokenizer import Tokenizer
 
 _STEP = 64  # requests decoded between two words about it
 _CHUNK = re.compile(rb"\r\n[0-9a-fA-F]{1,8}\r\n")
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """A trial that was measured, served or offline."""
-
-    run: Run
-    manifest: Manifest
-    result: Result
-    iterations: list[Iteration] = []  # of an offline trial
-    interrupted: bool = False  # likewise
 
 
 def serve(

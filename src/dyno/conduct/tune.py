@@ -17,9 +17,10 @@ from dyno.conduct import study_plan
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.prepare import longest
 from dyno.conduct.proposer import Proposer, key_of, possible
-from dyno.conduct.study import Conductor, Headers, StudyWatcher
+from dyno.conduct.study import Conductor, Headers
 from dyno.conduct.tune_budget import TuneBudget
 from dyno.conduct.tune_plan import LONGER, TunePlan
+from dyno.conduct.watcher import StudyWatcher
 from dyno.engines.launch import shown as shown_launch
 from dyno.errors import DynoError, EngineError, UsageError
 from dyno.facts.comparison import Estimate

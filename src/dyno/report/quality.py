@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from dyno.facts.quality import PairedDifference, QualitySummary, TaskScore
 from dyno.facts.summary import Result
-from dyno.measure.paired import score_interval
 from dyno.numbers import UNKNOWN, count, duration, number, percent, points
 from dyno.report.block import verdict_lines
 from dyno.report.table import terminal, text_table
@@ -43,6 +42,8 @@ def shown(score: TaskScore) -> str:
 
 
 def interval(score: TaskScore) -> str:
+    from dyno.measure.paired import score_interval  # numpy: the progress of a download doesn't need it
+
     ends = score_interval(score.score, score.items, score.stderr)
     if ends is None or (score.stderr is None and not is_rate(score)):
         return UNKNOWN
