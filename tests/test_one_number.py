@@ -326,6 +326,82 @@ def test_a_figure_that_one_surface_shows_differently_is_found(here: Path) -> Non
                 assert differing({**surfaces, surface: {**shown, name: changed}}), (surface, name)
 
 
+# ---- offline runs: the same figures under the names of their own summary ----
+
+_OFFLINE = {  # in SQL and in the file's summary: a figure's name
+    "duration_s": "duration_s", "completed": "completed", "failed": "failed", "input_tokens": "total_input_tokens",
+    "output_tokens": "total_output_tokens", "in_flight_mean": "concurrency_mean", "tpot_ms_mean": "mean_tpot_ms",
+    **{f"{name}_mean": name for name in ("request_throughput", "output_throughput", "total_token_throughput")},
+}  # fmt: skip
+_OFFLINE_LABELS = {"tpot, mean (ms)": "mean_tpot_ms", "concurrency, mean": "concurrency_mean"}
+
+
+def offline_block(text: str) -> Shown:
+    shown: Shown = {}
+    for label, value in re.findall(r"^ *([A-Z][^:]*): +([\d,.]+)(?: ± \S+)? *$", text, re.M):
+        words = label.lower()
+        latencies = re.fullmatch(r"(mean|p\d+) latency \(ms\)", words)
+        name = f"{latencies[1]}_latency_ms" if latencies else _OFFLINE_LABELS.get(words) or _BY_LABEL.get(words)
+        if name:
+            shown[name] = value
+    return shown
+
+
+def flattened(summary: Mapping[str, Any]) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in summary.items():
+        inner = value if isinstance(value, dict) else None
+        flat |= {key: value} if inner is None else {f"{key}_{k}": v for k, v in inner.items()}
+    return flat
+
+
+def offline_figures(flat: Mapping[str, Any]) -> Shown:
+    return {name: float(flat[key]) for key, name in _OFFLINE.items() if flat.get(key) is not None}
+
+
+@pytest.mark.parametrize(("word", "kind"), [
+    ("20261116-115040-throughput-dyno-tiny-F16-4-16-8-b4d7", "throughput"),
+    ("20261116-115042-latency-dyno-tiny-F16-b2-16-8-919f", "latency"),
+])  # fmt: skip
+def test_a_figure_of_an_offline_run_is_the_same_number_on_every_surface(word: str, kind: str, here: Path) -> None:
+    run = f"runs/{word}"
+    say("report", run, "-o", "r.csv", "-o", "r.html")
+    file = json.loads(say("runs", "show", run, "--json"))
+    [asked] = json.loads(say("sql", f"select * from trials where run = 'runs/{word}'", "--json", "--runs", "runs"))
+    [row] = csv.DictReader(Path("r.csv").read_text().splitlines())
+    [shown] = page(Path("r.html").read_text())
+    surfaces = {
+        "result file": offline_figures(flattened(file["dyno"]["summary"])),
+        "SQL": offline_figures({k.removeprefix("offline_"): v for k, v in asked.items()}),
+        "CSV": columns(row) | {k: float(v) for k, v in row.items() if re.fullmatch(r"(mean|p\d+)_latency_ms", k)},
+        "page": shown,
+        "block": offline_block(say("runs", "show", run)),
+    }
+    if kind == "throughput":  # vLLM's own keys
+        assert file["requests_per_second"] == surfaces["result file"]["request_throughput"]
+    else:
+        assert file["avg_latency"] * 1000 == pytest.approx(surfaces["CSV"]["mean_latency_ms"])
+        assert {"mean_latency_ms", "p99_latency_ms"} <= surfaces["block"].keys()
+    for surface, found in surfaces.items():
+        wanted = {"completed", "failed", "duration_s", "request_throughput", "output_throughput", "mean_tpot_ms"}
+        assert wanted <= found.keys(), (surface, wanted - found.keys())
+    assert not differing(surfaces)
+
+
+def test_the_speed_of_a_micro_test_is_the_same_number_on_every_surface(here: Path) -> None:
+    word = "20261116-115045-micro-dyno-tiny-F16-16-4-beaa"
+    say("report", f"runs/{word}", "-o", "r.csv", "-o", "r.md")
+    [file] = json.loads(say("runs", "show", f"runs/{word}", "--json"))
+    [asked] = json.loads(say("sql", f"select * from trials where run = 'runs/{word}'", "--json", "--runs", "runs"))
+    [row] = csv.DictReader(Path("r.csv").read_text().splitlines())
+    [line] = [line for line in say("runs", "show", f"runs/{word}").splitlines() if "pp16+tg4" in line]
+    printed = re.search(r"([\d.]+) ± ", line)
+    assert printed
+    speed = float(row["speed"])
+    assert asked["offline_speed"] == speed and file["avg_ts"] == pytest.approx(speed, rel=1e-6)
+    assert printed[1] == f"{speed:.2f}" and f"{speed:.1f}" in Path("r.md").read_text()
+
+
 # ---- a real run ----
 
 
