@@ -188,6 +188,15 @@ def _turn(request: pytest.FixtureRequest) -> Iterator[None]:
             yield
 
 
+@pytest.fixture(scope="module")
+def no_collector() -> Iterator[None]:
+    """For syntax trees of the whole source: their 600,000 nodes have no cycles, and would be searched for some again and
+    again."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
 StartFake = Callable[..., Fake]  # takes FakeSpec's fields
 
 
