@@ -190,8 +190,7 @@ def _turn(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def no_collector() -> Iterator[None]:
-    """For syntax trees of the whole source: their 600,000 nodes have no cycles, and would be searched for some again and
-    again."""
+    """For syntax trees of the whole source: their 600,000 nodes have no cycles, and each look for some takes its time."""
     gc.disable()
     yield
     gc.enable()
