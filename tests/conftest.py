@@ -3,6 +3,7 @@
 import fcntl
 import gc
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -177,6 +178,29 @@ def workers_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
 
 
+Built = Callable[[str, Callable[[Path], None]], Path]
+
+
+@pytest.fixture(scope="session")
+def built_once(workers_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """`built_once(name, build)`: a copy, for this worker, of a folder that the first of them builds."""
+
+    def copy(name: str, build: Callable[[Path], None]) -> Path:
+        original, own = workers_folder / "built" / name, tmp_path_factory.mktemp(name)
+        original.parent.mkdir(exist_ok=True)
+        with original.with_suffix(".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not original.exists():
+                build(own)
+                shutil.copytree(own, original.with_suffix(".part"))
+                original.with_suffix(".part").rename(original)
+            else:
+                shutil.copytree(original, own, dirs_exist_ok=True)
+        return own
+
+    return copy
+
+
 @pytest.fixture(autouse=True)
 def _turn(request: pytest.FixtureRequest) -> Iterator[None]:
     """Where engines start, whole cores are busy: a test that measures waits for them."""
@@ -186,6 +210,14 @@ def _turn(request: pytest.FixtureRequest) -> Iterator[None]:
         alone = request.node.get_closest_marker("alone") is not None
         with turn(request.getfixturevalue("workers_folder"), alone):
             yield
+
+
+@pytest.fixture(scope="module")
+def no_collector() -> Iterator[None]:
+    """For syntax trees of the whole source: their 600,000 nodes have no cycles, but would be searched for some."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 StartFake = Callable[..., Fake]  # takes FakeSpec's fields

@@ -63,6 +63,10 @@ def normal(text: str, here: Path) -> str:
     for place, name in sorted(places, key=lambda p: -len(str(p[0]))):  # one may lie in another
         if str(place) != "/":
             text = re.sub(re.escape(str(place)) + r"(?![\w-])", name, text)
+    if any(shlex.quote(str(place)) != str(place) for place, _ in places):
+        text = re.sub(
+            r"^(?:[A-Z_]+=\S+ )*(?:docker|podman|python3|'?PYTHON'?|'?VENV/\S+) .*", _unquoted, text, flags=re.M
+        )
     text = re.sub(r"PYTHON3?\b|VENV/bin/python[\d.]*", "PYTHON", text)
     text = re.sub(r"\b([Dd]yno) \d+\.\d+\.\d+\w*", r"\1 VERSION", text)
     text = re.sub(r'("(?:dyno|version)": ")\d+\.\d+\.\d+"', r'\1VERSION"', text)
@@ -77,6 +81,11 @@ def normal(text: str, here: Path) -> str:
     # What pip installed here, and what of it a preview tells.
     text = re.sub(r"the wheel xllamacpp [\d.]+", "the wheel xllamacpp BUILD", text)
     return re.sub(r"(llama\.cpp |comes with dyno, version |\"comes_with_dyno\": \")\d{4,}", r"\1BUILD", text)
+
+
+def _unquoted(command: re.Match[str]) -> str:
+    """A command without the quotes that only a place needed, one with a space in its name."""
+    return re.sub(r"(?<!\S)'([^' ]*)'(?!\S)", lambda m: m[1] if shlex.quote(m[1]) == m[1] else m[0], command[0])
 
 
 def indented(value: Any, indent: str = "", taken: int = 0) -> str:

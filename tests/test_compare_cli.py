@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from conftest import Built
 from dyno.cli.main import main
 from dyno.compare.compare import default_metrics
 from dyno.conduct.sources import Source, read
@@ -42,18 +43,22 @@ num_prompts = 20
 
 
 @pytest.fixture(scope="session")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def measured(built_once: Built) -> Path:
     """A study of two fake engines, one ten times slower, with six repeats each. A repeat takes 0.05 s: where something
     held the machine up for as long, six say little, and the study is measured again."""
+    runs = built_once("compare", _measure) / "runs"
+    if not all(_steady(f"s:{engine}", runs) for engine in ("quick", "slow")):
+        pytest.skip("the machine is too busy for repeats of 0.05 s")
+    return runs
+
+
+def _measure(folder: Path) -> None:
+    (folder / "s.toml").write_text(STUDY)
     for _ in range(5):
-        folder = tmp_path_factory.mktemp("compare")
-        (folder / "s.toml").write_text(STUDY)
+        shutil.rmtree(folder / "runs", ignore_errors=True)
         assert main(["run", str(folder / "s.toml"), "--runs", str(folder / "runs"), "--no-report"]) == 0
         if all(_steady(f"s:{engine}", folder / "runs") for engine in ("quick", "slow")):
             break
-    else:
-        pytest.skip("the machine is too busy for repeats of 0.05 s")
-    return folder / "runs"
 
 
 def _steady(name: str, runs: Path) -> bool:

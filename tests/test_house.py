@@ -1,7 +1,6 @@
 """The structure of the source: one name for one class, plain names, no circles, and a true ARCHITECTURE.md."""
 
 import ast
-import functools
 import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -10,12 +9,14 @@ from pathlib import Path
 import pytest
 
 import dyno
-from test_imports_point_down import imported
+from test_imports_point_down import imported, parsed
 
 SOURCE = Path(dyno.__file__).parent
 PAGE = Path(__file__).parent.parent / "ARCHITECTURE.md"
 # Participles and prepositions say nothing as names.
 VAGUE = {"told", "found", "kept", "made", "of", "at", "there", "apart"}
+
+pytestmark = pytest.mark.usefixtures("no_collector")
 
 
 def modules(root: Path) -> dict[str, Path]:
@@ -25,11 +26,6 @@ def modules(root: Path) -> dict[str, Path]:
         parts = path.relative_to(root).with_suffix("").parts
         names[".".join(["dyno", *(parts[:-1] if parts[-1] == "__init__" else parts)])] = path
     return names
-
-
-@functools.cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
 
 
 def names(tree: ast.Module) -> Iterator[tuple[int, str]]:

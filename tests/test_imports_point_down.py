@@ -1,6 +1,7 @@
 """Imports point down only, as design.md draws the layers; the siblings of a row don't know one another."""
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,13 @@ ROWS: list[set[str]] = [
     {"__main__"},
 ]
 ROOT = {"__init__"}  # holds the version and imports nothing; anyone may ask it
+
+pytestmark = pytest.mark.usefixtures("no_collector")
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def imported(module: ast.Module, package: str) -> Iterator[str]:
@@ -77,7 +85,7 @@ def wrong_imports(root: Path) -> list[str]:
         else:
             # The bottom row is modules that may import each other; any other row's siblings may not.
             allowed = {here} | ROOT | set().union(*ROWS[:height]) | (ROWS[0] if height == 0 else set())
-        for name in imported(ast.parse(path.read_text()), package):
+        for name in imported(parsed(path), package):
             if top(name) not in allowed:
                 wrong.append(f"{'/'.join(parts)}.py imports {name}")
     return wrong

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -590,7 +591,7 @@ def test_in_a_container_the_worker_is_mounted_and_its_stdin_is_held_open() -> No
     box = ContainerSpec("rocm/vllm-dev:main", tool="docker", accelerator="amd")
     spec = EngineSpec("vllm", model="org/model", tensor_parallel=8, container=box, version="0.6.3")
     (command,) = [line for line in offline.lines(trial("latency", engine=spec)) if line.startswith("docker run")]
-    words = command.split()
+    words = shlex.split(command)
     worker = next(w for w in words if w.endswith("engines/worker"))
     assert "--interactive" in words and f"--volume={worker}:{worker}:ro" in words
     assert words[words.index("--entrypoint") + 1] == "python3"

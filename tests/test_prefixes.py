@@ -6,6 +6,7 @@ from dyno.errors import WorkloadError
 from dyno.facts.workload import Workload, WorkloadSpec
 from dyno.workload import make
 from dyno.workload.tokenizer import Tokenizer
+from matrix import sampled
 from test_workload import bpe, folder  # noqa: F401
 
 BLOCK = 16
@@ -28,11 +29,11 @@ def spec(**fields: object) -> WorkloadSpec:
     return WorkloadSpec(**{"dataset": "random", "num_prompts": 150, "input_len": 192, "output_len": 4, **fields})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("rate", [0.0, 0.25, 0.5, 0.75])
-@pytest.mark.parametrize(("prefixes", "zipf", "ratio"), [(1, 0.0, 0.0), (10, 1.0, 0.0), (12, 1.2, 0.4)])
+@sampled(rate=[0.0, 0.25, 0.5, 0.75], shape=[(1, 0.0, 0.0), (10, 1.0, 0.0), (12, 1.2, 0.4)])
 def test_the_share_of_tokens_that_repeat_is_the_one_asked_for(
-    bpe: Tokenizer, rate: float, prefixes: int, zipf: float, ratio: float  # noqa: F811
+    bpe: Tokenizer, rate: float, shape: tuple[int, float, float]  # noqa: F811
 ) -> None:  # fmt: skip
+    prefixes, zipf, ratio = shape
     work = make(spec(num_prefixes=prefixes, prefix_zipf=zipf, prefix_hit_rate=rate, range_ratio_input=ratio), bpe)
     assert reused(work, bpe) == pytest.approx(rate, abs=0.02)
     assert sum(r.prompt_tokens for r in work.requests) / 150 == pytest.approx(192, rel=0.05)

@@ -1,10 +1,13 @@
 """The machine as a whole, from laid-out files: the real one's hardware doesn't count."""
 
+import errno
+import io
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +20,46 @@ from dyno.report.machine import rig_lines as lines
 from machines import AMD, Nvml, Told, gpu, lay, mi300x_in_cpx, strix_halo, xeon
 
 # ---- the machine ----
+
+
+@pytest.fixture
+def sealed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """`sealed(folder)`: nothing in it may be looked at, whoever runs the tests."""
+
+    def seal(folder: Path) -> None:
+        for module, name in (
+            (os, "stat"),
+            (os, "listdir"),
+            (os, "scandir"),
+            (os, "open"),
+            (os, "readlink"),
+            (io, "open"),
+        ):
+            real = getattr(module, name)
+
+            def refuse(path: Any, *args: Any, real: Any = real, **named: Any) -> Any:
+                if isinstance(path, str | os.PathLike) and Path(path).is_relative_to(folder):
+                    raise PermissionError(errno.EACCES, "Permission denied", str(path))
+                return real(path, *args, **named)
+
+            monkeypatch.setattr(module, name, refuse)
+
+    return seal
+
+
+def test_a_machine_whose_sys_may_not_be_read_is_described_as_far_as_it_is_known(
+    tmp_path: Path, sealed: Callable[[Path], None]
+) -> None:
+    root = xeon(tmp_path)
+    (root / "dev/nvidiactl").unlink()  # without a driver, the bus is searched
+    sealed(root / "sys")
+    found = rig.look(root=root, environ={})
+    assert (found.cpu, found.memory_bytes, found.accelerators) == (
+        "Intel(R) Xeon(R) Platinum 8480+",
+        2113466368 * 1024,
+        [],
+    )
+    assert not {"governor", "boost", "iommu", "transparent_huge_pages"} & set(found.state)
 
 
 def test_a_server_is_described_as_it_is_set(tmp_path: Path) -> None:

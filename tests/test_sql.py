@@ -32,6 +32,7 @@ from dyno.store.run import Run
 from dyno.store.sql import TABLES, RunTables
 from dyno.store.study import Failure, StudyFolder, write_failure
 from dyno.units import NS_PER_MS
+from matrix import sampled
 
 Ask = Callable[..., list[dict[str, Any]]]
 
@@ -400,9 +401,9 @@ def test_a_file_that_is_damaged_is_left_out_and_the_others_answer(ten: Path) -> 
     assert list(RunTables(ten).ask("select count(*) from telemetry").rows) == [(1,)]
 
 
-@pytest.mark.parametrize("how", [[], ["--csv"], ["--json"], ["--markdown"]])
-@pytest.mark.parametrize(
-    "value", ["now()", "[now()]", "{'a': now()}", "map {1: now()}", "timestamptz '2026-01-02 03:04:05+00'"]
+@sampled(
+    value=["now()", "[now()]", "{'a': now()}", "map {1: now()}", "timestamptz '2026-01-02 03:04:05+00'"],
+    how=[[], ["--csv"], ["--json"], ["--markdown"]],
 )
 def test_times_with_a_zone_need_no_other_package(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, value: str, how: list[str]

@@ -26,6 +26,7 @@ from dyno.measure.judge import Judge
 from dyno.measure.summary import Tally
 from dyno.measure.timing import Span
 from dyno.units import NS_PER_MS
+from matrix import sampled
 from test_roofline import LLAMA_8B, TARGET, VLLM, of_config
 from test_summary import TRIAL
 
@@ -188,9 +189,7 @@ SHAPES = {
 # ---- chunks with several tokens ----
 
 
-@pytest.mark.parametrize("says", ["each", "ids", "logprobs"])
-@pytest.mark.parametrize("backend", CHAT)
-@pytest.mark.parametrize("shape", SHAPES)
+@sampled(shape=SHAPES, backend=CHAT, says=["each", "ids", "logprobs"])
 def test_a_server_that_counts_the_tokens_of_each_event_gives_the_true_time_per_token(
     scripted: Scripting, shape: str, backend: str, says: str
 ) -> None:
@@ -312,10 +311,7 @@ def with_silence(share: float, count: int, seed: int, merged: float = 0.0) -> li
     return events
 
 
-@pytest.mark.parametrize("says", ["total", "each", "nothing"])
-@pytest.mark.parametrize("backend", CHAT)
-@pytest.mark.parametrize("merged", [0.0, 0.1])
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.9])
+@sampled(share=[0.0, 0.3, 0.6, 0.9], merged=[0.0, 0.1], backend=CHAT, says=["total", "each", "nothing"])
 def test_the_gaps_are_those_of_the_servers_log_whatever_share_of_tokens_has_no_text(
     scripted: Scripting, share: float, merged: float, backend: str, says: str
 ) -> None:

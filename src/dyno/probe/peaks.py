@@ -17,7 +17,7 @@ from dyno import files
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Accelerator, Peaks, Rig
 from dyno.numbers import human_bytes, percent
-from dyno.probe import accelerator_test, datasheets, host
+from dyno.probe import accelerator_test, datasheets, host, sysfs
 from dyno.probe.software import ask, last_json
 
 T = TypeVar("T")
@@ -117,7 +117,8 @@ def _unlisted(rig: Rig, devices: Path = Path("/dev/dri")) -> str | None:
         return None
     if rig.cpu.startswith("Apple"):
         return f"{rig.cpu} has a GPU"
-    return "the machine has an unlisted GPU" if any(devices.glob("renderD*")) else None
+    rendering = any(device.name.startswith("renderD") for device in sysfs.entries(devices))
+    return "the machine has an unlisted GPU" if rendering else None
 
 
 def _by_test(used: Sequence[Accelerator], python: str, env: Mapping[str, str], cache: _Cache, why: str) -> KnownPeaks:

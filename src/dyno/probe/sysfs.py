@@ -65,6 +65,14 @@ def exists(path: Path) -> bool:
         return False
 
 
+def entries(folder: Path) -> list[Path]:
+    """What is in a folder; nothing where it can't be looked into."""
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
 def fields(path: Path, separator: str | None = None) -> dict[str, str]:
     """`key value` lines, or `key: value` and `key=value` with that separator. The first of a key counts."""
     values: dict[str, str] = {}
@@ -77,9 +85,6 @@ def fields(path: Path, separator: str | None = None) -> dict[str, str]:
 
 def numbered(folder: Path, prefix: str = "") -> list[Path]:
     """`node0`, `node1`, … or `0`, `1`, … in the order of their numbers; nothing else in the folder."""
-    try:
-        names = [p.name for p in folder.iterdir()]
-    except OSError:
-        return []
+    names = [p.name for p in entries(folder)]
     numbered = [n for n in names if n.startswith(prefix) and n[len(prefix) :].isdecimal()]
     return [folder / n for n in sorted(numbered, key=lambda n: int(n[len(prefix) :]))]

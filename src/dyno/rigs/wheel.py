@@ -144,11 +144,11 @@ def _write(dist: Distribution, tag: str, files: Mapping[str, bytes | Path], fold
     contents = {**files, **{f"{name}.dist-info/{n}": text.encode() for n, text in info.items()}}
     record = "".join(f"{n},,\n" for n in [*contents, f"{name}.dist-info/RECORD"])
     partial = wheel.with_suffix(".partial")
-    with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+    with zipfile.ZipFile(partial, "w") as archive:
         for path, content in {**contents, f"{name}.dist-info/RECORD": record.encode()}.items():
             entry = zipfile.ZipInfo(path, _EPOCH)
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
-            archive.writestr(entry, content if isinstance(content, bytes) else content.read_bytes())
+            archive.writestr(entry, content if isinstance(content, bytes) else content.read_bytes(), compresslevel=1)
     partial.replace(wheel)
     return wheel
 

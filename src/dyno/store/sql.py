@@ -386,7 +386,8 @@ class RunTables:
                        "value": f.value, "definition": f.definition}  # fmt: skip
 
     def _insert(self, table: str, columns: dict[str, str], rows: list[dict[str, Any]]) -> None:
-        self._db.execute(f"CREATE TABLE {table} ({', '.join(f'{_name(n)} {kind}' for n, kind in columns.items())})")
+        declared = ", ".join(f"{_identifier(name)} {kind}" for name, kind in columns.items())
+        self._db.execute(f"CREATE TABLE {table} ({declared})")
         # Most columns are empty in most places, and each takes its time.
         filled = [{name: value for name, value in row.items() if value is not None} for row in rows]
         shape = {name: kind for name, kind in columns.items() if any(name in row for row in filled)}
@@ -546,7 +547,7 @@ def _plain_name(name: str) -> str:
     return name.removeprefix("client_").removeprefix("sessions_")
 
 
-def _name(column: str) -> str:
+def _identifier(column: str) -> str:
     return '"' + column.replace('"', '""') + '"'
 
 

@@ -160,7 +160,7 @@ def _driver(root: Path) -> bool:
 
 def _on_the_bus(root: Path) -> bool:
     """Whether a display or compute device of NVIDIA's is there."""
-    devices = (root / "sys/bus/pci/devices").glob("*")
+    devices = sysfs.entries(root / "sys/bus/pci/devices")
     return any(
         sysfs.text(d / "vendor") == "0x10de" and (sysfs.text(d / "class") or "").startswith("0x03") for d in devices
     )
