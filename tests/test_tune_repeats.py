@@ -190,11 +190,11 @@ def test_the_best_of_short_loads_that_is_slow_in_its_repeats_is_not_recommended(
 
 
 @pytest.mark.engines  # slow
-def test_repeats_in_which_every_second_request_fails_are_void_and_nothing_is_recommended(
+def test_repeats_in_which_most_requests_fail_are_void_and_the_default_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tune = 'confirm_repeats = 2\nsettings."gap_ms=" = [1]\n'
-    slower_later(monkeypatch, {"gap_ms=": 1}, "fault=500@2")
+    slower_later(monkeypatch, {"gap_ms=": 1}, "fault=500@2", "fault=503@3")
     path, runs = written(tmp_path, tune, head=FAKE.replace("0.7", "0.3")), tmp_path / "runs"
     main(["tune", path, "--runs", str(runs)])
     text, answer = capsys.readouterr().out, stored(runs / "study-tune")

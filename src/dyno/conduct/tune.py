@@ -111,7 +111,7 @@ class Tuner:
         self._longer()
         best = self._recommended()
         # No setting to repeat: the time that was kept for repeats is for more settings, one after the other.
-        self.budget.release()
+        self.budget.release(repeats=bool(self.trials))
         while self._ended == "budget" and not (best and best.setting) and self._time_for_setting():
             self._ended = self._explore(proposer, waiting, most=1)
             best = self._recommended()
