@@ -123,7 +123,7 @@ class TuneBudget:
         kept_s = self._kept_s()
         most = 1 + min(self._spec.trials, possible or self._spec.trials)
         loads = min(round(max(self.left_s - kept_s, 0.0) / (self.start_s + self.load_s(1))), most)
-        repeats = self._repeats_within(self.left_s - loads * (self.start_s + self.load_s(1)))
+        repeats = self._repeats_within(max(kept_s, self.left_s - loads * (self.start_s + self.load_s(1))))
         known = "a start takes" if self._starts_s else "if a start takes"
         short = "searches of up to" if self._spec.objective == "load" else "short loads of"
         text = f"{_span(self.left_s)}: about {count(loads)} {short} {_span(self.load_s(1))}"
