@@ -13,7 +13,7 @@ from dyno.facts.tune import TuneSpec
 from dyno.numbers import count, many, rough_time, trimmed
 
 _START_S = 10.0  # of an engine, until one was started
-_KEPT = 0.5  # of the whole budget, at most, for repeats
+_REPEATS_SHARE = 0.5  # of the whole budget, at most, for repeats
 _ENOUGH = 2  # repeats of each: fewer give no interval
 _SIDES = 2  # the best setting and the default
 
@@ -88,7 +88,7 @@ class TuneBudget:
             return 0.0
         if self.released:
             return self._pair_s(1) * min(self._spec.confirm_repeats, self._kept_pairs)
-        return min(self._spec.confirm_repeats * self._pair_s(LONGER), _KEPT * self.total_s)
+        return min(self._spec.confirm_repeats * self._pair_s(LONGER), _REPEATS_SHARE * self.total_s)
 
     def _repeats_within(self, span_s: float) -> Repeats:
         wanted = self._spec.confirm_repeats
@@ -134,7 +134,7 @@ class TuneBudget:
 
 
 def _span(seconds: float) -> str:
-    return f"{trimmed(seconds)} s" if seconds < 90 else rough_time(seconds)
+    return f"{trimmed(round(seconds, 1))} s" if seconds < 90 else rough_time(seconds)
 
 
 def _flag(seconds: float) -> str:

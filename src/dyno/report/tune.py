@@ -47,7 +47,8 @@ def in_a_line(answer: TuneAnswer) -> str:
     if answer.best is None:
         return f"{answer.spec.words}: no setting can be recommended"
     gain = f", {change(answer.gain.change)} against the default" if answer.gain else ""
-    return f"{answer.spec.words}: {words(answer.best.setting)}{gain}"
+    doubt = ", not confirmed" if answer.unconfirmed else ""
+    return f"{answer.spec.words}: {words(answer.best.setting)}{gain}{doubt}"
 
 
 def _target(answer: TuneAnswer) -> str:
