@@ -213,7 +213,7 @@ def test_where_every_setting_fails_the_answer_says_so(tmp_path: Path, capsys: py
 def test_a_target_that_no_setting_meets_has_no_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tune = 'seconds = 0.2\ntarget = "ttft_p50:20"\nsettings."gap_ms=" = [1]\n'
     path, runs = written(tmp_path, tune, head=FAKE.replace("seconds = 0.7", "")), tmp_path / "runs"
-    assert main(["tune", path, "--runs", str(runs)]) == 1
+    assert main(["tune", path, "--runs", str(runs)]) == 4
     text = capsys.readouterr().out
     assert "none: no setting of 2 can be recommended" in text and "Relax the target" in text
     assert "Reproduce" not in text
@@ -234,18 +234,6 @@ def test_an_engine_that_dies_under_load_is_one_failed_setting(
     log = re.search(r"Log: (\S+)", text)
     assert log and Path(log[1]).exists()
     assert starts_of(runs) == 2  # none for the longer load of a failed setting
-
-
-@pytest.mark.engines  # slow
-def test_a_budget_below_one_start_measures_only_the_default_and_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tune = 'seconds = 0.1\nsettings."gap_ms=" = [1]\n'
-    path = written(tmp_path, tune, head=FAKE.replace("seconds = 0.7", ""))
-    assert main(["tune", path, "--runs", str(tmp_path / "runs"), "--budget", "0.1"]) == 0
-    text = capsys.readouterr().out
-    assert "no other setting was started.\n  The time is used up (--budget). Repeat the command with more" in text
-    assert "0 of 1 settings besides the default (none)" in text
 
 
 @pytest.mark.engines  # slow
@@ -299,7 +287,7 @@ def test_less_is_better_of_costs_and_latencies(objective: str, tmp_path: Path) -
     assert answer.best is not None and answer.best.setting == {key: best}
     each = [answer.default, *answer.trials]
     if objective == "cost":  # $3.60 an hour is $0.001 a second
-        assert all(t.value == pytest.approx(1e-3 / (t.throughput or 0) * 1e6) for t in each)
+        assert all(t.shown == pytest.approx(1e-3 / (t.throughput or 0) * 1e6) for t in each)
         assert answer.unit == "cost per million output tokens (USD)"
     else:
         assert answer.best.value == pytest.approx(best, rel=0.5)

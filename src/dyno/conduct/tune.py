@@ -112,7 +112,7 @@ class Tuner:
         self._longer()
         best = self._recommended()
         # No setting to repeat: the time that was kept for repeats is for more settings, one after the other.
-        self.budget.release()
+        self.budget.release(repeats=bool(self.trials))
         while self._ended == "budget" and not (best and best.setting) and self._time_for_setting():
             self._ended = self._explore(proposer, waiting, most=1)
             best = self._recommended()
@@ -194,9 +194,10 @@ class Tuner:
     def _confirm(self, trial: TuneTrial) -> TuneTrial:
         """Measure default and setting in turn: default, setting, setting, default, … The setting comes back with its
         repeats, and with an objection where they refuse it."""
-        compared = bool(trial.setting) and self.default.value is not None
-        if trial.repeats or not (trial.setting or self.spec.limits):
+        refused = any(other.refused_in_repeats for other in self.trials.values())
+        if trial.repeats or not (trial.setting or self.spec.limits or refused):  # a plain default that nothing beats
             return trial
+        compared = bool(trial.setting) and self.default.value is not None
         # The loads that chose the best are partly luck, and no part of this.
         mine: list[PlannedTrial] = []
         default: list[PlannedTrial] = []

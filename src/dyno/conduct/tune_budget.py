@@ -13,7 +13,7 @@ from dyno.facts.tune import TuneSpec
 from dyno.numbers import count, many, rough_time, trimmed
 
 _START_S = 10.0  # of an engine, until one was started
-_KEPT = 0.5  # of the whole budget, at most, for repeats
+_REPEATS_SHARE = 0.5  # of the whole budget, at most, for repeats
 _ENOUGH = 2  # repeats of each: fewer give no interval
 _SIDES = 2  # the best setting and the default
 
@@ -29,7 +29,8 @@ class TuneBudget:
     def __init__(self, spec: TuneSpec, total_s: float = math.inf) -> None:
         self._spec, self.total_s = spec, total_s
         self._short_s = spec.seconds * (SEARCH if spec.objective == "load" else 1)
-        self.released = False  # the time that is kept for repeats is for settings, too
+        self.released = False  # the time that was kept for repeats is for settings, too
+        self._kept_pairs = 1  # after that
         self._began = time.monotonic()
         self._starts_s: list[float] = []  # what each setting that was started now took beside its loads
 
@@ -54,9 +55,9 @@ class TuneBudget:
 
     # ---- what there is time for ----
 
-    def release(self) -> None:
-        """Keep no more time for repeats than one short repeat of two settings needs."""
-        self.released = True
+    def release(self, *, repeats: bool) -> None:
+        """Keep no more time than one short repeat of two settings needs. `repeats`: keep that."""
+        self.released, self._kept_pairs = True, int(repeats)
 
     def allows_setting(self, *, longer: bool) -> bool:
         """`longer`: with its longer load."""
@@ -86,8 +87,8 @@ class TuneBudget:
         if math.isinf(self.total_s):
             return 0.0
         if self.released:
-            return self._pair_s(1) * bool(self._spec.confirm_repeats)
-        return min(self._spec.confirm_repeats * self._pair_s(LONGER), _KEPT * self.total_s)
+            return self._pair_s(1) * min(self._spec.confirm_repeats, self._kept_pairs)
+        return min(self._spec.confirm_repeats * self._pair_s(LONGER), _REPEATS_SHARE * self.total_s)
 
     def _repeats_within(self, span_s: float) -> Repeats:
         wanted = self._spec.confirm_repeats
@@ -121,8 +122,8 @@ class TuneBudget:
         """
         kept_s = self._kept_s()
         most = 1 + min(self._spec.trials, possible or self._spec.trials)
-        loads = min(int(max(self.left_s - kept_s, 0.0) / (self.start_s + self.load_s(1))), most)
-        repeats = self._repeats_within(self.left_s - loads * (self.start_s + self.load_s(1)))
+        loads = min(round(max(self.left_s - kept_s, 0.0) / (self.start_s + self.load_s(1))), most)
+        repeats = self._repeats_within(max(kept_s, self.left_s - loads * (self.start_s + self.load_s(1))))
         known = "a start takes" if self._starts_s else "if a start takes"
         short = "searches of up to" if self._spec.objective == "load" else "short loads of"
         text = f"{_span(self.left_s)}: about {count(loads)} {short} {_span(self.load_s(1))}"
@@ -133,7 +134,7 @@ class TuneBudget:
 
 
 def _span(seconds: float) -> str:
-    return f"{trimmed(seconds)} s" if seconds < 90 else rough_time(seconds)
+    return f"{trimmed(round(seconds, 1))} s" if seconds < 90 else rough_time(seconds)
 
 
 def _flag(seconds: float) -> str:

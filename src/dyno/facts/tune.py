@@ -168,8 +168,9 @@ class TuneAnswer(msgspec.Struct, frozen=True):
     @property
     def unconfirmed(self) -> bool:
         """Whether the best setting lacks repeats that were asked for: there was no time for them."""
-        asked = self.best is not None and (self.best.setting or self.spec.target)
-        return bool(asked and self.spec.confirm_repeats and self.best and not self.best.repeats)
+        if self.best is None or self.best.repeats or not self.spec.confirm_repeats:
+            return False
+        return bool(self.best.setting or self.spec.target or self.refused_in_repeats)
 
     @property
     def unit(self) -> str:

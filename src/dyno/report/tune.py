@@ -47,7 +47,8 @@ def in_a_line(answer: TuneAnswer) -> str:
     if answer.best is None:
         return f"{answer.spec.words}: no setting can be recommended"
     gain = f", {change(answer.gain.change)} against the default" if answer.gain else ""
-    return f"{answer.spec.words}: {words(answer.best.setting)}{gain}"
+    doubt = ", not confirmed" if answer.unconfirmed else ""
+    return f"{answer.spec.words}: {words(answer.best.setting)}{gain}{doubt}"
 
 
 def _target(answer: TuneAnswer) -> str:
@@ -64,13 +65,13 @@ def _headline(answer: TuneAnswer) -> Iterator[str]:
             return
         yield f"none: no setting of {len(tried)} can be recommended. The reasons are below."
         if refused := answer.refused_in_repeats:
-            yield f"{many(len(refused), 'setting')} met the target at first, but not in the repeats."
+            was, its = ("was", "its") if len(refused) == 1 else ("were", "their")
+            yield f"{many(len(refused), 'setting')} {was} good enough at first, but not in {its} repeats."
         if answer.spec.target and any(t.state == "measured" for t in tried):
             yield "Relax the target, lower the load, or let other settings change."
         return
     if not best.setting:
-        end = "is better" if any(t.state != "discarded" for t in answer.trials) else "was started"
-        yield f"the default ({_value(answer, best.judged)}): no other setting {end}."
+        yield f"the default ({_value(answer, best.judged)}): no other setting {_no_other(answer)}."
         yield from _refused_before(answer)
         return
     yield words(best.setting)
@@ -88,6 +89,12 @@ def _headline(answer: TuneAnswer) -> Iterator[str]:
         yield "The interval includes no difference: the default may be as good. Raise confirm_repeats or seconds."
     elif (gain.low > 0) == answer.spec.lower:
         yield "In these repeats the default is better: short loads chose by chance. Keep the default, or raise seconds."
+
+
+def _no_other(answer: TuneAnswer) -> str:
+    if answer.refused_in_repeats:
+        return "that is better has good repeats"
+    return "is better" if any(t.state != "discarded" for t in answer.trials) else "was started"
 
 
 def _without_gain(answer: TuneAnswer, best: TuneTrial) -> str:
