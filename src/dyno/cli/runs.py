@@ -24,6 +24,7 @@ from dyno.store.shelf import (
     RunLine,
     Shelf,
     StudyLine,
+    Weight,
     find,
     in_use,
     is_tuning,
@@ -138,6 +139,12 @@ def list_(options: argparse.Namespace) -> int:
         print(_as_json(listed, shelf.foreign))
         return 0
     _print_list(listed)
+    _print_missing(listed, shelf, options)
+    return 0
+
+
+def _print_missing(listed: _Listed, shelf: Shelf, options: argparse.Namespace) -> None:
+    """Say that there is nothing, and what was left alone."""
     if not any((listed.runs, listed.studies, listed.searches, listed.imports)):
         where = ", ".join(map(str, options.paths or [options.runs]))
         which = f" with the tag {options.tag}" if options.tag else ""
@@ -146,7 +153,6 @@ def list_(options: argparse.Namespace) -> int:
     if shelf.foreign:
         some = ", ".join(map(str, shelf.foreign[:3])) + (" …" if len(shelf.foreign) > 3 else "")
         print(f"Neither runs nor studies, and left alone: {some}", file=sys.stderr)
-    return 0
 
 
 def _look(shelf: Shelf, tag: str | None) -> _Listed:
@@ -204,18 +210,20 @@ def _print_list(listed: _Listed) -> None:
     if shut := [s for s in listed.searches if Path(s.search) not in opened]:
         titles = ["search", "by", "answer", "runs", "last measured", "tags"]
         parts.append(terminal(text_table(titles, map(_search_row, shut), right=(3,), keep=(2,))))
-    for study in listed.studies:
-        if Path(study.study) in opened:
-            parts.append([*wrapped(f"{study.name}: {_study_words(study)}"), *_run_lines(study.trials)])
-    for search in listed.searches:
-        if Path(search.search) in opened:
-            parts.append([*wrapped(f"{search.search}: {_answer_words(search)}"), *_run_lines(search.trials)])
+    parts += _opened_parts(listed)
     if listed.runs:
         parts.append(_run_lines(listed.runs))
     if listed.imports:
         rows = [[line.path, line.file, count(line.results), line.format] for line in listed.imports]
         parts.append(terminal(text_table(["import", "file", "results", "format"], rows, right=(2,))))
     print("\n\n".join("\n".join(lines) for lines in parts), end="\n" if parts else "")
+
+
+def _opened_parts(listed: _Listed) -> list[list[str]]:
+    """Studies and searches with their trials."""
+    titles = [(s.study, f"{s.name}: {_study_words(s)}", s.trials) for s in listed.studies]
+    titles += [(s.search, f"{s.search}: {_answer_words(s)}", s.trials) for s in listed.searches]
+    return [[*wrapped(title), *_run_lines(trials)] for path, title, trials in titles if Path(path) in listed.opened]
 
 
 def _search_row(s: SearchLine) -> list[str | Cell]:
@@ -423,9 +431,7 @@ def delete(options: argparse.Namespace) -> int:
     for path in sorted(imports):
         print(f"{path}, an import", file=sys.stderr)
     for path, weight in zip(paths, weights, strict=True):
-        what, each = ("search", "probe") if kind_of(path) == "search" else ("study", "trial")
-        trials = f", a {what} with {many(weight.trials, each)}" if weight.trials is not None else ""
-        print(f"{path}{trials}: {weight.files} files, {human_bytes(weight.bytes)}", file=sys.stderr)
+        print(f"{path}{_inside(path, weight)}: {weight.files} files, {human_bytes(weight.bytes)}", file=sys.stderr)
     total = len(paths) + len(imports)
     if not options.yes:
         if not sys.stdin.isatty():
@@ -440,6 +446,13 @@ def delete(options: argparse.Namespace) -> int:
         path.unlink()
     print(f"Deleted {count(total)}.")
     return 0
+
+
+def _inside(path: Path, weight: Weight) -> str:
+    if weight.trials is None:
+        return ""
+    what, each = ("search", "probe") if kind_of(path) == "search" else ("study", "trial")
+    return f", a {what} with {many(weight.trials, each)}"
 
 
 def pack(options: argparse.Namespace) -> int:

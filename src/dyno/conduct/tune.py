@@ -194,26 +194,37 @@ class Tuner:
     def _confirm(self, trial: TuneTrial) -> TuneTrial:
         """Measure default and setting in turn: default, setting, setting, default, … The setting comes back with its
         repeats, and with an objection where they refuse it."""
-        refused = any(other.refused_in_repeats for other in self.trials.values())
-        if trial.repeats or not (trial.setting or self.spec.limits or refused):  # a plain default that nothing beats
+        if not self._wants_repeats(trial):
             return trial
         compared = bool(trial.setting) and self.default.value is not None
-        # The loads that chose the best are partly luck, and no part of this.
         mine: list[PlannedTrial] = []
         default: list[PlannedTrial] = []
         number, times = self.budget.repeats()
         while number:
+            # The loads that chose the best are partly luck, and no part of this.
             numbers = range(self._next_repeat, self._next_repeat + number)
             self._next_repeat = numbers.stop
-            mine += [self.plan.trial(trial.setting, times, r, numbers[-1]) for r in numbers]
-            default += [self.plan.trial({}, times, r, numbers[-1]) for r in numbers if compared]
+            mine += self._planned_repeats(trial.setting, times, numbers)
+            default += self._planned_repeats({}, times, numbers) if compared else []
             self._conduct([*default[-number:], *mine[-number:]], numbers[-1], partial(self._unrefuted, mine))
             trial = self._judged(trial, mine)
-            spare = self._ended == "budget" and len(mine) < 2 * self.spec.confirm_repeats
-            number = 1 if spare and not trial.objection and self.budget.allows_pair(times) else 0
+            number = int(not trial.objection and self._time_for_repeat(len(mine), times))
         if not trial.objection and (gain := self._gain(default, trial)):
             self._gains[key_of(trial.setting)] = gain
         return trial
+
+    def _wants_repeats(self, trial: TuneTrial) -> bool:
+        """Whether it was not repeated yet, and is more than a default without a target that nothing beats."""
+        refused = any(other.refused_in_repeats for other in self.trials.values())
+        return not trial.repeats and bool(trial.setting or self.spec.limits or refused)
+
+    def _planned_repeats(self, setting: Setting, times: int, numbers: range) -> list[PlannedTrial]:
+        return [self.plan.trial(setting, times, repeat, numbers[-1]) for repeat in numbers]
+
+    def _time_for_repeat(self, repeats: int, times: int) -> bool:
+        """Whether a search that its budget has ended has time for one more repeat."""
+        wanted = repeats < 2 * self.spec.confirm_repeats
+        return self._ended == "budget" and wanted and self.budget.allows_pair(times)
 
     def _unrefuted(self, planned: Sequence[PlannedTrial], _: PlannedTrial) -> bool:
         """Whether the next repeat is worth its time: after one that misses the target, none is."""

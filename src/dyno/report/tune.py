@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from dyno.facts.tune import TuneAnswer, TuneTrial, words
+from dyno.facts.tune import TuneAnswer, TuneGain, TuneTrial, words
 from dyno.numbers import change, count, duration, many, number
 from dyno.report.table import terminal, text_table
 from dyno.screen import wrapped
@@ -59,16 +59,7 @@ def _target(answer: TuneAnswer) -> str:
 def _headline(answer: TuneAnswer) -> Iterator[str]:
     best, gain = answer.best, answer.gain
     if best is None:
-        tried = [t for t in [answer.default, *answer.trials] if t.why or t.state == "measured"]
-        if not tried:
-            yield "not known: no setting was measured yet."
-            return
-        yield f"none: no setting of {len(tried)} can be recommended. The reasons are below."
-        if refused := answer.refused_in_repeats:
-            was, its = ("was", "its") if len(refused) == 1 else ("were", "their")
-            yield f"{many(len(refused), 'setting')} {was} good enough at first, but not in {its} repeats."
-        if answer.spec.target and any(t.state == "measured" for t in tried):
-            yield "Relax the target, lower the load, or let other settings change."
+        yield from _no_best(answer)
         return
     if not best.setting:
         yield f"the default ({_value(answer, best.judged)}): no other setting {_no_other(answer)}."
@@ -83,6 +74,23 @@ def _headline(answer: TuneAnswer) -> Iterator[str]:
     yield f"{change(gain.change)} against the default{interval}"
     each = "one more run of each" if gain.repeats == 1 else f"mean of {gain.repeats} interleaved repeats of each"
     yield f"{_value(answer, gain.best)}; default: {_value(answer, gain.default)} ({each})"
+    yield from _doubts(answer, gain)
+
+
+def _no_best(answer: TuneAnswer) -> Iterator[str]:
+    tried = [t for t in [answer.default, *answer.trials] if t.why or t.state == "measured"]
+    if not tried:
+        yield "not known: no setting was measured yet."
+        return
+    yield f"none: no setting of {len(tried)} can be recommended. The reasons are below."
+    if refused := answer.refused_in_repeats:
+        was, its = ("was", "its") if len(refused) == 1 else ("were", "their")
+        yield f"{many(len(refused), 'setting')} {was} good enough at first, but not in {its} repeats."
+    if answer.spec.target and any(t.state == "measured" for t in tried):
+        yield "Relax the target, lower the load, or let other settings change."
+
+
+def _doubts(answer: TuneAnswer, gain: TuneGain) -> Iterator[str]:
     if gain.low is None or gain.high is None:
         yield "The gain has no interval: set confirm_repeats to 3 or more."
     elif gain.low <= 0 <= gain.high:

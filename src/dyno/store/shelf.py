@@ -142,8 +142,8 @@ def _scan(path: Path, shelf: Shelf, depth: int) -> bool:
             ours |= below
             if depth == 0 and not below:
                 shelf.foreign.append(path / name)
-    if names & _FIND_FILES and any(run.parent == path for run in shelf.runs[before:]):
-        shelf.searches.append(path)
+    if names & _FIND_FILES:
+        shelf.searches += {run.parent for run in shelf.runs[before:]} & {path}  # only where probes are inside
     return ours
 
 
