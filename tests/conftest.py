@@ -3,6 +3,7 @@
 import fcntl
 import gc
 import os
+import re
 import shutil
 import signal
 import socket
@@ -72,7 +73,9 @@ ALONE = {f"test_{name}" for name in ("find", "find_studies", "searches", "replic
 def pytest_configure(config: pytest.Config) -> None:
     peaks._test = _once_for_each_size(peaks._test)
     if not hasattr(config, "workerinput"):  # the process that starts the others: they take over its environment
-        os.environ["XDG_CACHE_HOME"] = str(_cache(config.rootpath))
+        cache = os.environ["XDG_CACHE_HOME"] = str(_cache(config.rootpath))
+        if not re.search(r"(?<!not )\b(?:engines|tools|docs|hostile|nightly)\b", config.option.markexpr):
+            os.environ["DYNO_HOME"] = f"{cache}/home"  # whatever engines and models are installed here
         _keep_the_processors_test()
 
 

@@ -204,7 +204,8 @@ def keys(value: Any, path: str = "") -> set[str]:
 
 # On a quiet or on a busy machine only.
 _AT_TIMES = (
-    ".freezes", ".steady", ".unfrozen", ".ticks_late_ns", ".findings", ".bounds", ".telemetry", ".unseen", ".startup_s",
+    ".freezes", ".steady", ".unfrozen", ".ticks_late_ns", ".findings", ".bounds", ".telemetry", ".startup_s",
+    ".unseen", ".unseen_since_ns",
 )  # fmt: skip
 # What the processor, kernel, container or installed tools decide: tests/test_rig.py has the parts, machine by machine.
 _BY_MACHINE = (

@@ -221,6 +221,17 @@ def test_refusals_are_one_sentence_with_what_to_do(
     assert not [p for p in shelf.models_folder().rglob("*") if p.is_file() and TOKEN in p.read_text()]
 
 
+def test_a_home_that_cannot_be_written_says_what_to_do(
+    server: HubServer, pull: Pull, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("DYNO_HOME", str(tmp_path / "file" / "home"))
+    assert pull.refused() == (
+        f"Models can't be stored under {tmp_path}/file/home/models: Not a directory. "
+        "Set DYNO_HOME to a writable folder with enough space."
+    )
+
+
 @pytest.mark.hostile
 def test_a_limited_server_is_asked_again_when_it_says(server: HubServer, pull: Pull) -> None:
     server.faults.limited, server.faults.retry_after_s = 1, 1

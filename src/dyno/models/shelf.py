@@ -98,8 +98,15 @@ def making(recipe: ModelRecipe, say: Say) -> Iterator[Path]:
     What an earlier attempt left is removed: half a model is none. The kernel unlocks it if dyno is killed.
     """
     folder = models_folder() / recipe.name
-    models_folder().mkdir(parents=True, exist_ok=True)
-    with (models_folder() / f".{recipe.name}.lock").open("a") as lock:
+    try:
+        models_folder().mkdir(parents=True, exist_ok=True)
+        opened = (models_folder() / f".{recipe.name}.lock").open("a")
+    except OSError as e:
+        raise StoreError(
+            f"Models can't be stored under {models_folder()}: {e.strerror}. Set DYNO_HOME to a writable folder with "
+            "enough space."
+        ) from None
+    with opened as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
