@@ -90,6 +90,8 @@ def test_a_load_is_a_count() -> None:
     ("objective", "gain", "words"),
     [
         ("throughput", TuneGain(100.0, 101.0, 3, 0.01, -0.02, 0.04), "The interval includes no difference"),
+        ("throughput", TuneGain(100.0, 99.0, 2, -0.01, -0.95, 19.0, 34), "default (too few repeats)"),
+        ("throughput", TuneGain(100.0, 99.0, 2, -0.01, -0.95, 19.0, 34), "would do."),
         ("throughput", TuneGain(100.0, 90.0, 3, -0.1, -0.12, -0.08), "In these repeats the default is better"),
         ("ttft_p99", TuneGain(100.0, 110.0, 3, 0.1, 0.08, 0.12), "In these repeats the default is better"),
         ("throughput", TuneGain(100.0, 110.0, 1, 0.1), "The gain has no interval: set confirm_repeats"),

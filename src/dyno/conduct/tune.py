@@ -261,7 +261,7 @@ class Tuner:
         if not before or not after:
             return None
         d = difference(self.spec.objective, _estimate(before), _estimate(after))
-        return TuneGain(d.a.value, d.b.value, min(len(before), len(after)), d.change, d.low, d.high)
+        return TuneGain(d.a.value, d.b.value, min(len(before), len(after)), d.change, d.low, d.high, d.enough_repeats)
 
     # ---- one setting ----
 

@@ -144,6 +144,7 @@ class TuneGain(msgspec.Struct, frozen=True):
     change: float | None  # best ÷ default − 1
     low: float | None = None  # of its 95 % interval
     high: float | None = None
+    enough_repeats: int | None = None  # the interval is of no use: so many repeats would do; 0: unknown
 
 
 class TuneAnswer(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from dyno.facts.tune import TuneAnswer, TuneGain, TuneTrial, words
-from dyno.numbers import change, count, duration, many, number
+from dyno.numbers import change, count, duration, many, number, rounded_up
 from dyno.report.table import terminal, text_table
 from dyno.screen import wrapped
 
@@ -70,11 +70,16 @@ def _headline(answer: TuneAnswer) -> Iterator[str]:
     if gain is None:
         yield _without_gain(answer, best)
         return
-    interval = f" (95 % interval: {change(gain.low)} to {change(gain.high)})" if gain.low is not None else ""
-    yield f"{change(gain.change)} against the default{interval}"
+    yield f"{change(gain.change)} against the default{_interval(gain)}"
     each = "one more run of each" if gain.repeats == 1 else f"mean of {gain.repeats} interleaved repeats of each"
     yield f"{_value(answer, gain.best)}; default: {_value(answer, gain.default)} ({each})"
     yield from _doubts(answer, gain)
+
+
+def _interval(gain: TuneGain) -> str:
+    if gain.enough_repeats is not None:
+        return " (too few repeats)"
+    return f" (95 % interval: {change(gain.low)} to {change(gain.high)})" if gain.low is not None else ""
 
 
 def _no_best(answer: TuneAnswer) -> Iterator[str]:
@@ -93,6 +98,9 @@ def _no_best(answer: TuneAnswer) -> Iterator[str]:
 def _doubts(answer: TuneAnswer, gain: TuneGain) -> Iterator[str]:
     if gain.low is None or gain.high is None:
         yield "The gain has no interval: set confirm_repeats to 3 or more."
+    elif gain.enough_repeats is not None:
+        enough = f" About {count(rounded_up(gain.enough_repeats))} would do." if gain.enough_repeats else ""
+        yield f"The repeats differ too much to show a gain. Raise confirm_repeats or seconds.{enough}"
     elif gain.low <= 0 <= gain.high:
         yield "The interval includes no difference: the default may be as good. Raise confirm_repeats or seconds."
     elif (gain.low > 0) == answer.spec.lower:
