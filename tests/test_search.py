@@ -1,90 +1,80 @@
-"""The search for the highest load within a target, in simulated time: an oracle answers instead of a server."""
+"""The search and the judge of `dyno find`, in simulated time: servers whose truth is known (bench/servers.py)."""
 
 import itertools
 import math
-from collections.abc import Iterator
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from dyno.facts.find import Look, Weighed
 from dyno.facts.limits import Limit, parse
 from dyno.facts.record import Record
-from dyno.measure.judge import Judge
-from dyno.measure.search import Probe, Search, monotone
-from dyno.measure.sequential import effective, evidence
+from dyno.measure import backlog
+from dyno.measure.correlation import together
+from dyno.measure.judge import Judge, evidences
+from dyno.measure.search import Probe, Search, Step, enough, monotone
+from dyno.measure.sequential import evidence
+from dyno.measure.timeline import ANSWERED, Column, Requests, Timeline
 from dyno.units import NS_PER_MS, NS_PER_S
 
-SEEDS = range(100)
-SAMPLE = SEEDS[::4]
-MOST_REQUESTS, BRIEF = 4_000, 120  # of a probe
-ALPHA = 0.05 / 12
+sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
+from find import find  # type: ignore[import-not-found]
+from servers import UnlimitedLoad, requests_of, servers  # type: ignore[import-not-found]
+
+P90 = Limit("ttft", 500.0, "p90")
 
 
-class Oracle:
-    """A server with a known capacity: TTFT grows with the load, with noise, and neighbours in time are alike."""
-
-    def __init__(
-        self, limit: Limit, capacity: float, sigma: float = 0.5, rho: float = 0.0, cliff: bool = False
-    ) -> None:
-        self.limit, self.capacity, self.sigma, self.rho, self.cliff = limit, capacity, sigma, rho, cliff
-        self.sent = 0
-
-    def median_ms(self, level: float) -> float:
-        """So that the percentile of the limit is at the limit when the load is at the capacity."""
-        z = {50.0: 0.0, 90.0: 1.2816, 99.0: 2.3263}[self.limit.percentile or 50.0]
-        at_capacity = self.limit.most / math.exp(z * self.sigma)
-        if self.cliff:
-            return at_capacity * (0.2 if level <= self.capacity else 20.0)
-        return at_capacity * (level / self.capacity) ** 1.5
-
-    def latencies(self, level: float, rng: np.random.Generator) -> Iterator[np.ndarray]:
-        """Yield a hundred at a time."""
-        last = rng.standard_normal()
-        while True:
-            noise = rng.standard_normal(100)
-            if self.rho:
-                for i in range(100):
-                    noise[i] = last = self.rho * last + math.sqrt(1 - self.rho**2) * noise[i]
-            yield self.median_ms(level) * np.exp(self.sigma * noise)
+def answered(limits: list[Limit], values_ms: list[float], gap_s: float = 0.01) -> Requests:
+    """Requests one after another that take as long as this, all ended."""
+    sent = np.arange(len(values_ms)) * gap_s
+    took = np.array(values_ms)
+    end = sent + took / 1e3
+    columns = {limit.metric: Column(took, took) for limit in limits if limit.stem != "failed"}
+    return Requests(sent, end, end, np.zeros(len(sent), bool), columns)
 
 
-def find(oracle: Oracle, search: Search, rng: np.random.Generator) -> Search:
-    while proposed := search.next():
-        level, brief = proposed
-        judge, most = Judge([oracle.limit], ALPHA), BRIEF if brief else MOST_REQUESTS
-        for value in itertools.chain.from_iterable(oracle.latencies(level, rng)):
-            judge.add_values(False, {oracle.limit.stem: value})
-            if judge.requests < min(judge.next_look, most):
-                continue
-            if judge.outcome() != "undecided" or judge.requests >= most or (not brief and judge.hopeless(most)):
-                break
-        oracle.sent += judge.requests
-        search.add(Probe(level, judge.outcome(), judge.margin, brief, judge.requests))
-        assert len(search.probes) < 60
-    return search
+def outcome(limits: list[str], values_ms: list[float], failed: int = 0, wave: int = 1) -> str:
+    """Of one probe, however long the server's variation is."""
+    wanted = parse(limits)
+    requests = answered(wanted, values_ms)
+    requests.failed[np.random.default_rng(9).permutation(len(values_ms))[:failed]] = True
+    look = Judge(wanted, wave).look(requests, float(requests.end.max()) + 1)
+    search = Search(wanted, 1, 1024, whole=True)
+    search.add(Probe(4.0, look, False))
+    return search.outcome(4.0)
 
 
-@pytest.mark.parametrize("seeds", [SAMPLE, pytest.param(SEEDS, marks=pytest.mark.nightly)], ids=["sample", "all"])
-@pytest.mark.parametrize(("statistic", "rho", "cliff"), [("p99", 0.0, False), ("p90", 0.6, False), ("p99", 0.0, True)])
-def test_the_interval_covers_the_truth_with_a_third_of_the_requests_of_a_grid(
-    statistic: str, rho: float, cliff: bool, seeds: range
-) -> None:
-    limit = Limit("ttft", 500.0, statistic)
-    covered, shares, widths = 0, [], []
-    for seed in seeds:
-        rng = np.random.default_rng(seed)
-        capacity = math.exp(rng.uniform(math.log(3), math.log(300)))
-        oracle = Oracle(limit, capacity, rho=rho, cliff=cliff)
-        search = find(oracle, Search(1, 1024, whole=False, resolution=0.05), rng)
-        low, high = search.interval()
-        covered += low <= capacity <= high
-        widths.append(high / low)
-        # A grid that is as fine as this interval, each load with the requests that one near the target needs.
-        needed = max(p.requests for p in search.probes if p.outcome != "undecided")
-        shares.append(oracle.sent / (math.log(1024) / math.log(high / low) * needed))
-    assert covered >= 0.9 * len(seeds), covered
-    assert np.mean(shares) <= 1 / 3, np.mean(shares)
-    assert np.median(widths) <= 1.4, np.median(widths)
+# ---- whole searches ----
+
+
+@pytest.mark.parametrize(
+    ("name", "seeds"),
+    [("independent, p90", 4), ("AR(1) 0.6, p90", 2), ("prefill first, waves", 2), ("429 above 24", 2), ("cliff", 2),
+     ("chat, turns grow", 2), ("run to run 5 %", 2), ("M/M/1", 2)],
+)  # fmt: skip
+def test_the_interval_contains_the_truth(name: str, seeds: int) -> None:
+    """`bench/find.py` has a thousand searches of each."""
+    server = servers()[name]
+    for seed in range(seeds):
+        found = find(server, seed)
+        assert found.low <= server.truth <= found.high, found
+        assert found.low < server.served
+
+
+def test_lengths_that_vary_are_no_backlog() -> None:
+    for name in ("unlimited, exponential", "unlimited, lognormal"):
+        found = find(servers()[name], 1)
+        assert found.every, found
+
+
+def test_requests_that_hang_are_late() -> None:
+    found = find(servers()["15 % take 25 s"], 1, budget_s=100.0)
+    assert not found.low, found
+
+
+# ---- the evidence ----
 
 
 def test_looking_again_and_again_doesnt_make_it_err_more_often() -> None:
@@ -102,133 +92,260 @@ def test_looking_again_and_again_doesnt_make_it_err_more_often() -> None:
 
 def test_requests_that_are_late_together_count_for_fewer() -> None:
     rng = np.random.default_rng(1)
-    alone = rng.random(2000) < 0.1
-    together = np.repeat(rng.random(200) < 0.1, 10)
-    assert effective(alone) > 1200
-    assert effective(together) < 400
+    alone = (rng.random(2000) < 0.1).astype(float)
+    in_tens = np.repeat(rng.random(200) < 0.1, 10).astype(float)
+    assert together(alone) < 2
+    assert 5 < together(in_tens) < 40
 
 
-def judged(limits: list[str], values: list[float], failed: int = 0, alpha: float = 0.01) -> Judge:
-    judge = Judge(parse(limits), alpha)
-    for i, value in enumerate(values):
-        judge.add_values(i < failed, {limit.stem: value for limit in judge.limits if limit.stem != "failed"})
-        judge.outcome()
-    return judge
+def test_waves_that_repeat_are_not_alike() -> None:
+    """In each wave of 32 requests the last half is late: 60 waves say the same 60 times."""
+    waves = np.tile(np.repeat([0.0, 1.0], 16), 60)
+    assert together(waves, wave=32) == 1
+    assert together(waves, wave=1) > 10
 
 
-def test_a_percentile_is_not_met_before_it_has_its_samples() -> None:
-    assert judged(["ttft_p99:100"], [50.0] * 600).outcome() == "undecided"
-    assert judged(["ttft_p99:100"], [50.0] * 800).outcome() == "meets"
-    assert judged(["ttft_p99:100"], [150.0] * 30).outcome() == "misses"
+def test_what_nearly_never_happens_is_not_known_to_be_independent() -> None:
+    """A slow drift of the latencies: no request is late, and yet they are hardly more than one."""
+    drift = [100 + 0.1 * i for i in range(2000)]
+    noise = list(100 + 50 * np.random.default_rng(1).random(2000))
+    looks = [Judge([P90], 4).look(answered([P90], values), 60.0) for values in (drift, noise)]
+    assert looks[0].weighed[0].worth < 0.1 * looks[1].weighed[0].worth
+
+
+# ---- the judge ----
+
+
+def test_a_high_percentile_needs_many_requests() -> None:
+    rng = np.random.default_rng(3)
+    values = list(80 + 10 * rng.random(3000))
+    assert outcome(["ttft_p99:100"], values[:300]) == "undecided"
+    assert outcome(["ttft_p99:100"], values) == "meets"
+    assert outcome(["ttft_p99:75"], values[:600]) == "misses"
 
 
 def test_one_failure_misses_a_target_of_none() -> None:
-    assert judged(["failed:0"], [1.0] * 40).outcome() == "meets"
-    assert judged(["failed:0"], [1.0] * 40, failed=1).outcome() == "misses"
-    assert judged(["failed:0.5"], [1.0] * 400, failed=3).outcome() == "meets"
+    values = list(1 + np.random.default_rng(3).random(400))
+    assert outcome(["failed:0"], values) == "meets"
+    assert outcome(["failed:0"], values, failed=1) == "misses"
+    assert outcome(["failed:0.5"], values, failed=3) == "meets"
+
+
+def test_one_percent_of_failures_can_be_shown() -> None:
+    values = list(1 + np.random.default_rng(3).random(2000))
+    assert outcome(["failed:0.01"], values) == "meets"
+
+
+def test_a_failed_request_has_not_kept_its_latency() -> None:
+    values = list(50 + np.random.default_rng(3).random(600))
+    assert outcome(["ttft_p90:100"], values) == "meets"
+    assert outcome(["ttft_p90:100"], values, failed=250) == "misses"
+    assert outcome(["ttft_p90:100", "failed:0.9"], values, failed=250) == "meets"  # failures have a limit of their own
 
 
 def test_a_mean_is_judged_by_its_error() -> None:
     values = list(np.random.default_rng(2).normal(100, 30, 2000))
-    assert judged(["ttft_mean:110"], values).outcome() == "meets"
-    assert judged(["ttft_mean:90"], values).outcome() == "misses"
-    assert judged(["ttft_mean:100"], values).outcome() == "undecided"
+    assert outcome(["ttft_mean:110"], values) == "meets"
+    assert outcome(["ttft_mean:90"], values) == "misses"
+    assert outcome(["ttft_mean:100"], values) == "undecided"
 
 
 def test_all_limits_must_be_met_and_one_missed_is_enough() -> None:
-    assert judged(["ttft_p50:60", "tpot_p50:60"], [50.0] * 100).outcome() == "meets"
-    assert judged(["ttft_p50:60", "tpot_p50:40"], [50.0] * 100).outcome() == "misses"
+    values = list(50 + np.random.default_rng(3).random(400))
+    assert outcome(["ttft_p50:60", "e2el_p50:60"], values) == "meets"
+    assert outcome(["ttft_p50:60", "e2el_p50:40"], values) == "misses"
 
 
-def test_a_queue_that_grows_misses() -> None:
-    judge = judged(["ttft_p99:1000"], [50.0] * 100)
-    for count in range(120):
-        judge.in_flight(3 + count)
-    judge.add_values(False, {"ttft": 50.0})
-    for _ in range(200):
-        judge.add_values(False, {"ttft": 50.0})
-        judge.outcome()
-    assert judge.queue_grows and judge.outcome() == "misses"
+def with_open(seconds: float, share: float, hang: bool) -> Requests:
+    """Every few milliseconds a request of 0.1 s is sent; a share of them never ends."""
+    rng = np.random.default_rng(1)
+    sent = np.arange(0, seconds, 0.02)
+    hangs = rng.random(len(sent)) < share
+    took = 0.1 * np.exp(0.1 * rng.standard_normal(len(sent)))
+    end = np.where(hangs, math.inf, sent + took) if hang else sent + took
+    values = np.where(np.isinf(end), math.nan, took * 1e3)
+    columns = {"p90_e2el_ms": Column(values, values)}
+    return Requests(sent, end, end, np.zeros(len(sent), bool), columns)
 
 
-def test_an_open_loop_meets_nothing_before_the_server_could_fill() -> None:
-    judge, closed = (Judge(parse(["e2el_p50:100"]), 0.01, open_loop) for open_loop in (True, False))
-    for i in range(2000):  # 200 each second, of 50 ms
-        sent, end = i * NS_PER_S // 200, i * NS_PER_S // 200 + 50 * NS_PER_MS
-        r = Record(i, sent, sent, end, 8, 1, chunk_ns=[end], output_tokens=1)
-        for each in (judge, closed):
-            each.add(r)
-            each.outcome()
-        if i == 400:
-            assert judge.promising and judge.outcome() == "undecided" and closed.outcome() == "meets"
-    assert judge.outcome() == "meets"
+def test_an_open_request_older_than_its_limit_is_late() -> None:
+    limit = Limit("e2el", 500.0, "p90")
+    look = Judge([limit], 4).look(with_open(40.0, 0.3, hang=True), 40.0)
+    assert look.weighed[0].low == pytest.approx(0.3, abs=0.04)
+    meets, misses = evidences(limit, look.weighed)
+    assert not meets and misses > 5
 
 
-def test_how_long_requests_take_is_known_before_one_counts() -> None:
-    judge = Judge(parse(["e2el_p50:100"]), 0.01, open_loop=True)
-    for i in range(28):  # one each second, of 10 s: the server fills for 40
-        sent, end = i * NS_PER_S, (i + 10) * NS_PER_S
-        judge.add(Record(i, sent, sent, end, 8, 1, chunk_ns=[end], output_tokens=1))
-    assert judge.requests == 0 and judge.length_s == 10
+def test_a_young_open_request_bounds_the_share_both_ways() -> None:
+    limit = Limit("e2el", 60_000.0, "p90")  # nothing is as old yet
+    look = Judge([limit], 4).look(with_open(40.0, 0.15, hang=True), 40.0)
+    assert look.weighed[0].low == 0 and look.weighed[0].high > 0.1
+    meets, misses = evidences(limit, look.weighed)
+    assert not meets and not misses
 
 
-def test_an_open_loop_whose_latencies_rise_later_doesnt_meet_the_target() -> None:
-    judge = Judge(parse(["e2el_p50:100"]), 0.01, open_loop=True)
-    for i in range(2000):
-        sent, took_ms = i * NS_PER_S // 200, 50 if i < 400 else 150
-        end = sent + took_ms * NS_PER_MS
-        judge.add(Record(i, sent, sent, end, 8, 1, chunk_ns=[end], output_tokens=1))
-        assert judge.outcome() != "meets"
-    assert not judge.promising
+def test_the_start_of_a_load_doesnt_count() -> None:
+    requests = with_open(40.0, 0.0, hang=False)
+    closed, open_ = Judge([Limit("e2el", 500.0, "p90")], 4), Judge([Limit("e2el", 500.0, "p90")], 0)
+    assert closed.look(requests, 40.0).from_s >= sorted(requests.end)[7]
+    assert open_.look(requests, 40.0).from_s == pytest.approx(0.3, rel=0.2)
+    assert not open_.look(requests, 3.0).ready and closed.look(requests, 3.0).ready
+
+
+def test_turns_count_as_in_the_whole_load() -> None:
+    """Twice as many first turns as second ones were sent so far: the first take 100 ms, the second 300."""
+    turn = np.array([0, 0, 1] * 200)
+    requests = answered([P90], [100.0 if t == 0 else 300.0 for t in turn])._replace(turn=turn)
+    limit = Limit("ttft", 200.0, "p50")
+    requests = requests._replace(columns={limit.metric: next(iter(requests.columns.values()))})
+    assert Judge([limit], 2, [0.5, 0.5]).look(requests, 60.0).weighed[0].low == pytest.approx(0.5, abs=0.02)
+    assert Judge([limit], 2).look(requests, 60.0).weighed[0].low == pytest.approx(1 / 3, abs=0.02)
+
+
+def test_a_probe_without_later_turns_is_not_ready() -> None:
+    requests = answered([P90], [100.0] * 600)._replace(turn=np.array([0] * 590 + [1] * 10))
+    assert not Judge([P90], 2, [0.5, 0.5]).look(requests, 60.0).ready
+    assert Judge([P90], 2).look(requests, 60.0).ready
 
 
 @pytest.mark.parametrize(
-    ("target", "outcome"), [("itl_p90:30", "misses"), ("itl_p50:30", "meets"), ("tpot_p90:30", "meets")]
+    ("target", "expected"), [("itl_p90:30", "misses"), ("itl_p50:30", "meets"), ("tpot_p90:30", "meets")]
 )
-def test_every_gap_between_tokens_is_judged(target: str, outcome: str) -> None:
+def test_every_gap_between_tokens_is_judged(target: str, expected: str) -> None:
     """Each request has eight gaps of 5 ms and two of 100 ms: 24 ms on average."""
-    judge = Judge(parse([target]), 0.01)
+    limits = parse([target])
+    timeline = Timeline(limits)
     for i in range(300):
         times = list(itertools.accumulate([5] * 8 + [100] * 2, initial=i * 300))
         chunks = [ms * NS_PER_MS for ms in times]
-        judge.add(Record(i, chunks[0], chunks[0], chunks[-1], 8, 11, chunk_ns=chunks, output_tokens=11))
-        judge.outcome()
-    assert judge.outcome() == outcome
+        timeline.finish(Record(i, chunks[0], chunks[0], chunks[-1], 8, 11, chunk_ns=chunks, output_tokens=11))
+    search = Search(limits, 1, 16, whole=True)
+    search.add(Probe(1.0, Judge(limits, 1).look(timeline.requests(), 91.0), False))
+    assert search.outcome(1.0) == expected
 
 
-def test_flat_latencies_take_large_steps() -> None:
-    search = Search(1, 1000, whole=False)
-    levels = []
-    while (proposed := search.next()) and len(levels) < 5:
-        levels.append(proposed[0])
-        search.add(Probe(proposed[0], "undecided", -0.4, proposed[1], 20))
-    assert levels == [1, 2, 8, 32, 128]
+def test_what_dyno_cut_off_stays_open_and_what_was_to_be_cancelled_has_no_latency() -> None:
+    timeline = Timeline([P90])
+    first = [NS_PER_S // 2]
+    for i, (error, detail) in enumerate(
+        [(None, ""), ("cancelled", ANSWERED), ("cancelled", "as planned"), ("cut", "")]
+    ):
+        timeline.finish(Record(i, 0, 0, NS_PER_S, 8, 4, chunk_ns=first, output_tokens=4, error=error,
+                               error_detail=detail))  # fmt: skip
+    requests = timeline.requests()
+    assert requests.end.tolist() == [1.0, math.inf, 1.0, 1.0]
+    assert requests.failed.tolist() == [False, False, False, True]
+    assert requests.first.tolist() == [0.5] * 4
+
+
+def test_a_first_token_that_came_while_the_answer_goes_on_is_in_time() -> None:
+    timeline = Timeline([P90])
+    for i in range(400):
+        timeline.begin(i, i * 0.1)
+        timeline.first(i, i * 0.1 + 0.05)
+        if i < 380:  # the last twenty are open
+            chunks = [i * NS_PER_S // 10 + 50 * NS_PER_MS, (i + 20) * NS_PER_S // 10]
+            timeline.finish(Record(i, 0, i * NS_PER_S // 10, chunks[-1], 8, 2, chunk_ns=chunks, output_tokens=2))
+    look = Judge([P90], 20).look(timeline.requests(), 40.0)
+    assert look.weighed[0].count > 200 and look.weighed[0].high == 0
+
+
+# ---- backlog ----
+
+
+def test_a_queue_that_grows_is_seen_and_one_that_varies_is_not() -> None:
+    rng = np.random.default_rng(1)
+    overloaded, stable = (servers()["M/M/1"].load(rate, rng, 0.0) for rate in (75.0, 40.0))
+    filling = UnlimitedLoad(20.0, lambda n: rng.exponential(4.0, n), rng)
+    grown = []
+    for load in (overloaded, stable, filling):
+        load.until(30.0)
+        grown.append(backlog.grows(requests_of(load, [P90]), 0.0, 30.0))
+    assert grown == [True, False, False]
+
+
+# ---- the search ----
+
+
+def look(margin: float, worth: float = 300.0, grows: bool = False) -> Look:
+    share = 0.1 * math.exp(2 * margin)
+    weighed = Weighed(int(worth), worth, min(share, 1.0), min(share, 1.0), 0.0, margin, 0.02, 500 * math.exp(margin))
+    return Look(10.0, 1.0, 0.5, int(worth), 30.0, True, True, [weighed], grows)
+
+
+def searched(margin_at: float, most: float = 1024.0, whole: bool = True) -> tuple[Search, list[Step]]:
+    """A search of a server whose margin is the log of the load over `margin_at`."""
+    search = Search([P90], 1, most, whole=whole, start=4)
+    steps: list[Step] = []
+    while (step := search.next(600.0 - 10 * len(steps), 10.0 * len(steps))) and len(steps) < 60:
+        steps.append(step)
+        search.add(Probe(step.level, look(math.log(step.level / margin_at)), step.brief, 10.0, 10.0 * len(steps)))
+    return search, steps
+
+
+def test_a_search_ends_with_two_loads_around_the_truth() -> None:
+    search, steps = searched(45.3)
+    known = search.interval()
+    assert known.low <= 45.3 <= known.high < 1.5 * known.low and len(steps) < 40
+
+
+def test_each_end_near_the_target_is_visited_twice() -> None:
+    search, _ = searched(45.3)
+    known = search.interval()
+    assert all(len(search.at(level)) >= 2 for level in (known.low, known.high))
 
 
 def test_what_every_load_meets_and_what_none_meets() -> None:
-    every, none = Search(1, 64, whole=True), Search(1, 64, whole=True, start=16)
-    for _ in range(10):
-        if proposed := every.next():
-            every.add(Probe(proposed[0], "meets", -2.0, proposed[1]))
-        if proposed := none.next():
-            none.add(Probe(proposed[0], "misses", 2.0, proposed[1]))
-    assert every.next() is none.next() is None
-    assert every.interval() == (64, math.inf) and none.interval() == (0.0, 1.0)
+    every, _ = searched(1e6, most=64)
+    none, _ = searched(0.01, most=64)
+    assert every.interval().low == 64 and math.isinf(every.interval().high)
+    assert none.interval().low == 0 and none.interval().high == 1
 
 
-def test_a_level_that_was_tried_briefly_is_tried_in_full() -> None:
-    search = Search(1, 16, whole=True)
-    tried = ((4.0, "meets", -0.3), (8.0, "misses", 0.3), (6.0, "undecided", 0.2), (5.0, "undecided", 0.1))
-    for level, outcome, margin in tried:
-        search.add(Probe(level, outcome, margin, brief=True, requests=100))  # type: ignore[arg-type]
-    assert search.next() == (5.0, False)
+def test_one_two_and_three_are_tried_before_it_gives_up() -> None:
+    search, steps = searched(2.5)
+    assert (search.interval().low, search.interval().high) == (2, 3)
+    assert {1.0, 2.0, 3.0} & {step.level for step in steps}
 
 
-def test_levels_that_contradict_each_other_widen_the_interval() -> None:
-    search = Search(1, 64, whole=True)
-    for level, outcome in ((4.0, "meets"), (8.0, "misses"), (10.0, "meets"), (16.0, "misses")):
-        search.add(Probe(level, outcome, 0.0))  # type: ignore[arg-type]
-    assert search.contradictions == [10.0] and search.interval() == (4.0, 16.0)
+def test_probes_that_disagree_widen_the_interval() -> None:
+    search = Search([P90], 1, 64, whole=True)
+    for began, (level, margin) in enumerate([(8, -0.2), (16, 0.2), (8, 0.15), (16, -0.1)]):
+        search.add(Probe(level, look(margin), False, 10.0, 30.0 * began))
+    assert search.seen_variation()[0] > 0.1
+    assert search.shown(8) == search.shown(16) == "undecided"
+
+
+def test_a_load_above_one_that_missed_widens_the_interval() -> None:
+    search = Search([P90], 1, 64, whole=True)
+    for level, margin in ((4.0, -2.0), (8.0, 1.0), (10.0, -1.0), (16.0, 2.0)):
+        search.add(Probe(level, look(margin), False, 10.0))
+    assert search.contradictions == [10.0]
+    assert (search.interval().low, search.interval().high) == (4.0, 16.0)
+
+
+def test_a_backlog_that_grows_misses_at_once() -> None:
+    search = Search([P90], 1, 64, whole=False)
+    search.add(Probe(50.0, look(-0.3, grows=True), True))
+    assert search.shown(50.0) == "misses"
+    assert enough(search, Step(60.0, False, 100.0), look(-0.5, grows=True))
+
+
+def test_what_95_percent_cant_support_is_called_what_it_is() -> None:
+    search = Search([P90], 1, 64, whole=True)
+    search.add(Probe(8.0, look(-0.5, worth=120.0), False, 10.0))
+    search.add(Probe(32.0, look(2.0), False, 10.0))
+    assert search.interval().low == 0 and search.interval().high == 32
+    likely = search.best()
+    assert (likely.low, likely.high) == (8, 32) and 0.5 < likely.confidence < 0.95
+    assert search.time_needed() is not None
+
+
+def test_the_errors_of_all_loads_add_up_to_five_percent() -> None:
+    search = Search([P90], 1, 1024, whole=True)
+    for level in range(1, 400):
+        search.add(Probe(float(level), look(0.0, 1.0), True))
+    assert sum(math.exp(-search.needed(float(level))) for level in range(1, 400)) < 0.05
 
 
 def test_a_fit_never_falls() -> None:

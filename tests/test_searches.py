@@ -15,7 +15,7 @@ import pytest
 from conftest import StartFake
 from dyno.cli.main import main
 from dyno.facts.find import FindAnswer
-from dyno.measure.judge import STEADY_S
+from dyno.measure.judge import OPEN_LEAST_S
 from dyno.measure.statistics import samples_needed
 
 pytestmark = pytest.mark.engines  # slow
@@ -80,7 +80,7 @@ class SearchCase(msgspec.Struct, frozen=True):
             spread = -NORMAL.inv_cdf(ALPHA / 2) * _sd(share) + NORMAL.inv_cdf(POWER) * _sd(below)
             needed = max(needed, math.ceil((spread / (share - below)) ** 2))
         levels = [self.least * step**i for i in range(round(math.log(self.most / self.least) / math.log(step)) + 1)]
-        return sum(max(needed, level * STEADY_S if "rate" in self.flags else 0) for level in levels)
+        return sum(max(needed, level * OPEN_LEAST_S if "rate" in self.flags else 0) for level in levels)
 
 
 def _sd(share: float) -> float:

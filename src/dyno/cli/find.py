@@ -3,8 +3,9 @@
 import argparse
 import contextlib
 import math
+import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,14 @@ from dyno.facts.entry import Cost
 from dyno.facts.find import TARGET, FindAnswer, FindSpec, span_s, spec_of
 from dyno.facts.price import PriceRule
 
+_AGAIN_S = 120  # of the run that measures the answer again
+# Flags that `dyno bench serve` doesn't have, or that change what is printed alone; True: with any number of values.
+_SEARCH_FLAGS = {
+    "--target": True, "--over": False, "--from": False, "--to": False, "--resolution": False, "--budget": False,
+    "--confirm": False, "--price": True, "--prices": False, "--energy-price": False, "--json": False,
+    "--disable-tqdm": False,
+}  # fmt: skip
+_SWITCHES = ("--json", "--disable-tqdm")
 _EXAMPLES = """examples:
   dyno find --base-url http://127.0.0.1:8000 --target ttft_p99:500ms tpot_p50:30ms failed:0
   dyno find --engine llamacpp --quantization Q8_0 --target e2el_p90:2s --from 1 --to 32
@@ -35,9 +44,9 @@ def add(p: Parser) -> None:
     serve.add(p)
     p.description = (
         "Find the highest load that a server, or an engine that dyno starts, carries within a target. It probes loads "
-        "in turn, each only until it is decided; the answer has a 95 % interval."
+        "in turn, each only until it has shown enough; the answer has a 95 % interval."
     )
-    p.epilog = _EXAMPLES + exit_codes.describe(exit_codes.VOID)
+    p.epilog = _EXAMPLES + exit_codes.describe(exit_codes.VOID, exit_codes.UNDECIDED)
     g = p.add_argument_group("search")
     g.add_argument(TARGET.flags, nargs=TARGET.nargs, required=True, metavar=TARGET.metavar, help=TARGET.help)
     flags.add(g, FindSpec, "over", "least", "most", "resolution")
@@ -85,6 +94,7 @@ def run(options: argparse.Namespace) -> int:
             with contextlib.suppress(OSError):
                 folder.rmdir()  # nothing was measured
             raise
+    answer = msgspec.structs.replace(answer, command=_again(answer, options))
     cost = _cost(answer, folder, rules) if rules else None
     whole = answer if cost is None else {**msgspec.to_builtins(answer), "cost": cost}
     show(whole, text.lines(answer, cost), folder, as_json=options.json)
@@ -92,11 +102,48 @@ def run(options: argparse.Namespace) -> int:
         print("dyno: the cost is unknown: no price fits this machine. Give --price machine=DOLLARS.", file=sys.stderr)
     if picture := _picture(answer, folder, trial.label or options.engine or "server"):
         print(f"Chart: {picture}", file=sys.stderr)
+    return _exit_code(answer)
+
+
+def _exit_code(answer: FindAnswer) -> int:
+    """0: answered; 4: not decided; 3: void, or the confirming run missed the target."""
     if answer.ended == "interrupted":
         return exit_codes.INTERRUPTED
-    if answer.confirmed is not None and answer.confirmed.outcome == "misses":
+    missed = answer.confirmed is not None and answer.confirmed.outcome == "misses"
+    if missed or answer.verdict == "void" or (answer.ended == "void" and not answer.decided):
         return exit_codes.VOID
-    return exit_codes.FAILED if answer.low is None or answer.ended == "server gone" else 0
+    if answer.ended == "server gone":
+        return exit_codes.FAILED
+    return exit_codes.DONE if answer.decided else exit_codes.UNDECIDED
+
+
+def _again(answer: FindAnswer, options: argparse.Namespace) -> str:
+    """Return the `dyno bench serve` that measures the answer: the command's own flags, without those of the search."""
+    level = answer.low
+    if level is None or answer.ended in ("interrupted", "server gone"):
+        return ""
+    words = _without(options.words[1:], _SEARCH_FLAGS)
+    concurrency = answer.spec.over == "concurrency"
+    load = ["--max-concurrency", f"{level:g}"] if concurrency else ["--request-rate", f"{level:g}"]
+    command = ["dyno", "bench", "serve", *words, *load, "--duration", f"{_AGAIN_S}"]
+    return secrets.clean(shlex.join(secrets.without(secrets.values({}, command), command)))
+
+
+def _without(words: Sequence[str], flags_of_search: Mapping[str, bool]) -> list[str]:
+    """Return a command's words without these flags and their values. True: a flag takes any number of values."""
+    kept: list[str] = []
+    skip = several = False
+    for word in words:
+        name = word.partition("=")[0]
+        if name in flags_of_search:
+            several = flags_of_search[name]
+            skip = "=" not in word and name not in _SWITCHES
+        elif word.startswith("--") or not skip:
+            skip = False
+            kept.append(word)
+        else:
+            skip = several
+    return kept
 
 
 def show(answer: object, lines: Iterable[str], folder: Path, *, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from dyno import secrets
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
-from dyno.conduct.follow import Follower, FollowTask, PlannedLength, judged
+from dyno.conduct.follow import Follower, FollowTask, PlannedLength, final_look
 from dyno.conduct.outcome import Outcome
 from dyno.conduct.prepare import hidden, prepare
 from dyno.conduct.session import Session, attach
@@ -20,15 +20,17 @@ from dyno.conduct.trial import finish, measure
 from dyno.conduct.watcher import Watcher
 from dyno.engines.kinds import kind_of
 from dyno.errors import TargetError, UsageError
-from dyno.facts.find import Ended, FindAnswer, FindSpec, ProbeFacts, SearchTime
+from dyno.facts.find import Ended, FindAnswer, FindSpec, LimitFigure, Look, ProbeFacts, SearchTime
+from dyno.facts.finding import Finding
 from dyno.facts.study import Place
+from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Progress, Stop
-from dyno.measure.judge import FILL_TIMES, Judge, steady_s_of
-from dyno.measure.search import Probe, Search
-from dyno.measure.search_time import Pace, ProbeSizes, search_time
-from dyno.measure.statistics import samples_needed
-from dyno.numbers import count, many
+from dyno.load.sessions import Graph
+from dyno.measure.judge import FEWEST, FILL_ENDS, LEAST_S, WAVES
+from dyno.measure.search import Probe, Search, Step
+from dyno.measure.search_time import Pace, search_time
+from dyno.numbers import count, many, number, percent, rough_time
 from dyno.probe import rig
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.report.find import time_words
@@ -36,40 +38,39 @@ from dyno.store.run import Run, create, make_folder, pretty, read_optional, writ
 from dyno.study.order import OUTPUT_TOKENS, TOKEN_S
 from dyno.units import seconds
 
-PROBES_MOST = 24
-ERROR = 0.05  # that the interval doesn't hold the answer
-BRIEF_REQUESTS, BRIEF_S = 120, 15.0
-_BRIEF_FEWEST = 20
-_LONGER = 20  # times as many requests as the percentile needs, at most: then a probe ends undecided
-_LONG_FEWEST = 1000
-_AGAIN = 2  # times a void probe is repeated
-_SHARE_OF_BUDGET = 10  # one probe takes at most this part
-_LENGTH_S = 1.0  # of a request, before one is known
+_FIRST_REQUESTS = 400  # of the first probe: how quick the server is isn't known yet
+_PROMPTS_MOST = 20_000  # of one probe
+_MAKING = 0.25  # of a probe's time, to make its prompts
+_MORE = 1.3  # prompts, times those that are expected to be sent
+_AGAIN = 2  # times a void or disturbed probe is repeated
+_LEAST_LEFT_S = 1.0
 _CLIFF = 3.0  # times as much, between the highest load that meets the target and the lowest that misses it
-_CLIENT = ("client.limits", "client.unseen_chunks", "client.late_sends", "client.late_loop", "client.busy",
-           "client.process_lost")  # fmt: skip
-
-
-def _sizes(spec: FindSpec) -> ProbeSizes:
-    needed = max(samples_needed(limit.percentile or 50.0) for limit in spec.limits)
-    return ProbeSizes(needed, BRIEF_REQUESTS, max(_LONG_FEWEST, _LONGER * needed))
+_LATE_SENDS = 0.1  # of a request's length: later than this, the load is not the one that was asked for
+_UNSEEN_GAPS = 0.05  # share of chunks whose arrival isn't known, with a limit of gaps between chunks
+# What makes a probe's timings, whatever they are of, worthless. The rest is for the limits to judge: a latency that is
+# known within bounds only is judged by its bounds.
+_CLIENT = ("client.limits", "client.process_lost", "client.late_loop", "client.busy")
+_FAILURES = ("requests.failed", "requests.none_completed", "requests.cut_short", "requests.skipped")
+_OVERLOADED = ("429", "503", "timeout")  # kinds of failure by which a server says that a load is too high
+_VARIES = 0.1  # standard deviation of the log of a figure, between probes of one load, that is worth a remark
+_OTHERS_CORES = 0.15  # of the cores, used by other programs
 
 
 def expected(trial: TrialSpec, spec: FindSpec) -> SearchTime:
     """Estimate the time before anything is known of the server."""
-    return search_time(spec, Pace((trial.workload.output_len or OUTPUT_TOKENS) * TOKEN_S), _sizes(spec))
+    return search_time(spec, Pace((trial.workload.output_len or OUTPUT_TOKENS) * TOKEN_S))
 
 
 class _ProbeWatcher(Watcher):
-    """Hands on what happens, and ends the load when it is decided or has taken long enough."""
+    """Hands on what happens, and ends the load when it has shown enough or has taken long enough."""
 
-    def __init__(self, inner: Watcher, stop: Stop, wave: float, most_s: float) -> None:
-        self._inner, self._stop, self._wave, self._most_s = inner, stop, wave, most_s
+    def __init__(self, inner: Watcher, stop: Stop, last_s: float) -> None:
+        self._inner, self._stop, self._last_s = inner, stop, last_s
         self.follower: Follower | None = None
 
     def progress(self, progress: Progress) -> None:
         self._inner.progress(progress)
-        late = seconds(progress.elapsed_ns) > self._most_s and progress.ended >= self._wave + _BRIEF_FEWEST
+        late = seconds(progress.elapsed_ns) > self._last_s
         if self.follower is not None and (late or self.follower.decided()):
             self._stop.decide()
 
@@ -84,18 +85,21 @@ class Finder:
     def __init__(self, trial: TrialSpec, spec: FindSpec, folder: Path, watcher: Watcher, stop: Stop) -> None:
         self.trial, self.spec, self.folder, self.watcher, self.stop = trial, spec, folder, watcher, stop
         low, high, start = spec.range
-        whole = spec.over == "concurrency"
-        self.search = Search(low, high, whole=whole, resolution=spec.resolution, start=start)
+        self.whole = spec.over == "concurrency"
+        self.search = Search(spec.limits, low, high, whole=self.whole, resolution=spec.resolution, start=start)
         self.probes: list[ProbeFacts] = []
         self.repeated = 0
+        self._findings: dict[str, Finding] = {}  # about the server's answers
+        self._checked = False  # the server's answers
+        self._why = ""  # the last probe didn't count
         self._tried = self._tried_before = len(list(folder.glob("*/trial.json")))
-        for probe in read_optional(self._probes_path, list[ProbeFacts]) or []:  # of a search that was cut off
+        self._before_s = 0.0  # of a search that was cut off
+        for probe in read_optional(self._probes_path, list[ProbeFacts]) or []:
+            self._before_s = max(self._before_s, probe.began_s + probe.duration_s)
             self._learn(probe)
         self._began = time.monotonic()
-        self._length_s = _LENGTH_S  # of a request, while no probe counts
         self._prompt_s = 0.0  # to make one
         self.estimate: SearchTime | None = None
-        self._sizes = _sizes(spec)
         percentiles = [limit.percentile or 50.0 for limit in spec.limits]
         self._percentiles = sorted({*trial.percentiles, *(p for p in percentiles if 0 < p < 100)})
 
@@ -104,27 +108,23 @@ class Finder:
         return self.folder / "probes.json"
 
     @property
+    def spent_s(self) -> float:
+        return time.monotonic() - self._began
+
+    @property
     def left_s(self) -> float:
-        return self.spec.budget_s - (time.monotonic() - self._began)
+        return self.spec.budget_s - self.spent_s
 
     def run(self, session: Session) -> FindAnswer:
         ended: Ended = "narrow"
         try:
-            while proposed := self.search.next():
-                if self.left_s <= 0 or len(self.search.probes) >= PROBES_MOST:
-                    ended = "budget"
-                    break
-                if why := self._try(session, *proposed):
-                    ended = why
-                    break
+            ended = self._search(session)
         except (TargetError, KeyboardInterrupt) as e:  # what was learnt is kept
             if not self.probes:
                 raise
             ended = "interrupted" if isinstance(e, KeyboardInterrupt) else "server gone"
             if ended == "interrupted":
                 self.stop.request()
-        if ended == "narrow":
-            ended = self._how_it_ended()
         answer = self._answer(ended)
         write(self.folder / "find.json", pretty(answer))
         if self.spec.confirm_s and answer.low is not None and ended not in ("interrupted", "server gone"):
@@ -132,157 +132,266 @@ class Finder:
             write(self.folder / "find.json", pretty(answer))
         return answer
 
+    def _search(self, session: Session) -> Ended:
+        while True:
+            step = self.search.next(self.left_s, self.spent_s) if self.left_s > _LEAST_LEFT_S else None
+            if step is None:
+                return self._how_it_ended()
+            if why := self._try(session, step):
+                return why
+
     def _how_it_ended(self) -> Ended:
         low, high, _ = self.spec.range
         if self.search.missed is None and self.search.met == high:
             return "every load meets"
         if self.search.met is None and self.search.missed == low:
             return "no load meets"
-        return "narrow"
+        return "budget" if self.left_s <= _LEAST_LEFT_S else "narrow"
 
     # ---- a probe ----
 
-    def _try(self, session: Session, level: float, brief: bool) -> Ended | None:
+    def _try(self, session: Session, step: Step) -> Ended | None:
         """Probe a load. Return why the search must end; None: it goes on."""
-        for again in range(_AGAIN + 1):
-            outcome, judge, took_s = self._probe(session, level, brief)
+        for _ in range(_AGAIN + 1):
+            began_s = self._before_s + self.spent_s
+            outcome, look, took_s = self._probe(session, step)
             result = outcome.result
             if self.stop.requested:
                 return "interrupted"
-            if result.served.outcome in ("server gone", "all failed") and not judge.requests:
+            self._note_answers(result)
+            if result.served.outcome == "server gone" and not result.served.completed:
                 raise TargetError("The server stopped answering.")
-            if not judge.requests:  # they take longer than was expected: none was sent after the server had filled
-                self._length_s = judge.length_s or 2 * took_s
-                self.repeated += 1
-                continue
-            client = any(f.code in _CLIENT and f.level != "note" for f in result.findings)
-            void = result.verdict == "void" and not result.served.failed  # failures are for the target to judge
-            if not client and not void:
-                self._add(outcome, judge, level, brief, took_s)
+            why = self._void(result, look)
+            client = "" if why else self._disturbed(result)
+            if not why and not client:
+                self._add(outcome, look, step, took_s, began_s)
                 if self.estimate is None:
-                    self._estimate(judge)
+                    self._estimate(look)
                 return None
             self.repeated += 1
-            if client and again:
-                return "client"
-        return "void"
+            self._why = why or client
+            if self.left_s <= _LEAST_LEFT_S:
+                break
+        return "client" if client else "void"
 
-    def _probe(
-        self, session: Session, level: float, brief: bool, confirm_s: float | None = None
-    ) -> tuple[Outcome, Judge, float]:
+    def _note_answers(self, result: Result) -> None:
+        """Keep what the correctness check has found: it is about the server, whatever becomes of the probe."""
+        self._checked = True
+        for finding in result.findings:
+            if finding.code.startswith("correctness.") and finding.level != "note":
+                self._findings[finding.code] = finding
+
+    def _void(self, result: Result, look: Look) -> str:
+        """Say why a probe doesn't count, whatever its target; '' where it does."""
+        if not result.served.completed and not self._overloaded(result):
+            return next(
+                (f.text for f in result.findings if f.code == "requests.none_completed"), "No request completed."
+            )
+        void = [f for f in result.findings if f.level == "void" and f.code not in _FAILURES]
+        void = [f for f in void if not f.code.startswith(("correctness.", "client."))]
+        return f"{void[0].text} {void[0].advice}".strip() if void else ""
+
+    def _overloaded(self, result: Result) -> bool:
+        """Return whether all requests failed because the load is too high: a lower one was served, or the server says
+        so."""
+        served_before = any(p.look is not None and p.throughput for p in self.probes)
+        kinds = [kind for kind, failed in result.served.failures.items() if failed and kind != "interrupted"]
+        return served_before or (bool(kinds) and all(any(word in kind for word in _OVERLOADED) for kind in kinds))
+
+    def _disturbed(self, result: Result) -> str:
+        """Say what spoiled the figures that the target has; '' where nothing did."""
+        for finding in result.findings:
+            if finding.code in _CLIENT and finding.level != "note":
+                return f"{finding.text} {finding.advice}".strip()
+        client, served = result.served.client, result.served
+        length_ms = served.e2el.mean or 0.0
+        if client.send_late.mean > max(1.0, _LATE_SENDS * length_ms):
+            return f"dyno sent late: {number(client.send_late.mean)} ms on average. {self._others(result)}".strip()
+        gaps = any(limit.stem == "itl" for limit in self.spec.limits)
+        if gaps and client.unseen_share > _UNSEEN_GAPS:
+            return f"dyno could not time {percent(client.unseen_share)} of the chunks. {self._others(result)}".strip()
+        return ""
+
+    def _others(self, result: Result) -> str:
+        """Name who else used the machine."""
+        used = result.served.client.others_cpu
+        cores = rig.look().cores
+        if used is None or not cores or used < _OTHERS_CORES * cores:
+            return ""
+        return f"Other programs used {number(min(used, cores), digits=2)} of {cores} cores."
+
+    def _probe(self, session: Session, step: Step, confirm_s: float | None = None) -> tuple[Outcome, Look, float]:
         self._tried += 1
-        open_loop = self.spec.over == "rate"
-        length_s = max((p.length_s for p in self.probes if p.length_s), default=self._length_s)
-        wave = level * (2 * FILL_TIMES * length_s + 1) if open_loop else level  # requests that don't count
-        most_s = BRIEF_S if brief else max(self.spec.budget_s / _SHARE_OF_BUDGET, BRIEF_S)
-        most = BRIEF_REQUESTS if brief else self._requests_within(most_s)
-        if open_loop and not brief:  # as long as it must last to meet the target, and then some
-            steady_s = 1.5 * steady_s_of(length_s)
-            most_s, most = max(most_s, steady_s), max(most, math.ceil(level * steady_s))
-        trial = self._trial(level, int(wave + most * 1.2) + 1, confirm_s)
+        trial = self._trial(step, confirm_s)
         stop = Stop()
-        watcher = _ProbeWatcher(self.watcher, stop, wave, min(most_s, max(self.left_s, BRIEF_S)))
+        watcher = _ProbeWatcher(self.watcher, stop, min(step.last_s, max(self.left_s, 1.0)))
         session = replace(session, watcher=watcher, stop=stop, tested=self._tried > self._tried_before + 1)
-        words = f"{self.spec.over} {count(level)}" + (" requests/s" if self.spec.over == "rate" else "")
-        self.watcher.phase(f"Probe {self._tried}: {words}" + (", briefly" if brief else ", in full"))
+        self.watcher.phase(self._words(step, confirm_s))
         began = time.monotonic()
         prepared = prepare(trial, session)
         self._prompt_s = (time.monotonic() - began) / trial.workload.num_prompts
         run = create(self.folder, f"{self._tried:02d}-{prepared.trial.load.slug}")
         if session.fleet:
             run.write_engine(session.fleet.facts)
-        work = prepared.prompts.workload
-        lengths = [PlannedLength(r.prompt_tokens, r.output_tokens) for r in work.requests]
-        alpha = ERROR / PROBES_MOST * 2  # the bounds rest on a few of them
+        requests = prepared.prompts.workload.requests
+        graph = Graph.from_requests(requests)
         task = FollowTask(
-            str(run.spool_path), trial.target.backend, lengths, self.spec.limits, alpha, most, brief, open_loop
+            spool=str(run.spool_path),
+            backend=trial.target.backend,
+            lengths=[PlannedLength(r.prompt_tokens, r.output_tokens) for r in requests],
+            limits=self.spec.limits,
+            least=self.search.least,
+            most=self.search.most,
+            whole=self.whole,
+            step=step,
+            probes=[] if confirm_s else self.search.probes,
+            turns=graph.turns() if graph else [],
         )
-        began = time.monotonic()
+        load_began = time.monotonic()
         with contextlib.ExitStack() as following:
             if confirm_s is None:
                 watcher.follower = following.enter_context(Follower(task))
             measure(run, session, prepared)
-        took_s = time.monotonic() - began
+        took_s = time.monotonic() - (load_began if confirm_s else began)
         if stop.requested and not stop.decided:
             self.stop.request()
+        enough_s = watcher.follower.enough_s if watcher.follower else None
         outcome = finish(run, prepared.prompts.counter, keys_known=True)
-        judge = task.judge()
-        if confirm_s is None:
-            judged(run.records(), judge, task)
-            judge.queue_grows = watcher.follower is not None and watcher.follower.queue_grows
-        else:
-            for record in run.records():
-                judge.add(record)
-            judge.outcome()
-        return outcome, judge, took_s
+        look = final_look(task, run.records(), _looked_at(run, stop, enough_s))
+        return outcome, look, took_s
 
-    def _estimate(self, judge: Judge) -> None:
+    def _words(self, step: Step, confirm_s: float | None) -> str:
+        """'Between 16 and 64; trying 32; about 40 s left'."""
+        unit = " requests/s" if self.spec.over == "rate" else ""
+        if confirm_s:
+            return f"Confirming {self.spec.over} {count(step.level)}{unit}"
+        low, high = self.search.bracket()
+        known = ""
+        if low and math.isfinite(high):
+            known = f"between {count(low)} and {count(high)}; "
+        elif low:
+            known = f"above {count(low)}; "
+        elif math.isfinite(high):
+            known = f"below {count(high)}; "
+        left = f"; at most {rough_time(max(self.left_s, 1.0))} left"
+        if self.estimate is not None:
+            about_s = min(max(self.estimate.most_s - self.spent_s, step.most_s), self.left_s)
+            left = f"; about {rough_time(max(about_s, 1.0))} left"
+        again = "again " if self.search.at(step.level) else ""
+        text = f"Probe {self._tried}: {known}trying {self.spec.over} {count(step.level)}{unit} {again}".rstrip()
+        return f"{text}{left}"
+
+    def _estimate(self, look: Look) -> None:
         """Estimate the whole search by its first probe."""
-        if judge.length_s is None:
-            return
-        self.estimate = search_time(self.spec, Pace(judge.length_s, self._prompt_s), self._sizes)
-        spent_s = time.monotonic() - self._began
-        self.watcher.phase(time_words(self.estimate, self.spec.budget_s, spent_s))
+        self.estimate = search_time(self.spec, Pace(look.length_s, self._prompt_s))
+        self.watcher.phase(time_words(self.estimate, self.spec.budget_s, self.spent_s))
 
-    def _requests_within(self, span_s: float) -> int:
-        """Return how many requests a long probe has at most, by the fastest so far."""
-        per_s = max((p.requests / p.duration_s for p in self.probes if p.duration_s), default=0.0)
-        return round(min(self._sizes.long, max(per_s * span_s, _LONG_FEWEST / 2)))
-
-    def _trial(self, level: float, requests: int, confirm_s: float | None) -> TrialSpec:
+    def _trial(self, step: Step, confirm_s: float | None) -> TrialSpec:
         """The trial at a load, with prompts of its own: those of another probe may be in the server's cache."""
         seed = self.trial.workload.seed + 7919 * self._tried
         first = self._tried == self._tried_before + 1
+        requests = self._requests(step, confirm_s)
         workload = replace(
             self.trial.workload, num_prompts=requests, seed=seed,
             num_warmups=self.trial.workload.num_warmups or 8 if first else 0,
         )  # fmt: skip
         load = replace(self.trial.load, seed=seed, duration_s=confirm_s)
         if self.spec.over == "concurrency":
-            load = replace(load, max_concurrency=int(level))
+            load = replace(load, max_concurrency=int(step.level))
         else:
-            load = replace(load, request_rate_rps=level)
-            if confirm_s:
-                workload = replace(workload, num_prompts=max(requests, int(level * confirm_s) + 1))
-        checked = self.trial.correctness_check and first
+            load = replace(load, request_rate_rps=step.level)
+        checked = self.trial.correctness_check and not self._checked
         return replace(
             self.trial, workload=workload, load=load, percentiles=self._percentiles, correctness_check=checked
         )
 
-    def _add(self, outcome: Outcome, judge: Judge, level: float, brief: bool, took_s: float) -> None:
-        self._learn(_facts(outcome, judge, level, brief, took_s))
+    def _requests(self, step: Step, confirm_s: float | None) -> int:
+        """Return how many prompts a probe needs: by the rates of those so far, and no more than can be made quickly."""
+        level, time_s = step.level, confirm_s or self.search.expected_s(step)
+        if not self.whole:
+            needed = level * time_s * _MORE + FEWEST
+            least = FEWEST * 2.0
+        else:
+            rates = [p.look.rate * _faster(level / p.level) for p in self.search.probes if p.look.rate]
+            per_s = max(rates, default=0.0)
+            least = max(level * (FILL_ENDS + WAVES + 1) + FEWEST, per_s * 2 * LEAST_S)
+            needed = max(per_s * time_s * _MORE, least) if per_s else max(_FIRST_REQUESTS, 2 * least)
+        quickly = time_s * _MAKING / self._prompt_s if self._prompt_s else math.inf
+        return int(min(max(min(needed, quickly), least), _PROMPTS_MOST)) + 1
+
+    def _add(self, outcome: Outcome, look: Look, step: Step, took_s: float, began_s: float) -> None:
+        self._learn(self._facts(outcome, look, step, took_s, began_s))
         write(self._probes_path, pretty(self.probes))
 
     def _learn(self, probe: ProbeFacts) -> None:
         self.probes.append(probe)
-        self.search.add(Probe(probe.level, probe.outcome, probe.margin, probe.brief, probe.requests, probe.duration_s))
+        if probe.look is not None:
+            self.search.add(Probe(probe.level, probe.look, probe.brief, probe.duration_s, probe.began_s))
+
+    def _facts(self, outcome: Outcome, look: Look, step: Step, took_s: float, began_s: float) -> ProbeFacts:
+        served = outcome.result.served
+        return ProbeFacts(
+            level=step.level,
+            outcome="undecided",  # the answer knows
+            brief=step.brief,
+            requests=look.count,
+            sent=served.sent,
+            duration_s=took_s,
+            figures=[LimitFigure(limit, _value(look, i), None) for i, limit in enumerate(self.spec.limits)],
+            run=outcome.run.path.name,
+            queue_grew=look.grows,
+            length_s=look.length_s,
+            throughput=served.output_throughput,
+            verdict=outcome.result.verdict,
+            look=look,
+            began_s=began_s,
+            disturbed=self._others(outcome.result),
+        )
 
     def _confirmed(self, session: Session, answer: FindAnswer, level: float) -> FindAnswer:
         """Return the answer with a longer run at its load; without it, where that was cut off."""
+        assert self.spec.confirm_s is not None
+        step = Step(level, False, self.spec.confirm_s)
         try:
-            outcome, judge, took_s = self._probe(session, level, brief=False, confirm_s=self.spec.confirm_s)
+            outcome, look, took_s = self._probe(session, step, confirm_s=self.spec.confirm_s)
         except KeyboardInterrupt:
             self.stop.request()
         except TargetError:
             return replace(answer, ended="server gone")
         if self.stop.requested:
             return replace(answer, ended="interrupted")
-        return replace(answer, confirmed=_facts(outcome, judge, level, False, took_s))
+        alone = Search(self.spec.limits, self.search.least, self.search.most, whole=self.whole)
+        alone.add(Probe(level, look, False, took_s))
+        facts = self._facts(outcome, look, step, took_s, self.spent_s)
+        return replace(answer, confirmed=_judged(facts, alone))
 
     # ---- the answer ----
 
     def _answer(self, ended: Ended) -> FindAnswer:
-        low, high = self.search.interval()
+        known, likely = self.search.interval(), self.search.best()
+        self.probes = [_judged(probe, self.search) for probe in self.probes]
+        more_s = self.search.time_needed() if self.probes else None
         answer = FindAnswer(
             spec=self.spec,
             ended=ended,
-            low=low or None,
-            high=None if high == float("inf") else high,
+            low=known.low or None,
+            high=None if math.isinf(known.high) else known.high,
             probes=self.probes,
             repeated=self.repeated,
-            duration_s=time.monotonic() - self._began,
+            duration_s=self.spent_s,
             estimate=self.estimate,
+            findings=list(self._findings.values()),
+            void=self._why if ended in ("void", "client") else "",
+            varies=self._variation(),
         )
+        if not answer.decided:
+            answer = replace(
+                answer,
+                likely_low=likely.low or None,
+                likely_high=None if math.isinf(likely.high) else likely.high,
+                confidence=likely.confidence,
+                needs_s=None if more_s is None else 1.2 * (self.spent_s + more_s),
+            )
         above, below = answer.at_level(answer.high), answer.at_level(answer.low)
         contradictions = self.search.contradictions
         return replace(
@@ -293,6 +402,13 @@ class Finder:
             if contradictions
             else "",
         )
+
+    def _variation(self) -> str:
+        """Say by how much probes of one load differ, where that is much."""
+        spread, degrees = self.search.seen_variation()
+        if not degrees or spread < _VARIES:
+            return ""
+        return f"Probes of the same load differ by {percent(math.expm1(spread))} (standard deviation)."
 
     def _limits(self, above: ProbeFacts) -> list[str]:
         """Figures that miss, and what the server was short of there."""
@@ -313,22 +429,32 @@ class Finder:
         return words
 
 
-def _facts(outcome: Outcome, judge: Judge, level: float, brief: bool, took_s: float) -> ProbeFacts:
-    served = outcome.result.served
-    return ProbeFacts(
-        level=level,
-        outcome=judge.outcome(),
-        brief=brief,
-        requests=judge.requests,
-        sent=served.sent,
-        duration_s=took_s,
-        figures=judge.figures(),
-        run=outcome.run.path.name,
-        queue_grew=judge.queue_grows,
-        length_s=judge.length_s,
-        throughput=served.output_throughput,
-        verdict=outcome.result.verdict,
-    )
+def _looked_at(run: Run, stop: Stop, enough_s: float | None) -> float:
+    """Return at which second of the load its requests are judged."""
+    if enough_s is not None:
+        return enough_s
+    client = run.client()
+    end_s = seconds(client.duration_ns) if client else 0.0
+    if stop.decided:
+        return end_s
+    # All was sent: the load fades out from the last sending on.
+    return max((seconds(r.sent_ns) for r in run.records()), default=end_s)
+
+
+def _faster(times: float) -> float:
+    """Return how many times as many requests end each second, at most, with so many times the concurrency."""
+    return times if times > 1 else math.sqrt(times)
+
+
+def _value(look: Look, i: int) -> float | None:
+    return look.weighed[i].value if look.weighed else None
+
+
+def _judged(probe: ProbeFacts, search: Search) -> ProbeFacts:
+    """Return the probe with what all probes of its load show."""
+    sides = search.sides(probe.level)
+    figures = [LimitFigure(f.limit, f.value, side) for f, side in zip(probe.figures, sides, strict=True)]
+    return replace(probe, outcome=search.outcome(probe.level), figures=figures)
 
 
 def _cliff(below: ProbeFacts, above: ProbeFacts) -> str:
@@ -375,7 +501,7 @@ def measure_trial(run: Run, session: Session, trial: TrialSpec, place: Place) ->
         return None
     best = answer.confirmed or answer.at_level(answer.low) or min(answer.probes, key=lambda p: p.level, default=None)
     if best is None:
-        raise TargetError("No load could be measured: each probe was void. `dyno runs show` on one of them says why.")
+        raise TargetError(f"No load could be measured: {answer.void or 'no probe was completed.'}")
     probe = Run(run.path / best.run)
     for path in probe.path.iterdir():
         if path.is_file() and path not in (probe.manifest_path, probe.summary_path):

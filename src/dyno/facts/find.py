@@ -9,10 +9,12 @@ import msgspec
 
 from dyno.errors import UsageError
 from dyno.facts import limits
+from dyno.facts.finding import Finding, Verdict, verdict
 from dyno.facts.limits import Limit
 from dyno.option import Option
 
 Over = Literal["concurrency", "rate"]
+Outcome = Literal["meets", "misses", "undecided"]
 # Why a search ended. narrow: the answer is known as closely as it can be.
 Ended = Literal["narrow", "every load meets", "no load meets", "budget", "client", "interrupted", "server gone", "void"]
 RANGES: dict[str, tuple[float, float, float]] = {"concurrency": (1, 1024, 4), "rate": (0.1, 1000, 1)}  # and the start
@@ -93,11 +95,50 @@ class LimitFigure(msgspec.Struct, frozen=True):
         return math.log(max(self.value, 1e-3 * self.limit.most) / self.limit.most)
 
 
+class Weighed(msgspec.Struct, frozen=True):
+    """What one probe shows about a limit."""
+
+    count: int  # requests
+    worth: float  # independent ones
+    high: float  # share of late requests, at most; or the mean
+    low: float  # at least
+    spread: float  # standard deviation, of a mean
+    margin: float  # log of the figure over its limit
+    error: float | None  # standard error of the margin; None: unknown
+    value: float | None  # the figure
+    factor: float = 1.0  # requests that are worth one
+    settled: bool = False  # the factor is by batches of whole waves
+    # Log of the figure over its limit in each of some long batches: at most, and at least.
+    batches: list[float] = []
+    batches_low: list[float] = []
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What a probe shows at a time."""
+
+    now_s: float
+    from_s: float  # requests count from here
+    length_s: float  # of a request, on average; open ones count with their age
+    count: int  # requests that count
+    rate: float  # ended per second, of those that count
+    ready: bool  # the probe is long enough to be judged
+    rough: bool = False  # it is long enough to show where to look
+    weighed: list[Weighed] = []  # for each limit
+    grows: bool = False  # the backlog, without end
+    swells: bool = False  # it may
+
+    @property
+    def margin(self) -> float:
+        """Of the limit that is nearest to being missed, or missed most."""
+        worst = max((w.margin for w in self.weighed), default=0.0)
+        return max(worst, 0.5) if self.grows else worst
+
+
 class ProbeFacts(msgspec.Struct, frozen=True):
-    """A load that was tried."""
+    """A load that was tried, once."""
 
     level: float
-    outcome: Literal["meets", "misses", "undecided"]
+    outcome: Outcome  # of all probes of this load
     brief: bool
     requests: int  # that were judged
     sent: int
@@ -107,7 +148,10 @@ class ProbeFacts(msgspec.Struct, frozen=True):
     queue_grew: bool = False
     throughput: float | None = None  # output tokens/s
     verdict: str = ""
-    length_s: float | None = None  # of a request: the median
+    length_s: float | None = None  # of a request
+    look: Look | None = None
+    began_s: float = 0.0  # since the search began
+    disturbed: str = ""  # what kept dyno or the server from working alone
 
     @property
     def margin(self) -> float:
@@ -130,13 +174,33 @@ class FindAnswer(msgspec.Struct, frozen=True):
     low: float | None  # shown to meet the target
     high: float | None  # shown to miss it
     probes: list[ProbeFacts]
-    repeated: int  # probes that were void or limited by the client, and are not counted
+    repeated: int  # probes that were void or disturbed, and are not counted
     duration_s: float
     limited_by: list[str] = []  # figures that miss at `high`, and resources that were short there
     cliff: str = ""  # where the figures jump
     contradiction: str = ""  # where loads met the target above one that missed it
     confirmed: ProbeFacts | None = None
     estimate: SearchTime | None = None  # after the first probe
+    # Where 95 % can't be supported: the interval that the data supports, and its confidence.
+    likely_low: float | None = None
+    likely_high: float | None = None
+    confidence: float | None = None
+    needs_s: float | None = None  # --budget that would probably decide it; None: it is decided, or unknown
+    varies: str = ""  # by how much probes of one load differed
+    findings: list[Finding] = []  # about the server's answers, from the correctness check
+    void: str = ""  # why probes were void, or disturbed, where that ended the search
+    command: str = ""  # that measures the answer again
+
+    @property
+    def decided(self) -> bool:
+        """Whether both ends are shown, or every load or none was shown to meet the target."""
+        if self.ended in ("every load meets", "no load meets"):
+            return True
+        return self.low is not None and self.high is not None
+
+    @property
+    def verdict(self) -> Verdict:
+        return verdict(self.findings)
 
     def at_level(self, level: float | None) -> ProbeFacts | None:
         """The longest probe there."""

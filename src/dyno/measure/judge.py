@@ -1,247 +1,365 @@
-"""A judge of one load: after each request, does the load meet its target, miss it, or isn't that decided yet?"""
+"""A judge of one probe: what do its requests show about each limit, and is that enough?
 
-import itertools
+Requests count in the order of sending. One that is open and older than its limit is late; a younger one counts as late
+when the load is to meet its target, and as in time when it is to miss it. So a decision never depends on which requests
+happened to end first.
+"""
+
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from dyno.facts.find import LimitFigure
+from dyno.facts.find import Look, Weighed
 from dyno.facts.limits import Limit
-from dyno.facts.record import Record
-from dyno.measure import timing
-from dyno.measure.search import Outcome
-from dyno.measure.sequential import effective, evidence
-from dyno.measure.statistics import quantile, samples_needed, settled
-from dyno.units import NS_PER_MS, seconds
+from dyno.measure import backlog
+from dyno.measure.correlation import FEWEST_BATCHES, together
+from dyno.measure.sequential import evidence, evidence_of_mean
+from dyno.measure.timeline import Column, Requests
 
-FEWEST = 20  # requests before a load can miss
-_FIRST_LOOK = 64  # at a mean: then after twice as many
-_EVERY = 1.15  # at shares: after so many times as many requests
+FEWEST = 20  # requests that count
+WAVES = 3  # so many times the concurrency
+LENGTHS = 3.0  # so many times the length of a request, after the start
+LEAST_S = 2.0
+OPEN_LENGTHS, OPEN_LEAST_S = 5.0, 6.0
+ROUGH_FEWEST = 10
+ROUGH = 2.5  # a probe that only shows where to look is shorter by this factor
+TRUSTED = 20.0  # independent requests without which their correlation isn't known
+FILL_ENDS, FILL_LENGTHS, OPEN_FILL_LENGTHS = 2, 2.0, 3.0
+BATCH_WAVES, BATCH_TAIL, LEAST_BATCHES, MOST_BATCHES = 2, 10, 5, 12
 _GAPS_EACH = 10  # that a request's gaps are worth, at most: requests in one batch wait together
-_HOPE = 0.7  # of the evidence that decides, at the end
-# An open loop begins with an empty server, which fills slowly: requests count after some times of a request's length,
-# and a load meets its target only when it has lasted long enough for a queue to show.
-FILL_TIMES, STEADY_TIMES, STEADY_S = 3, 10, 6.0
-QUEUE_FEWEST, QUEUE_GROWTH, QUEUE_SURE = 60, 2.0, 6.0
+_FEW = 10  # late requests, without which the latencies' own correlation counts
+_WAIT_SHARE = 0.25  # of the time that counts: how long the youngest requests are waited for, at most
+_LOST = 10.0  # lengths after which an open request may well be one that fails
+_TURNS_LEAST = 0.4  # of its share of the load, that a turn must have among the requests that count
 
 
 class Judge:
-    """Takes in what requests took, in the order in which they ended. The first wave is left out: whoever begins a load
-    sends as much as it may at once, and no load goes on like that."""
+    """Looks at a probe's requests. `wave`: requests in flight, of a closed loop; 0: an open one. `turns`: share of each
+    turn in the whole load. `least_factor`: what other probes of the search have shown, for each limit."""
 
-    def __init__(self, limits: Sequence[Limit], alpha: float, open_loop: bool = False) -> None:
-        self.limits = limits
-        self._open_loop = open_loop
-        self._alpha = alpha / len(limits)
-        self._values: dict[str, list[float]] = {limit.stem: [] for limit in limits if limit.stem != "failed"}
-        self._least: dict[str, list[float]] = {}  # the same, as low as they can be, where the values are upper bounds
-        self._failed: list[float] = []
-        self._sides = {limit.metric: 0 for limit in limits}
-        self._strength = {limit.metric: 0.0 for limit in limits}  # the evidence; 1 decides
-        self._look = float(FEWEST)
-        self._mean_look = _FIRST_LOOK
-        self._looks_at_mean = 0
-        self._first_end_ns: int | None = None
-        self._count_from_ns = self._last_sent_ns = 0
-        self._lengths_ns: list[int] = []
-        self._open: list[int] = []  # requests in flight whenever one is sent
-        self.queue_grows = False
+    def __init__(
+        self,
+        limits: Sequence[Limit],
+        wave: int,
+        turns: Sequence[float] = (),
+        least_factor: Sequence[float] = (),
+    ) -> None:
+        self.limits, self.wave = limits, wave
+        self._turns = np.array(turns)
+        self._least = least_factor or [1.0] * len(limits)
+        self._failures_judged = any(limit.stem == "failed" for limit in limits)
 
-    def add(self, r: Record) -> None:
-        if self._first_end_ns is None or r.end_ns < self._first_end_ns:
-            self._first_end_ns = r.end_ns
-            self._count_from_ns = r.end_ns + (FILL_TIMES * (r.end_ns - r.sent_ns) if self._open_loop else 0)
-        if r.error in ("cancelled", "interrupted"):
-            return
-        self._lengths_ns.append(r.end_ns - r.sent_ns)
-        if r.sent_ns < self._count_from_ns:
-            return
-        self._last_sent_ns = max(self._last_sent_ns, r.sent_ns)
-        if "tpot" in self._values and r.error is None:
-            self._add_least_tpot(r)
-        self.add_values(
-            r.error is not None,
-            {name: values for name in self._values if (values := _values_ms(r, name)) is not None},
+    def look(self, requests: Requests, now_s: float) -> Look:
+        sent_count = int(np.searchsorted(requests.sent, now_s, side="right"))
+        r = _first(requests, sent_count)
+        ended = int((r.end <= now_s).sum())
+        if not ended:
+            return Look(now_s, now_s, now_s, 0, 0.0, False)
+        length_s = float((np.minimum(r.end, now_s) - r.sent).sum()) / ended  # open ones count with their age
+        from_s = self._from(r, now_s, length_s)
+        first = int(np.searchsorted(r.sent, from_s))
+        count = sent_count - first
+        window_s = now_s - from_s
+        rate = float(((r.end > from_s) & (r.end <= now_s)).sum()) / window_s if window_s > 0 else 0.0
+        ready = (
+            count >= max(FEWEST, WAVES * self.wave)
+            and window_s >= self._window(length_s)
+            and self._turns_are_there(r, first)
         )
+        if not ready:
+            rough = count >= max(ROUGH_FEWEST, self.wave) and window_s >= self._window(length_s) / ROUGH
+            weighed = self._weigh(r, first, now_s, length_s, window_s)
+            grows = not self.wave and backlog.grows(r, 0.0, now_s)
+            return Look(now_s, from_s, length_s, count, rate, False, rough, weighed, grows)
+        weighed = self._weigh(r, first, now_s, length_s, window_s)
+        grows = swells = False
+        if not self.wave:
+            grows, swells = backlog.grows(r, 0.0, now_s), backlog.swells(r, from_s, now_s)
+        return Look(now_s, from_s, length_s, count, rate, True, True, weighed, grows, swells)
 
-    def _add_least_tpot(self, r: Record) -> None:
-        """Where it isn't known how many tokens a first chunk has, its TPOT is between two values."""
-        span = timing.own_tpot_ns(r)
-        if span is None:
-            return
-        if "tpot" not in self._least and settled(span.low, span.high) is None:
-            self._least["tpot"] = [*self._values["tpot"]]
-        if "tpot" in self._least:
-            known = settled(span.low, span.high)
-            self._least["tpot"].append((span.low if known is None else known) / NS_PER_MS)
+    def _window(self, length_s: float) -> float:
+        """Return how long requests must count: in an open loop long enough for a queue to show."""
+        if not self.wave:
+            return max(OPEN_LEAST_S, OPEN_LENGTHS * length_s)
+        return max(LEAST_S, LENGTHS * length_s)
 
-    def add_values(self, failed: bool, values_ms: Mapping[str, float | Sequence[float]]) -> None:
-        """`values_ms`: a request's latencies, at most; for itl, all its gaps."""
-        self._failed.append(float(failed))
-        if not failed:
-            for name, value in values_ms.items():
-                self._values[name].extend([value] if isinstance(value, float | int) else value)
+    def _from(self, r: Requests, now_s: float, length_s: float) -> float:
+        """Return from when on requests count: a load begins with as many as it may send at once, or with an empty
+        server, and never looks like that again."""
+        begun = float(r.sent[0])
+        if not self.wave:
+            return begun + min(OPEN_FILL_LENGTHS * length_s, (now_s - begun) / 3)  # in overload, lengths only grow
+        wanted = FILL_ENDS * self.wave
+        if len(r.end) <= wanted:
+            return now_s
+        return max(float(np.partition(r.end, wanted - 1)[wanted - 1]), begun + FILL_LENGTHS * length_s)
 
-    def in_flight(self, count: int) -> None:
-        """Note how many requests are open, at regular times."""
-        self._open.append(count)
-
-    @property
-    def requests(self) -> int:
-        return len(self._failed)
-
-    @property
-    def next_look(self) -> int:
-        """How many requests it looks at next: between looks, `outcome` doesn't change."""
-        return math.ceil(self._look)
-
-    def outcome(self) -> Outcome:
-        """Look at the requests so far. A decision is final, except that an open loop may leave a limit that it kept."""
-        self._update()
-        if any(s > 0 for s in self._sides.values()) or self.queue_grows:
-            return "misses"
-        return "meets" if self.promising and self._steady() else "undecided"
-
-    @property
-    def promising(self) -> bool:
-        """Whether every limit is kept so far: of an open loop that isn't enough."""
-        return all(s < 0 for s in self._sides.values())
-
-    def _steady(self) -> bool:
-        if not self._open_loop:
+    def _turns_are_there(self, r: Requests, first: int) -> bool:
+        if r.turn is None or len(self._turns) < 2:
             return True
-        lasted_ns = self._last_sent_ns - self._count_from_ns
-        return seconds(lasted_ns) > steady_s_of(self.length_s or 0.0)
+        shares = np.bincount(r.turn[first:], minlength=len(self._turns))[: len(self._turns)] / (len(r.sent) - first)
+        return bool((shares >= _TURNS_LEAST * self._turns).all())
 
-    @property
-    def length_s(self) -> float | None:
-        """How long a request takes: the median."""
-        return seconds(float(np.median(self._lengths_ns))) if self._lengths_ns else None
+    def _weigh(self, r: Requests, first: int, now_s: float, length_s: float, window_s: float) -> list[Weighed]:
+        out = []
+        for limit, least in zip(self.limits, self._least, strict=True):
+            wait_s = 2 * length_s
+            if limit.stem in ("ttft", "e2el") and limit.percentile is not None:
+                wait_s = limit.most / 1e3
+            last = int(np.searchsorted(r.sent, now_s - min(wait_s, _WAIT_SHARE * window_s), side="right"))
+            part = _part(r, first, max(last, first))
+            if limit.stem == "failed":
+                out.append(self._failures(part, limit, now_s, length_s, least))
+            elif limit.percentile is None:
+                out.append(self._mean(part, limit, now_s, least))
+            else:
+                out.append(self._share(part, limit, now_s, least))
+        return out
 
-    def _update(self) -> None:
-        count = len(self._failed)
-        if count < self._look:
-            return
-        self._look = count * _EVERY
-        if count >= self._mean_look:
-            self._mean_look *= 2
-            self._looks_at_mean += 1
-            for limit in self.limits:
-                if limit.percentile is None and limit.stem != "failed" and self._pending(limit):
-                    self._sides[limit.metric] = self._side(limit, self._side_of_mean)
-        for limit in self.limits:
-            if self._pending(limit) and (limit.percentile is not None or limit.stem == "failed"):
-                self._sides[limit.metric] = self._side(limit, self._side_of_share)
-        self._look_at_queue()
+    # ---- a percentile: a share of late requests ----
 
-    def _pending(self, limit: Limit) -> bool:
-        """Whether it is still to be decided: while a server fills, what was within its limit may leave it."""
-        return self._sides[limit.metric] <= 0 if self._open_loop else not self._sides[limit.metric]
-
-    def _side(self, limit: Limit, look: Callable[[Limit, Sequence[float]], int]) -> int:
-        """Values that lie between two bounds are within a limit if the upper ones are, beyond it if the lower are."""
-        side = look(limit, self._values.get(limit.stem, []))
-        if side <= 0 or limit.stem not in self._least:
-            return side
-        return max(look(limit, self._least[limit.stem]), 0)
-
-    def _side_of_share(self, limit: Limit, values: Sequence[float]) -> int:
-        if limit.stem == "failed":
-            events, share, fewest = np.array(self._failed), limit.most, FEWEST
-            if not share:  # no number of good requests shows that none will fail
-                return 1 if events.any() else -1 if len(events) >= FEWEST else 0
+    def _share(self, r: Requests, limit: Limit, now_s: float, least: float) -> Weighed:
+        assert limit.percentile is not None
+        column, open_ = _seen(r, r.columns[limit.metric], limit, now_s)
+        failed = r.failed & (r.end <= now_s)
+        known = ~np.isnan(column.high) & ~open_
+        age_ms = (now_s - r.sent) * 1e3
+        beyond = age_ms > limit.most if limit.stem in ("ttft", "e2el") else np.zeros(len(age_ms), bool)
+        if column.late is not None:
+            high = low = np.where(known, np.nan_to_num(column.late), 0.0)
         else:
-            assert limit.percentile is not None
-            events = np.array(values) > limit.most
-            share, fewest = 1 - limit.percentile / 100, samples_needed(limit.percentile)
-        count = len(events)
-        if count < FEWEST:
-            return 0
-        worth = min(effective(events), _GAPS_EACH * self.requests) / count
-        against = evidence(float(events.sum()) * worth, count * worth, share)
-        self._strength[limit.metric] = against / -math.log(self._alpha)
-        decided = 0 if self._strength[limit.metric] < 1 else 1 if events.mean() > share else -1
-        return decided if decided > 0 or count >= fewest else 0
+            high, low = ((known & (each > limit.most)).astype(float) for each in (column.high, column.low))
+        high, low = np.where(open_, 1.0, high), np.where(open_, beyond.astype(float), low)
+        counts = known | open_
+        if not self._failures_judged:  # a failed request has not kept its limit
+            high, low, counts = np.where(failed, 1.0, high), np.where(failed, 1.0, low), counts | failed
+        weights = (
+            np.ones(len(high))
+            if column.parts is None
+            else np.where(known, column.parts, column.parts[known].mean() if known.any() else 1.0)
+        )
+        high, low, weights = high[counts], low[counts], weights[counts]
+        n = len(high)
+        if not n:
+            return Weighed(0, 0.0, 1.0, 0.0, 0.0, 0.0, None, None)
+        turn_weights = self._turn_weights(r, counts)
+        w = weights * turn_weights
+        w = w / w.mean()
+        unlike = self._unlike_its_turn(high * w, r, counts)
+        factor = max(self._factor(unlike, high, column, r, open_, now_s, limit.percentile), least)
+        each = min(float(weights.mean()), _GAPS_EACH) if column.parts is not None else 1.0
+        worth = each * n / factor / float((turn_weights**2).mean())
+        most, least_share = float((high * w).mean()), float((low * w).mean())
+        half = n // 2
+        if half >= 8:  # what gets worse is not yet as bad as it will be
+            most = max(most, float((high * w)[half:].sum() / w[half:].sum()))
+        value, margin, error = self._quantile(r, column, limit, open_, worth, now_s)
+        settled = self._settled(n, factor) and bool(min(high.sum(), n - high.sum()) >= _FEW)
+        parts = self._batches(r, column, limit, open_, now_s) if turn_weights.std() == 0 else ([], [])
+        return Weighed(n, worth, most, least_share, 0.0, margin, error, value, factor, settled, *parts)
 
-    def _side_of_mean(self, limit: Limit, each: Sequence[float]) -> int:
-        values = np.array(each)
-        if len(values) < FEWEST:
-            return 0
-        worth = min(effective(values), _GAPS_EACH * self.requests)
-        # Looks share the error: the k-th has 6/(πk)² of it.
-        alpha = self._alpha * 6 / (math.pi * self._looks_at_mean) ** 2
-        off = quantile(1 - alpha / 2, max(worth - 1, 1.0)) * float(values.std(ddof=1)) / math.sqrt(max(worth, 2.0))
-        mean = float(values.mean())
-        self._strength[limit.metric] = ((mean - limit.most) / off) ** 2 if off else math.inf
-        return -1 if mean + off < limit.most else 1 if mean - off > limit.most else 0
+    def _turn_weights(self, r: Requests, counts: np.ndarray) -> np.ndarray:
+        """Turns count as in the whole load, however many of each a probe happened to send."""
+        if r.turn is None or len(self._turns) < 2:
+            return np.ones(int(counts.sum()))
+        turn = np.minimum(r.turn[counts], len(self._turns) - 1)
+        seen = np.bincount(turn, minlength=len(self._turns)) / len(turn)
+        each: np.ndarray = np.where(seen > 0, self._turns / np.maximum(seen, 1e-9), 0.0)[turn]
+        even: np.ndarray = each / each.mean()
+        return even
 
-    def _look_at_queue(self) -> None:
-        """A queue that grows without end: twice as many requests in flight in the last third as in the first, and the
-        difference is beyond chance."""
-        if len(self._open) < QUEUE_FEWEST:
-            return
-        counts = np.array(self._open, dtype=float)
-        third = len(counts) // 3
-        first, middle, last = counts[:third], counts[third : 2 * third], counts[-third:]
-        error = math.sqrt((first.var() + last.var()) / max(min(effective(first), effective(last)), 2.0))
-        grown = last.mean() - first.mean()
-        self.queue_grows = bool(
-            first.mean() < middle.mean() < last.mean()
-            and last.mean() > QUEUE_GROWTH * max(first.mean(), 1.0)
-            and grown > QUEUE_SURE * error
+    def _unlike_its_turn(self, values: np.ndarray, r: Requests, counts: np.ndarray) -> np.ndarray:
+        """Return by how much each differs from its turn's mean: turns of all users may come in step."""
+        if r.turn is None or len(self._turns) < 2:
+            return values
+        turn = np.minimum(r.turn[counts], len(self._turns) - 1)
+        means = np.bincount(turn, values) / np.maximum(np.bincount(turn), 1)
+        unlike: np.ndarray = values - means[turn]
+        return unlike
+
+    def _factor(
+        self, unlike: np.ndarray, high: np.ndarray, column: Column, r: Requests, open_: np.ndarray, now_s: float,
+        percentile: float,
+    ) -> float:  # fmt: skip
+        """How many requests are worth one. Where nearly all are late, or in time, their latencies say it."""
+        wave = max(self.wave, 1)
+        factor = together(unlike, wave)
+        if min(high.sum(), len(high) - high.sum()) >= _FEW:
+            return factor
+        took = np.where(open_, (now_s - r.sent) * 1e3, column.high)
+        took = took[~np.isnan(took)]
+        if len(took) < FEWEST:
+            return factor
+        tops = np.quantile(took, [0.5, percentile / 100])
+        return max(factor, *(together((took > top).astype(float), wave) for top in tops))
+
+    def _quantile(
+        self, r: Requests, column: Column, limit: Limit, open_: np.ndarray, worth: float, now_s: float
+    ) -> tuple[float | None, float, float | None]:
+        """Return the figure, the log of it over its limit, and the error of that."""
+        assert limit.percentile is not None
+        values = (column.high + column.low) / 2
+        if limit.stem in ("ttft", "e2el"):
+            values = np.where(open_, (now_s - r.sent) * 1e3, values)
+        else:
+            values = np.where(open_, math.nan, values)
+        if not self._failures_judged:
+            values = np.where(r.failed & (r.end <= now_s), math.inf, values)
+        values = values[~np.isnan(values)]
+        if not len(values):
+            return None, 0.0, None
+        p = limit.percentile / 100
+        off = math.sqrt(p * (1 - p) / max(worth, 1.0))
+        shares = [max(p - off, 0.0), p, min(p + off, 1.0)]
+        low, value, high = (max(float(v), 1e-3 * limit.most) for v in np.quantile(values, shares, method="lower"))
+        if math.isinf(value):
+            return None, 1.0, 0.5
+        top = high if math.isfinite(high) else value * 2
+        return value, math.log(value / limit.most), max(math.log(top / low) / 2, 1e-3)
+
+    def _batches(
+        self, r: Requests, column: Column, limit: Limit, open_: np.ndarray, now_s: float
+    ) -> tuple[list[float], list[float]]:
+        """Return the margin in each of some long batches: far from the limit, they say more than how many are late."""
+        assert limit.percentile is not None
+        p = limit.percentile / 100
+        if column.late is not None:
+            return [], []
+        age_ms = (now_s - r.sent) * 1e3
+        young = 2 * np.maximum(age_ms, limit.most)
+        failed = r.failed & (r.end <= now_s)
+        far = math.nan if self._failures_judged else 100 * limit.most
+        high, low = (
+            np.where(failed, far, np.where(open_, unknown, each))
+            for unknown, each in ((young, column.high), (age_ms, column.low))
+        )
+        keep = ~np.isnan(high) & ~np.isnan(low)
+        high, low = high[keep], low[keep]
+        size = max(BATCH_WAVES * self.wave, math.ceil(BATCH_TAIL / min(p, 1 - p)))
+        count = min(len(high) // size, MOST_BATCHES)
+        if count < LEAST_BATCHES:
+            return [], []
+        size = len(high) // count
+        out = []
+        for values in (high, low):
+            table = np.sort(values[-size * count :].reshape(count, size), axis=1)
+            each = table[:, min(int(p * size), size - 1)]
+            out.append(np.log(np.maximum(each, 1e-3 * limit.most) / limit.most).tolist())
+        return out[0], out[1]
+
+    def _settled(self, n: int, factor: float) -> bool:
+        return n >= 2 * max(self.wave, 1) * FEWEST_BATCHES and n / factor >= TRUSTED
+
+    # ---- a mean ----
+
+    def _mean(self, r: Requests, limit: Limit, now_s: float, least: float) -> Weighed:
+        column, open_ = _seen(r, r.columns[limit.metric], limit, now_s)
+        known = ~np.isnan(column.high) & ~open_
+        timed = limit.stem in ("ttft", "e2el")
+        age_ms = (now_s - r.sent) * 1e3
+        # An open request takes as long as it is old, at least; at most as long again is assumed.
+        high, low = (np.where(open_, times * age_ms, each) for times, each in ((2.0, column.high), (1.0, column.low)))
+        counts = known | (open_ if timed else False)
+        parts = None if column.parts is None else column.parts[counts]
+        high, low = high[counts], low[counts]
+        n = len(high)
+        if n < 2:
+            return Weighed(n, 0.0, math.inf, 0.0, 0.0, 0.0, None, None)
+        w = self._turn_weights(r, counts) * (1.0 if parts is None else parts / parts.mean())
+        factor = max(together(high, max(self.wave, 1)), least)
+        worth = n / factor / float((w**2).mean())
+        most, less, value = float((high * w).mean()), float((low * w).mean()), float(((high + low) / 2 * w).mean())
+        if n >= 16:
+            most = max(most, float((high * w)[n // 2 :].sum() / w[n // 2 :].sum()))
+        spread = float(high.std(ddof=1))
+        error = spread / math.sqrt(max(worth, 1.0)) / max(value, 1e-9)
+        margin = math.log(max(value, 1e-3 * limit.most) / limit.most)
+        return Weighed(n, worth, most, less, spread, margin, max(error, 1e-3), value, factor, self._settled(n, factor))
+
+    # ---- failed requests ----
+
+    def _failures(self, r: Requests, limit: Limit, now_s: float, length_s: float, least: float) -> Weighed:
+        ended = r.end <= now_s
+        lost = ~ended & (now_s - r.sent > _LOST * length_s)
+        failed = (r.failed & ended).astype(float)
+        counts = ended | lost
+        high, low = np.where(lost, 1.0, failed)[counts], failed[counts]
+        n = len(high)
+        if not n:
+            return Weighed(0, 0.0, 1.0, 0.0, 0.0, 0.0, None, None)
+        factor = max(together(high, max(self.wave, 1)), least)
+        share = float(low.mean())
+        if not limit.most:
+            margin = 1.0 if share else -1.0
+        else:
+            margin = math.log(max(share, 0.25 / n, 1e-2 * limit.most) / limit.most)
+        error = 1 / math.sqrt(max(float(low.sum()) / factor, 0.25))
+        return Weighed(
+            n, n / factor, float(high.mean()), share, 0.0, margin, error, share, factor, self._settled(n, factor)
         )
 
-    def figures(self) -> list[LimitFigure]:
-        within = {0: None, -1: True, 1: False}
-        return [LimitFigure(limit, self._value(limit), within[self._sides[limit.metric]]) for limit in self.limits]
 
-    def _value(self, limit: Limit) -> float | None:
-        if limit.stem == "failed":
-            return float(np.mean(self._failed)) if self._failed else None
-        values = self._values[limit.stem]
-        if self._sides[limit.metric] > 0:  # it is beyond the limit however low it is
-            values = self._least.get(limit.stem, values)
-        if not values or (limit.stem in self._least and not self._sides[limit.metric]):
-            return None
-        return float(np.mean(values) if limit.percentile is None else np.percentile(values, limit.percentile))
-
-    def hopeless(self, most: int) -> bool:
-        """Whether `most` requests will hardly decide it: evidence grows with their number, here too slowly."""
-        count = self.requests
-        if count < max(most / 3, *(samples_needed(limit.percentile or 50.0) for limit in self.limits)):
-            return False
-        undecided = [self._strength[limit.metric] for limit in self.limits if not self._sides[limit.metric]]
-        return bool(undecided) and min(undecided) * most / count < _HOPE
-
-    @property
-    def margin(self) -> float:
-        """Of the limit that is nearest to being missed, or missed most."""
-        return max((figure.margin for figure in self.figures()), default=0.0)
+def _seen(r: Requests, column: Column, limit: Limit, now_s: float) -> tuple[Column, np.ndarray]:
+    """Return a latency as far as it is known at a time, and which requests may still get one."""
+    if limit.stem != "ttft":
+        return column, r.end > now_s
+    come = (r.first <= now_s) & (r.end > now_s) & np.isnan(column.high)
+    if come.any():  # by its first bytes, at the latest
+        at_most = (r.first - r.sent) * 1e3
+        column = Column(np.where(come, at_most, column.low), np.where(come, at_most, column.high))
+    return column, (r.first > now_s) & (r.end > now_s)
 
 
-def steady_s_of(length_s: float) -> float:
-    """Return how long an open loop lasts before it can meet its target. `length_s`: of a request."""
-    return max(STEADY_S, STEADY_TIMES * length_s)
+def _first(r: Requests, count: int) -> Requests:
+    return r if count == len(r.sent) else _part(r, 0, count)
 
 
-def _values_ms(r: Record, name: str) -> float | list[float] | None:
-    if r.error is not None:
-        return None
-    if name == "itl":
-        unseen = set(r.unseen)
-        pairs = enumerate(itertools.pairwise(r.chunk_ns))
-        return [(b - a) / NS_PER_MS for i, (a, b) in pairs if i not in unseen and i + 1 not in unseen]
-    if name == "tpot":
-        return _most_tpot_ms(r)
-    span = {"ttft": timing.ttft_ns, "e2el": timing.e2el_ns}[name](r)
-    return None if span is None else span.middle / NS_PER_MS
+def _part(r: Requests, a: int, b: int) -> Requests:
+    columns = {
+        name: Column(*(None if each is None else each[a:b] for each in column))  # type: ignore[arg-type]
+        for name, column in r.columns.items()
+    }
+    return Requests(
+        r.sent[a:b], r.first[a:b], r.end[a:b], r.failed[a:b], columns, None if r.turn is None else r.turn[a:b]
+    )
 
 
-def _most_tpot_ms(r: Record) -> float | None:
-    """Return dyno's own TPOT, or the most that it can be."""
-    span = timing.own_tpot_ns(r)
-    if span is None:
-        return None
-    known = settled(span.low, span.high)
-    return (span.high if known is None else known) / NS_PER_MS
+def evidences(limit: Limit, probes: Sequence[Weighed]) -> tuple[float, float]:
+    """Return the log of the evidence that a load keeps the limit, and that it doesn't, from all its probes."""
+    worth = sum(w.worth for w in probes)
+    if worth <= 0:
+        return 0.0, 0.0
+    high = sum(w.high * w.worth for w in probes) / worth
+    low = sum(w.low * w.worth for w in probes) / worth
+    if limit.stem == "failed" and not limit.most:  # no number of good requests shows that none will fail
+        return (worth / 4 if high == 0 else 0.0), (math.inf if low > 0 else 0.0)
+    if limit.percentile is None and limit.stem != "failed":
+        spread = math.sqrt(sum(w.spread**2 * w.worth for w in probes) / worth)
+        error = spread / math.sqrt(worth)
+        sides = [(limit.most - high) / error if error else math.inf, (low - limit.most) / error if error else math.inf]
+        return (evidence_of_mean(max(sides[0], 0.0), worth), evidence_of_mean(max(sides[1], 0.0), worth))
+    allowed = limit.most if limit.stem == "failed" else 1 - limit.percentile / 100  # type: ignore[operator]
+    meets = evidence(high * worth, worth, allowed) if high < allowed else 0.0
+    misses = evidence(low * worth, worth, allowed) if low > allowed else 0.0
+    trust = min(worth / TRUSTED, 1.0) ** 2  # correlation is known only from enough independent requests
+    by_batches = (batch_evidence([-x for w in probes for x in w.batches]),
+                  batch_evidence([x for w in probes for x in w.batches_low]))  # fmt: skip
+    return max(meets * trust, by_batches[0]), max(misses * trust, by_batches[1])
+
+
+def batch_evidence(margins: Sequence[float]) -> float:
+    """Return the log of the evidence that these margins are above 0, on average. Neighbours may be alike."""
+    count = len(margins)
+    if count < LEAST_BATCHES:
+        return 0.0
+    x = np.array(margins)
+    mean, spread = float(x.mean()), float(x.std(ddof=1))
+    if mean <= 0:
+        return 0.0
+    unlike = x - mean
+    alike = float((unlike[1:] * unlike[:-1]).sum() / max(float((unlike**2).sum()), 1e-12))
+    alike = min(max(alike + 1 / count, 0.0), 0.8)
+    worth = max(count * (1 - alike) / (1 + alike), 2.0)
+    error = max(spread, 0.01) / math.sqrt(worth)
+    return evidence_of_mean(mean / error, worth)

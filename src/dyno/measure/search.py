@@ -1,173 +1,528 @@
-"""A search for the highest load within a target: which level to try next, and what is known so far.
+"""A search for the highest load within a target: which load to try next, for how long, and what is known so far.
 
-The higher the load, the sooner it misses the target. Brief probes bracket the level at which a monotone fit of their
-margins crosses the target, in large steps. Long probes on both sides of it then show that the one meets the target and
-the other misses it: between them lies the answer.
+The higher the load, the sooner it misses the target. Brief probes bracket the load at which a monotone fit of their
+margins crosses the target, in large steps. Longer probes on both sides of it, in turns, then show that one load meets
+the target and another misses it: between them is the answer. The search knows no clock and no server: whoever runs it
+says how much time is left.
 """
 
+import functools
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 import numpy as np
 
-Outcome = Literal["meets", "misses", "undecided"]
-_STEP, _SMALL_STEP = 4.0, 2.0  # while no level misses
+from dyno.facts.find import Look, Outcome
+from dyno.facts.limits import Limit
+from dyno.measure.judge import LEAST_S, evidences
+from dyno.measure.statistics import quantile
+
+ERROR = 0.05  # that the interval doesn't contain the answer
+_EVEN, _EVEN_SHARE = 12, 0.75  # loads that share most of the error; further ones share the rest
+_STEP, _SMALL_STEP = 4.0, 2.0  # while no load misses
 _NEAR = -0.7  # a margin above this, half of the limit: the target is near
-_RISE = 0.1
-_COARSE = 1.4  # levels of a bracket, one over the other: narrower ones take long probes
-_LONG_MOST = 14
+_COARSE = 1.5  # loads of a bracket, one over the other: narrower ones take long probes
+# How much the capacity of a server differs from one visit to the next, before visits have shown it.
+_VARIES, _VARIES_WORTH = 0.02, 2.0
+_APART = 0.035  # log of a load over the crossing, at least
+_VISITS = 4.0  # of the time left, for one probe: both sides twice
+_TRIES = 3  # long probes of a load that is still undecided
+_RATHER = 1.3  # times as long: rather a load that has begun to be shown
+_WORTH = 0.5  # of the time spent: what a narrower interval may cost
+_NARROW, _WORTH_S = 0.3, 60.0  # log of the interval: narrower ones may take as long as the search so far, or a minute
+_CLOSE_ENOUGH = 0.14  # log of the interval: narrower ones must be cheap
+_LEAST_RATE = 1e-3
+_PACE = 10.0  # evidence of a second, for a margin of 1, before it is known
+_OPENING = 1.5  # evidence that a sequential test pays for looking at any time
+_OUTWARD = 1.6  # times as far, after a load that could not be decided
+_STEP_IN = 0.2  # of the interval: what a narrower one must gain
+_TOO_NEAR = 0.04  # a margin by which evidence is not measured
+_CLOSE = 0.08  # an error of the margin with which a brief probe ends
+_FAR = 0.5  # a margin that a brief probe need not look at closely
+_SINGLE = 0.7  # a margin at which one visit is enough: half or twice the limit
+_AGAIN_S = 30.0  # that a second visit lasts, at most, when it confirms the first
+_BETWEEN_S = 15.0  # from one visit to the next
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _remembered(method: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Calculate a method of Search once for each load, until a probe is added."""
+
+    @functools.wraps(method)
+    def known(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if len(args) > 2 or kwargs:  # with a probe under way
+            return method(*args, **kwargs)
+        memory: dict[Any, Any] = args[0]._known  # type: ignore[attr-defined]
+        key = (method.__name__, *args[1:])
+        if key not in memory:
+            memory[key] = method(*args, **kwargs)
+        value: _T = memory[key]
+        return value
+
+    return known
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """A load that was tried."""
+    """A load that was tried, once."""
 
     level: float
-    outcome: Outcome
-    margin: float  # log of the figure over its limit, of the tightest: below 0 is within
-    brief: bool = False  # it was not to decide, only to show where to look
-    requests: int = 0
-    duration_s: float = 0.0
+    look: Look
+    brief: bool
+    took_s: float = 0.0  # with all that a probe costs
+    began_s: float = 0.0  # since the search began
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A probe to make."""
+
+    level: float
+    brief: bool
+    most_s: float
+    last_s: float = math.inf  # by then it ends, however little it has shown
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """Between two loads, with so much confidence. 0, infinity: no bound is known."""
+
+    low: float
+    high: float
+    confidence: float
 
 
 class Search:
-    """Proposes levels until the bracket is narrow enough. Whoever tries them adds the probes."""
+    """Proposes probes until the bracket is narrow enough. Whoever makes them adds what they show."""
 
     def __init__(
-        self, least: float, most: float, *, whole: bool, resolution: float = 0.05, start: float | None = None
+        self,
+        limits: Sequence[Limit],
+        least: float,
+        most: float,
+        *,
+        whole: bool,
+        resolution: float = 0.05,
+        start: float | None = None,
     ) -> None:
+        self.limits = limits
         self.least, self.most, self.whole = least, most, whole
         self.resolution = resolution
         self.probes: list[Probe] = []
         self._start = min(max(start or least, least), most)
+        self._order: list[float] = []  # loads, as they were first tried
+        self._known: dict[tuple[Any, ...], Any] = {}  # what follows from the probes so far
 
     def add(self, probe: Probe) -> None:
         self.probes.append(probe)
+        self._known.clear()
+        if probe.level not in self._order:
+            self._order.append(probe.level)
 
-    # ---- what is known ----
+    # ---- what is known of a load ----
+
+    @_remembered
+    def at(self, level: float) -> list[Probe]:
+        return [p for p in self.probes if p.level == level]
+
+    def needed(self, level: float) -> float:
+        """Return the log of the evidence that decides a load: all of them share the error."""
+        place = self._order.index(level) if level in self._order else len(self._order)
+        if place < _EVEN:
+            return -math.log(ERROR * _EVEN_SHARE / _EVEN)
+        return -math.log(ERROR * (1 - _EVEN_SHARE) * 6 / (math.pi * (place - _EVEN + 1)) ** 2)
+
+    def strength(self, level: float, more: Look | None = None) -> tuple[float, float]:
+        """Return the evidence that a load meets the target and that it misses it, as shares of what decides it. `more`:
+        a probe under way."""
+        looks = [p.look for p in self.at(level)] + ([more] if more is not None else [])
+        if any(look.grows for look in looks):
+            return 0.0, 1.0
+        looks = [look for look in looks if look.ready]
+        if not looks:
+            return 0.0, 0.0
+        needed = self.needed(level)
+        meets, misses = math.inf, 0.0
+        for i, limit in enumerate(self.limits):
+            weighed = [look.weighed[i] for look in looks]
+            for_it, against = evidences(limit, weighed)
+            meets = min(meets, for_it)
+            misses = max(misses, against - math.log(len(self.limits)))
+        if any(look.swells for look in looks):
+            meets = 0.0
+        return meets / needed, misses / needed
+
+    def sides(self, level: float) -> list[bool | None]:
+        """Return for each limit whether a load keeps it. None: undecided."""
+        looks = [p.look for p in self.at(level) if p.look.ready]
+        out: list[bool | None] = []
+        for i, limit in enumerate(self.limits):
+            meets, misses = evidences(limit, [look.weighed[i] for look in looks])
+            needed = self.needed(level)
+            within = True if meets >= needed else None
+            out.append(False if misses >= needed + math.log(len(self.limits)) else within)
+        return out
+
+    @_remembered
+    def outcome(self, level: float, more: Look | None = None) -> Outcome:
+        """By one load's own evidence, however its probes vary."""
+        meets, misses = self.strength(level, more)
+        if misses >= 1:
+            return "misses"
+        return "meets" if meets >= 1 else "undecided"
+
+    @_remembered
+    def shown(self, level: float) -> Outcome:
+        """By its evidence, and by how much probes of one load differ."""
+        outcome = self.outcome(level)
+        if outcome == "undecided" or any(p.look.grows for p in self.at(level)):
+            return outcome
+        return outcome if self.far_enough(level) else "undecided"
+
+    @_remembered
+    def margin(self, level: float) -> float:
+        """Return the log of the figure over its limit: of the limit that is missed most, over all its probes."""
+        probes = self.at(level)
+        if any(p.look.grows for p in probes):
+            return max(p.look.margin for p in probes)
+        ready = [p for p in probes if p.look.ready] or probes
+        return max((_mean_margin(ready, i) for i in range(len(self.limits))), default=0.0)
+
+    def far_enough(self, level: float) -> bool:
+        """Return whether a load is so far from the target that a server's variation from visit to visit hardly reverses
+        it. Near the target that takes two visits at different times."""
+        margin = abs(self.margin(level))
+        visits = [p for p in self.at(level) if p.look.ready]
+        again = len(visits) > 1 and visits[-1].began_s - visits[0].began_s >= _BETWEEN_S
+        return margin >= self.variation_at(level) and (again or margin >= _SINGLE)
+
+    def variation_at(self, level: float) -> float:
+        visits = max(sum(p.look.ready for p in self.at(level)), 1)
+        spread, degrees = self.variation()
+        return quantile(1 - ERROR / 2, degrees) * spread / math.sqrt(visits)
+
+    @_remembered
+    def variation(self) -> tuple[float, float]:
+        """Return by how much margins of one load differ from visit to visit (standard deviation), and its degrees of
+        freedom: by the visits, and by what is assumed before there are any."""
+        seen, degrees = self.seen_variation()
+        assumed = _VARIES * max(self.slope(), 0.5)
+        total = degrees + _VARIES_WORTH
+        return math.sqrt((degrees * seen**2 + _VARIES_WORTH * assumed**2) / total), total
+
+    @_remembered
+    def seen_variation(self) -> tuple[float, int]:
+        """The same by the visits alone."""
+        squares, degrees = 0.0, 0
+        for level in self._order:
+            margins = [p.look.margin for p in self.at(level) if p.look.ready and p.look.weighed]
+            if len(margins) > 1:
+                squares += float(np.var(margins)) * len(margins)
+                degrees += len(margins) - 1
+        return (math.sqrt(squares / degrees) if degrees else 0.0), degrees
+
+    # ---- what is known of all ----
 
     @property
     def met(self) -> float | None:
-        """The highest level that was shown to meet the target, below all that miss it."""
+        """The highest load that was shown to meet the target, below all that miss it."""
         missed = self.missed or math.inf
-        return max((p.level for p in self.probes if p.outcome == "meets" and p.level < missed), default=None)
+        return max((x for x in self._order if x < missed and self.shown(x) == "meets"), default=None)
 
     @property
     def missed(self) -> float | None:
-        """The lowest level that was shown to miss it."""
-        return min((p.level for p in self.probes if p.outcome == "misses"), default=None)
+        """The lowest load that was shown to miss it."""
+        return min((x for x in self._order if self.shown(x) == "misses"), default=None)
 
     @property
     def contradictions(self) -> list[float]:
-        """Levels that met the target above one that missed it: runs differ by more than the search looks for."""
+        """Loads that met the target above one that missed it: the server varies more than the search looks for."""
         missed = self.missed or math.inf
-        return sorted(p.level for p in self.probes if p.outcome == "meets" and p.level >= missed)
+        return sorted(x for x in self._order if x >= missed and self.shown(x) == "meets")
 
-    def interval(self) -> tuple[float, float]:
-        """Return the levels between which the highest load within the target lies. 0, infinity: no bound is known."""
+    @_remembered
+    def interval(self) -> Interval:
+        """Return the loads between which the highest load within the target is, at 95 %."""
         top = max(self.contradictions, default=0.0)
-        above = [p.level for p in self.probes if p.outcome == "misses" and p.level > top]
-        return self.met or 0.0, min(above, default=math.inf)
+        above = [x for x in self._order if x > top and self.shown(x) == "misses"]
+        return Interval(self.met or 0.0, min(above, default=math.inf), 1 - ERROR)
+
+    def best(self) -> Interval:
+        """Return the narrowest interval that the data supports with less confidence."""
+        known = self.interval()
+        lows = [(x, self._doubt(x, 0)) for x in self._order if x > known.low]
+        highs = [(x, self._doubt(x, 1)) for x in self._order if x < known.high]
+        lows = [(x, d) for x, d in lows if d < 0.25 and self.margin(x) < 0]
+        highs = [(x, d) for x, d in highs if d < 0.25 and self.margin(x) > 0]
+        low = (known.low, ERROR / 2) if known.low else max(lows, default=(0.0, 0.0))
+        high = (known.high, ERROR / 2) if math.isfinite(known.high) else min(highs, default=(math.inf, 0.0))
+        if low[0] >= high[0]:
+            return known
+        return Interval(low[0], high[0], max(1 - low[1] - high[1], 0.0))
+
+    def _doubt(self, level: float, side: int) -> float:
+        return math.exp(-max(self.strength(level)[side], 0.0) * self.needed(level))
+
+    @_remembered
+    def bracket(self) -> tuple[float, float]:
+        """Return the loads between which the crossing is, by what the probes look like. 0, infinity: none."""
+        highs = [x for x in self._order if self._beyond(x)]
+        lows = [x for x in self._order if not self._beyond(x) and x < min(highs, default=math.inf)]
+        return max(lows, default=0.0), min(highs, default=math.inf)
+
+    def _beyond(self, level: float) -> bool:
+        outcome = self.outcome(level)
+        return self.margin(level) >= 0 if outcome == "undecided" else outcome == "misses"
+
+    def factors(self, level: float) -> list[float]:
+        """Return how many requests are worth one, for each limit, by the probes of loads nearby."""
+        near = [p.look for p in self.probes if p.look.ready and 0.6 <= p.level / level <= 1.6]
+        out = []
+        for i in range(len(self.limits)):
+            known = [look.weighed[i].factor for look in near if look.weighed[i].settled]
+            out.append(float(np.median(known)) if known else 1.0)
+        return out
 
     # ---- what to try next ----
 
-    def next(self) -> tuple[float, bool] | None:
-        """Return the next level to try, and whether briefly. None: there is no more to learn."""
+    def next(self, left_s: float, spent_s: float = 0.0) -> Step | None:
+        """Return the next probe. None: there is no more to learn in the time left."""
+        step = self._next(left_s, spent_s)
+        if step is None:
+            return None
+        last_s = left_s if self.probes else left_s / 2
+        return msgspec.structs.replace(step, most_s=min(step.most_s, last_s), last_s=last_s)
+
+    def _next(self, left_s: float, spent_s: float) -> Step | None:
         if not self.probes:
-            return self._rounded(self._start), True
-        highs = [p.level for p in self.probes if _beyond(p)]
-        lows = [p.level for p in self.probes if not _beyond(p) and p.level < min(highs, default=math.inf)]
-        if not highs:
-            return self._upwards(max(lows))
-        if not lows:
-            return self._downwards(min(highs))
-        low, high = max(lows), min(highs)
+            return self._brief(self._start, left_s)
+        low, high = self.bracket()
+        if math.isinf(high):
+            return self._upwards(low, left_s)
+        if not low:
+            return self._downwards(high, left_s)
         if high / low > _COARSE and not (self.whole and high - low <= 1):
-            crossing = self.crossing()
-            share = np.clip((math.log(crossing) - math.log(low)) / math.log(high / low), 0.15, 0.85)
-            if level := self._untried(low * (high / low) ** float(share), low, high, brief=True):
-                return level, True
-        return self._prove()
+            share = (math.log(self.crossing()) - math.log(low)) / math.log(high / low)
+            level = self._rounded(low * (high / low) ** min(max(share, 0.2), 0.8))
+            if low < level < high and level not in self._order:
+                return self._brief(level, left_s)
+        return self._prove(left_s, spent_s)
 
-    def _upwards(self, last: float) -> tuple[float, bool] | None:
+    def _brief(self, level: float, left_s: float) -> Step:
+        return Step(self._rounded(level), True, max(min(1.5 * self._least_s(level), left_s / 3), LEAST_S))
+
+    def _least_s(self, level: float) -> float:
+        """Return how long a probe lasts at least, by those so far: until it is ready."""
+        near = [p for p in self.probes if p.look.ready]
+        if not near:
+            return 10.0
+        nearest = min(near, key=lambda p: abs(math.log(p.level / level)))
+        wait_s = nearest.look.from_s + max(LEAST_S, 4 * nearest.look.length_s)
+        return 1.2 * wait_s * math.sqrt(max(level / nearest.level, 1.0) if self.whole else 1.0)
+
+    def _upwards(self, last: float, left_s: float) -> Step | None:
         if last < self.most:
-            # Of an open loop, latencies are flat until the server is nearly full.
-            rises = len(self.probes) < 2 or self.probes[-1].margin > self.probes[-2].margin + _RISE
-            near = rises and self.probes[-1].margin > _NEAR
-            return self._rounded(min(last * (_SMALL_STEP if near else _STEP), self.most)), True
-        return None if self._tried_long(self.most) else (self.most, False)
+            near = self.margin(last) > _NEAR
+            return self._brief(min(last * (_SMALL_STEP if near else _STEP), self.most), left_s)
+        return None if self.shown(self.most) == "meets" else Step(self.most, False, self._long_s(self.most, left_s))
 
-    def _downwards(self, last: float) -> tuple[float, bool] | None:
+    def _downwards(self, last: float, left_s: float) -> Step | None:
         if last > self.least:
-            return self._rounded(max(last / _STEP, self.least)), True
-        return None if self._tried_long(self.least) else (self.least, False)
+            step = _SMALL_STEP if last / self.least <= 8 else _STEP
+            return self._brief(max(last / step, self.least), left_s)
+        return None if self.shown(self.least) == "misses" else Step(self.least, False, self._long_s(self.least, left_s))
 
-    def _prove(self) -> tuple[float, bool] | None:
-        """Show that a level meets the target and another misses it, as near to the crossing as they can be shown."""
-        if sum(not p.brief for p in self.probes) >= _LONG_MOST:
+    def _long_s(self, level: float, left_s: float) -> float:
+        return max(left_s / _VISITS, min(self._least_s(level), left_s))
+
+    def expected_s(self, step: Step) -> float:
+        """Return how long a probe will probably take, by the margin there."""
+        least_s = self._least_s(step.level)
+        if len(self.probes) < 2:
+            return min(2 * least_s, step.most_s)
+        margin = self.margin(step.level) if self.at(step.level) else self._guess(step.level)
+        margin = min(max(abs(margin), _TOO_NEAR), 0.7)
+        decided_s = (self.needed(step.level) + _OPENING) / (self.pace(margin < 0) * margin * margin)
+        return min(max(1.5 * decided_s, 2 * least_s), step.most_s)
+
+    def _guess(self, level: float) -> float:
+        return self.slope() * math.log(level / self.crossing())
+
+    def _prove(self, left_s: float, spent_s: float) -> Step | None:
+        """Show that a load meets the target and another misses it, as near to the crossing as they can be shown."""
+        met, missed = self.met, self.missed
+        if met is not None and missed is not None:
+            return self._tighten(met, missed, left_s, spent_s)
+        sides = [below for below, known in ((True, met), (False, missed)) if known is None]
+        last = self.probes[-1].level <= self.crossing()
+        below = sides[0] if len(sides) == 1 else not last  # in turns: a server may change with time
+        level = self._unrepeated(below) or self._candidate(below, left_s / _VISITS)
+        return Step(level, False, self._long_s(level, left_s))
+
+    def _unrepeated(self, below: bool) -> float | None:
+        """Return a load that has the evidence, but in one visit only."""
+        wanted = "meets" if below else "misses"
+        low, high = self.interval().low, self.interval().high
+        each = [x for x in self._order if low < x < high and self.outcome(x) == wanted and self.shown(x) != wanted]
+        each = [x for x in each if abs(self.margin(x)) >= self.variation_at(x) and len(self.at(x)) < 2 * _TRIES]
+        return (max if below else min)(each, default=None)
+
+    def _candidate(self, below: bool, time_s: float) -> float:
+        """Return the load on a side of the crossing that can be shown in this time, as near as possible."""
+        crossing = self.crossing()
+        away = min(max(self._away(below, time_s), self.resolution / 2), 3.0)
+        level = self._outward(crossing * math.exp(-away if below else away), below)
+        level = min(max(level, self.least), self.most)
+        known = self.interval()
+        begun = [x for x in self._order if known.low < x < known.high and self._side(x, crossing, below)]
+        begun = [x for x in begun if (self._time_left(x, below) or math.inf) < _RATHER * time_s]
+        if begun:  # what it has shown so far counts
+            return (max if below else min)(begun)
+        stuck = [x for x in self._order if self._side(x, crossing, below) and any(not p.brief for p in self.at(x))]
+        stuck = [x for x in stuck if known.low < x < known.high]
+        if stuck and (known.low == 0 if below else math.isinf(known.high)):
+            farthest = max(abs(math.log(x / crossing)) for x in stuck)
+            away = min(max(away, _OUTWARD * farthest), 3.0)
+            level = self._outward(crossing * math.exp(-away if below else away), below)
+            level = min(max(level, self.least), self.most)
+        near = [x for x in self._order if self._side(x, crossing, below) and self._near(x, level)]
+        near = [x for x in near if sum(not p.brief for p in self.at(x)) < _TRIES]
+        return min(near, key=lambda x: abs(math.log(x / level)), default=level)
+
+    def _side(self, level: float, crossing: float, below: bool) -> bool:
+        return level < crossing if below else level > crossing
+
+    def _near(self, a: float, b: float) -> bool:
+        return abs(math.log(a / b)) < max(self.resolution / 2, 0.02)
+
+    def _away(self, below: bool, time_s: float) -> float:
+        """Return how far from the crossing, in logs of the load, a load is decided in this time. Evidence grows with
+        time and with the square of the margin."""
+        slope = max(self.slope(), 0.2)
+        spread, degrees = self.variation()
+        varies = quantile(1 - ERROR / 2, degrees) * spread / math.sqrt(2) / slope
+        needed = self.needed(math.nan)
+        margin = math.sqrt((needed + _OPENING) / (self.pace(below) * max(time_s, 1.0)))
+        return max(1.15 * margin / slope, 1.1 * varies, _APART)
+
+    def pace(self, below: bool) -> float:
+        """Return the evidence that a second brings, for a margin of 1."""
+        gained, weight = 0.0, 0.0
+        useful = [p for p in self.probes if p.look.rough and abs(p.look.margin) > _TOO_NEAR]
+        useful = [p for p in useful if (p.look.margin < 0) == below]
+        for p in sorted(useful, key=lambda p: abs(p.look.margin))[:3]:  # far away, more margin is no more evidence
+            margin = p.look.margin
+            probed = evidences(self.limits[self._tightest(p)], [p.look.weighed[self._tightest(p)]])
+            gained += min(max(probed[0 if below else 1], 0.0), 60.0) + _OPENING
+            weight += p.took_s * min(abs(margin), 0.7) ** 2
+        return max(gained / weight, _LEAST_RATE) if weight else _PACE
+
+    def _tightest(self, p: Probe) -> int:
+        return max(range(len(self.limits)), key=lambda i: p.look.weighed[i].margin)
+
+    def _tighten(self, met: float, missed: float, left_s: float, spent_s: float) -> Step | None:
+        if missed / met <= 1 + self.resolution or (self.whole and missed - met <= 1):
             return None
-        crossing, met, missed = self.crossing(), self.met, self.missed
-        if met is not None and missed is not None and self._narrow(met, missed):
-            return None
-        both = (self._towards(crossing, met, below=True), self._towards(crossing, missed, below=False))
-        gain, level = max((step for step in both if step is not None), default=(0.0, 0.0))  # where less is known
-        return (level, False) if gain else None
+        for below in (True, False):
+            if again := self._unrepeated(below):
+                return Step(again, False, min(self._long_s(again, left_s), max(spent_s, 30.0)))
+        crossing = min(max(self.crossing(), met), missed)
+        for below in sorted((True, False), key=lambda b: -abs(math.log((met if b else missed) / crossing))):
+            known = met if below else missed
+            for cost_s in self._costs(math.log(missed / met), left_s, spent_s):
+                level = self._candidate(below, cost_s / 2)
+                gain = math.log(level / known) * (1 if below else -1)
+                least = max(math.log1p(self.resolution) / 3, _STEP_IN * math.log(missed / met))
+                if gain < least or not met < level < missed:
+                    continue
+                return Step(level, False, min(cost_s / 2, left_s))
+        return None
 
-    def _towards(self, crossing: float, shown: float | None, below: bool) -> tuple[float, float] | None:
-        """Return how much there is to gain on a side of the crossing, and the level to try there."""
-        undecided = [p.level for p in self.probes if p.outcome == "undecided" and not p.brief]
-        side = [u for u in undecided if (u <= crossing) == below]
-        if shown is None:
-            # Farther and farther from the crossing, until one is decided.
-            away = self.resolution
-            if side:
-                away = max(2 * max(abs(math.log(u / crossing)) for u in side), away)
-            x = crossing * math.exp(-away if below else away)
-            x = min(max(x, self.least), self.most)
-            level = self._rounded(x)
-            return None if self._tried_long(level) else (math.inf, level)
-        nearest = (min if below else max)([crossing, *undecided], key=lambda u: u)
-        gap = abs(math.log(nearest / shown))
-        if gap <= math.log1p(self.resolution) / 2:
-            return None
-        # A step back from what could not be decided there, half of one from the crossing.
-        away = min(self.resolution * (1.0 if undecided else 0.5), gap / 2)
-        middle = nearest * math.exp(-away if below else away)
-        bounds = sorted((nearest, shown))
-        tried = self._untried(middle, bounds[0] / 1.0001, bounds[1] * 1.0001, brief=False)
-        return (gap, tried) if tried else None
+    def _costs(self, wide: float, left_s: float, spent_s: float) -> list[float]:
+        """Return times that a narrower interval may take, the least first: the wider it is, the more it is worth."""
+        most_s = left_s
+        if wide <= _NARROW:
+            most_s = max(spent_s, _WORTH_S)
+        if wide <= _CLOSE_ENOUGH:
+            most_s = _WORTH * spent_s
+        return [s for s in sorted((20.0, 40.0, 80.0, left_s / 4, left_s / 2)) if s <= min(most_s, left_s)]
 
-    def _narrow(self, met: float, missed: float) -> bool:
-        return missed / met <= 1 + self.resolution or (self.whole and missed - met <= 1)
+    # ---- the crossing ----
 
-    def _tried_long(self, level: float) -> bool:
-        return any(p.level == level and (not p.brief or p.outcome != "undecided") for p in self.probes)
-
-    def _untried(self, level: float, low: float, high: float, brief: bool) -> float | None:
-        """Return the level, rounded, if it lies between these and wasn't tried; a long probe may follow a brief one."""
-        level = self._rounded(level)
-        tried = any(p.level == level for p in self.probes) if brief else self._tried_long(level)
-        return level if low < level < high and not tried else None
-
+    @_remembered
     def crossing(self) -> float:
-        """Return the level at which the margins cross zero, by a monotone fit. Long probes count more."""
-        points = sorted((math.log(p.level), p.margin, max(p.requests, 1)) for p in self.probes)
-        xs = np.array([x for x, _, _ in points])
-        ys = monotone([y for _, y, _ in points], [n for _, _, n in points])
-        below, above = np.flatnonzero(ys < 0), np.flatnonzero(ys >= 0)
+        """Return the load at which the margins cross zero, by a monotone fit. Probes with more requests count more."""
+        x, y = self._fit()
+        below, above = np.flatnonzero(y < 0), np.flatnonzero(y >= 0)
         if not len(below) or not len(above):
-            return math.exp(float(xs[-1] if len(below) else xs[0]))
+            return math.exp(float(x[-1] if len(below) else x[0]))
         i, j = below[-1], above[0]
-        return math.exp(float(xs[i] + (xs[j] - xs[i]) * ys[i] / (ys[i] - ys[j])))
+        return math.exp(float(x[i] + (x[j] - x[i]) * y[i] / (y[i] - y[j])))
+
+    @_remembered
+    def slope(self) -> float:
+        """Return by how much the margin rises with the log of the load, where it crosses zero."""
+        if len(self._order) < 2:
+            return 1.0
+        x, y = self._fit()
+        below, above = np.flatnonzero(y < 0), np.flatnonzero(y >= 0)
+        if not len(below) or not len(above):
+            return 1.0
+        i, j = below[-1], above[0]
+        return float((y[j] - y[i]) / (x[j] - x[i]))
+
+    def _fit(self) -> tuple[np.ndarray, np.ndarray]:
+        levels = sorted(self._order)
+        margins = [float(np.clip(self.margin(x), -2.0, 2.0)) for x in levels]
+        weights = [sum(_weight(p.look) for p in self.at(x)) for x in levels]
+        return np.log(np.array(levels)), monotone(margins, weights)
 
     def _rounded(self, level: float) -> float:
         return float(round(level)) if self.whole else float(f"{level:.3g}")
 
+    def _outward(self, level: float, below: bool) -> float:
+        if not self.whole:
+            return self._rounded(level)
+        return float(math.floor(level + 1e-9) if below else math.ceil(level - 1e-9))
 
-def _beyond(probe: Probe) -> bool:
-    return probe.margin >= 0 if probe.outcome == "undecided" else probe.outcome == "misses"
+    # ---- the time that would decide ----
+
+    def time_needed(self) -> float | None:
+        """Return how many seconds more would probably decide it, both sides. None: not known."""
+        if not any(p.look.ready for p in self.probes):
+            return None
+        met, missed = self.met, self.missed
+        seconds = 0.0
+        for below, known in ((True, met), (False, missed)):
+            if known is not None:
+                continue
+            side = [x for x in self._order if self._side(x, self.crossing(), below)]
+            options = [t for x in side if (t := self._time_left(x, below)) is not None]
+            if not options:
+                return None
+            seconds += min(options)
+        return seconds
+
+    def _time_left(self, level: float, below: bool) -> float | None:
+        strength = self.strength(level)[0 if below else 1]
+        took = sum(p.took_s for p in self.at(level))
+        if strength <= 0.1:
+            return None
+        return took * max(1 / min(strength, 1.0) - 1, 0.2)
+
+
+def _weight(look: Look) -> float:
+    return min((w.worth for w in look.weighed), default=0.0) + 0.1 * (1 + look.ready)
+
+
+def _mean_margin(probes: Sequence[Probe], i: int) -> float:
+    """Longer visits count more."""
+    pairs = [(p.look.weighed[i].margin, p.look.now_s - p.look.from_s + 1e-3) for p in probes if p.look.weighed]
+    total = sum(weight for _, weight in pairs)
+    return sum(margin * weight for margin, weight in pairs) / total if total else 0.0
 
 
 def monotone(values: Sequence[float], weights: Sequence[float]) -> np.ndarray:
@@ -179,3 +534,36 @@ def monotone(values: Sequence[float], weights: Sequence[float]) -> np.ndarray:
             (b, v, n), (a, w, m) = blocks.pop(), blocks.pop()
             blocks.append(((a * w + b * v) / (w + v), w + v, m + n))
     return np.array([*itertools.chain.from_iterable([value] * n for value, _, n in blocks)])
+
+
+def looks(step: Step, first_s: float = 0.5, times: float = 1.25) -> Iterator[float]:
+    """Yield when a probe is looked at: each time when it has lasted this many times as long."""
+    at_s = first_s
+    while at_s < step.last_s:
+        yield at_s
+        at_s = min(at_s * times, step.most_s) if at_s < step.most_s else at_s * times
+    yield step.last_s
+
+
+def _error(look: Look) -> float:
+    """Return the error of the margin that counts."""
+    worst = max(look.weighed, key=lambda w: w.margin)
+    return math.inf if worst.error is None else worst.error
+
+
+def enough(search: Search, step: Step, look: Look) -> bool:
+    """Return whether a probe has shown what it can: it is decided, or the rest of its time won't decide it."""
+    if look.grows or look.now_s >= step.last_s:
+        return True
+    if look.now_s >= step.most_s and (look.ready or (step.brief and look.rough)):
+        return True
+    if not look.ready:
+        return step.brief and look.rough and abs(look.margin) > max(4 * _error(look), _FAR)
+    outcome = search.outcome(step.level, look)
+    if outcome != "undecided":  # a second visit is to be compared with the first
+        return look.now_s >= min(max((p.look.now_s for p in search.at(step.level)), default=0.0) / 2, _AGAIN_S)
+    if step.brief:
+        return abs(look.margin) > max(3 * _error(look), 0.15) or _error(look) < _CLOSE
+    if look.now_s < step.most_s / 2:
+        return False
+    return max(search.strength(step.level, look)) * step.most_s / look.now_s < 0.15

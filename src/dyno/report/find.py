@@ -13,12 +13,10 @@ _MOST = 5  # further searches in a report's answer
 WITHIN = {"meets": "yes", "misses": "no", "undecided": "undecided"}
 _ENDED = {
     "budget": "The time is used up (--budget): this is the best answer so far.",
-    "client": "dyno itself can't generate a higher load accurately: the search ended there. `dyno doctor` shows its "
-    "limit; --procs shares the load among processes.",
+    "client": "dyno could not measure this load accurately: the search ended there.",
     "interrupted": "Interrupted: this is the best answer so far.",
     "server gone": "The server stopped answering: this is the best answer so far. Read its log.",
-    "void": "Three probes of one load were void, or too short for its requests: `dyno runs show` on the last one "
-    "says why.",
+    "void": "A load could not be measured: its probes were void.",
 }
 
 
@@ -77,14 +75,28 @@ def _sentences(answer: FindAnswer, cost: Cost | None) -> Iterator[str]:
         yield f"  cost there: {each} ({cost.source})"
     if answer.limited_by:
         yield f"  limited by: {'; '.join(answer.limited_by)}"
-    if answer.cliff:
-        yield f"  a cliff: {answer.cliff}. Stay well below it."
-    if answer.contradiction:
-        yield f"  {answer.contradiction} Runs differ by more than the bounds: repeat the search."
+    for remark_ in _remarks(answer):
+        yield f"  {remark_}"
     if answer.confirmed is not None:
         yield f"  confirmed for {duration(answer.confirmed.duration_s)}: {_confirmed(answer.confirmed)}"
     if answer.ended in _ENDED and (answer.probes or answer.ended != "interrupted"):
-        yield f"  {_ENDED[answer.ended]}"
+        yield f"  {_ENDED[answer.ended]} {answer.void}".rstrip()
+    if answer.command:
+        yield f"  measure it again: {answer.command}"
+
+
+def _remarks(answer: FindAnswer) -> Iterator[str]:
+    """What else is known, and what makes the answer doubtful."""
+    for finding in answer.findings:
+        yield f"{'VOID' if finding.level == 'void' else 'doubtful'} ({finding.code}): {finding.text}"
+    if answer.cliff:
+        yield f"a cliff: {answer.cliff}. Stay well below it."
+    if answer.contradiction:
+        yield f"{answer.contradiction} Runs differ by more than the bounds: repeat the search."
+    if answer.varies:
+        yield answer.varies
+    if disturbed := [probe for probe in answer.probes if probe.disturbed]:
+        yield f"disturbed: {disturbed[-1].disturbed} ({len(disturbed)} of {many(len(answer.probes), 'probe')})"
 
 
 def headline(answer: FindAnswer) -> str:
@@ -98,17 +110,31 @@ def headline(answer: FindAnswer) -> str:
         return f"no load meets it, not even {level_words(answer, lowest)}. Raise the limit{lower}."
     if not answer.probes:
         return "not known: no probe was completed."
-    if low is None and high is not None:
-        return f"not known: {level_words(answer, high)} misses it, and no lower load was shown to meet it."
-    if low is None and answer.ended != "narrow":
-        return "not known yet: no load was shown to meet the target."
-    if low is None:
-        levels = [probe.level for probe in answer.probes]
-        tried = f"{answer.spec.over} {count(min(levels))} to {count(max(levels))}"
-        return f"not known: {tried} is too close to the limit to decide. Change the limit, or raise --budget."
-    if high is None:
-        return f"at least {level_words(answer, low)}; no probe showed a load that misses it."
+    if low is None or high is None:
+        return _undecided(answer)
     return f"{level_words(answer, low)} (95 % interval: {count(low)} to {count(high)})"
+
+
+def _undecided(answer: FindAnswer) -> str:
+    """What the probes show where they don't show both ends at 95 %."""
+    low, high = answer.likely_low or answer.low, answer.likely_high or answer.high
+    unit = "concurrency " if answer.spec.over == "concurrency" else ""
+    after = "" if unit else " requests/s"
+    if low is not None and high is not None:
+        known = f"between {unit}{count(low)} and {count(high)}{after}"
+        if answer.confidence is not None:
+            known += f" ({answer.confidence:.0%} interval)".replace("%", " %")
+    elif low is not None:
+        known = f"at least {unit}{count(low)}{after}; no probe showed a load that misses it"
+    elif high is not None:
+        known = f"below {unit}{count(high)}{after}; no load was shown to meet it"
+    else:
+        levels = [probe.level for probe in answer.probes]
+        span = count(min(levels)) if min(levels) == max(levels) else f"{count(min(levels))} to {count(max(levels))}"
+        tried = f"{unit}{span}{after}"
+        known = f"{tried} was tried, and none is shown to meet or miss it"
+    more = f" It needs about {rough_time(answer.needs_s)}: --budget." if answer.needs_s else ""
+    return f"not decided at 95 %: {known}.{more}"
 
 
 def remark(answer: FindAnswer) -> str:
@@ -116,8 +142,7 @@ def remark(answer: FindAnswer) -> str:
     parts = [f"{headline(answer).rstrip('.')}."]
     if answer.limited_by:
         parts.append(f"Limited by {'; '.join(answer.limited_by)}.")
-    if answer.cliff:
-        parts.append(f"A cliff: {answer.cliff}.")
+    parts += [f"{each[0].upper()}{each[1:].rstrip('.')}." for each in _remarks(answer)]
     if answer.confirmed is not None:
         parts.append(f"Confirmed for {duration(answer.confirmed.duration_s)}: {_confirmed(answer.confirmed)}.")
     return " ".join([*parts, *([_ENDED[answer.ended]] if answer.ended in _ENDED else [])])

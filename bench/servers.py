@@ -1,0 +1,569 @@
+"""Models of servers whose highest load within a target is known, in simulated time. `dyno find` never sees the truth.
+
+A model answers one load: in the order of sending, when each request was sent, when its first token came and when it
+ended. `truth` is a formula, or the result of a long run.
+"""
+
+import heapq
+import math
+from collections.abc import Callable, Iterator
+from functools import cache
+from statistics import NormalDist
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from dyno.facts.limits import Limit, parse, with_statistic
+from dyno.measure.timeline import Column, Requests
+
+_NORMAL = NormalDist()
+_CHUNK = 256
+_PREFIX = 1e-9
+
+
+class Load(Protocol):
+    """Requests of one load, as time goes on."""
+
+    def until(self, now_s: float) -> None:
+        """Simulate up to a time."""
+
+    def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return sent, first token, end (s), failed, turn: in the order of sending."""
+
+
+class Server(NamedTuple):
+    """A model and what is asked about it."""
+
+    name: str
+    target: str
+    over: str
+    least: float
+    most: float
+    truth: float  # 0: no load meets the target; infinity: every load does
+    load: Callable[[float, np.random.Generator, float], Load]  # level, randomness, when it begins
+    served: float = math.inf  # the most that it serves, requests/s
+    turns: tuple[float, ...] = ()
+    hard: bool = False  # five minutes can't decide it
+
+    @property
+    def limits(self) -> list[Limit]:
+        return with_statistic(parse(self.target.split()))
+
+
+def requests_of(load: Load, limits: list[Limit]) -> Requests:
+    sent, first, end, failed, turn = load.columns()
+    stems = {limit.stem for limit in limits}
+    latencies = {"ttft": (first - sent) * 1e3, "e2el": (end - sent) * 1e3}
+    if "tpot" in stems:
+        latencies["tpot"] = (end - first) * 1e3 / 63
+    columns = {}
+    for limit in limits:
+        if limit.stem != "failed":
+            values = np.where(failed, math.nan, latencies[limit.stem])
+            columns[limit.metric] = Column(values, values)
+    return Requests(sent, first, end, failed, columns, turn if turn.any() else None)
+
+
+class ListedLoad:
+    """Keeps the columns as lists."""
+
+    def __init__(self) -> None:
+        self.sent: list[float] = []
+        self.first: list[float] = []
+        self.end: list[float] = []
+        self.failed: list[bool] = []
+        self.turn: list[int] = []
+
+    def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        sent = np.array(self.sent)
+        end = np.array(self.end)
+        first = np.array(self.first) if self.first else end
+        failed = np.array(self.failed) if self.failed else np.zeros(len(sent), bool)
+        turn = np.array(self.turn) if self.turn else np.zeros(len(sent), int)
+        return sent, first, end, failed, turn
+
+
+# ---- closed loops whose latencies are drawn ----
+
+
+class DrawnLoad(ListedLoad):
+    """N requests are always in flight; how long each takes is drawn in the order of sending."""
+
+    def __init__(self, users: int, lengths: Iterator[np.ndarray], begins_s: float = 0.0,
+                 times: Callable[[float], float] | None = None) -> None:  # fmt: skip
+        super().__init__()
+        self._free = [1e-6 * i for i in range(users)]
+        self._lengths, self._times, self._begins_s = lengths, times, begins_s
+
+    def until(self, now_s: float) -> None:
+        free, sent, end = self._free, self.sent, self.end
+        times, begins = self._times, self._begins_s
+        while free[0] <= now_s:
+            for length in next(self._lengths).tolist():
+                start = free[0]
+                if times is not None:
+                    length *= times(begins + start)
+                sent.append(start)
+                end.append(start + length)
+                heapq.heapreplace(free, start + length)
+
+
+def independent(rng: np.random.Generator) -> Iterator[np.ndarray]:
+    while True:
+        yield rng.standard_normal(_CHUNK)
+
+
+def correlated(rng: np.random.Generator, rho: float) -> Iterator[np.ndarray]:
+    """AR(1): each request is like the one before it."""
+    steps = np.arange(_CHUNK)
+    lower = np.tril(rho ** np.maximum(steps[:, None] - steps[None, :], 0)) * math.sqrt(1 - rho * rho)
+    fade, last = rho ** (steps + 1.0), float(rng.standard_normal())
+    while True:
+        x = lower @ rng.standard_normal(_CHUNK) + fade * last
+        last = float(x[-1])
+        yield x
+
+
+SLOW, SLOW_SHARE = 3.0, 0.2  # a slow spell: times as long, share of the requests
+
+
+def spells(rng: np.random.Generator, length: int, sigma: float) -> Iterator[np.ndarray]:
+    """Now and then, as many requests in a row are slow. Yields logs of lengths."""
+    left, gap = 0, length * (1 - SLOW_SHARE) / SLOW_SHARE
+    wait = rng.exponential(gap)
+    while True:
+        out = sigma * rng.standard_normal(_CHUNK)
+        i = 0
+        while i < _CHUNK:
+            if left:
+                k = min(left, _CHUNK - i)
+                out[i : i + k] += math.log(SLOW)
+                left, i = left - k, i + k
+            else:
+                k = min(math.ceil(wait), _CHUNK - i)
+                wait, i = wait - k, i + k
+                if wait <= 0:
+                    left, wait = length, rng.exponential(gap)
+        yield out
+
+
+def noisy(
+    target: str, capacity: float, sigma: float, noise: Callable[[np.random.Generator], Iterator[np.ndarray]],
+    quantile_z: float, power: float = 1.0, sd: float = 0.0,
+) -> Callable[[float, np.random.Generator, float], Load]:  # fmt: skip
+    """Latencies grow as a power of the concurrency and have a noise; at `capacity`, the figure is at its limit. `sd`: of
+    the capacity, from run to run."""
+    [limit] = with_statistic(parse([target]))
+
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
+        here = capacity * math.exp(sd * rng.standard_normal()) if sd else capacity
+        scale = limit.most / 1e3 * (level / here) ** power * math.exp(-sigma * quantile_z)
+        return DrawnLoad(int(level), (scale * np.exp(sigma * x) for x in noise(rng)), begins_s)
+
+    return load
+
+
+def z(statistic: str) -> float:
+    return _NORMAL.inv_cdf(float(statistic[1:]) / 100)
+
+
+# ---- queues ----
+
+
+class MM1Load(ListedLoad):
+    """Requests arrive at random; one server, lengths exponential."""
+
+    def __init__(self, rate: float, service: float, rng: np.random.Generator) -> None:
+        super().__init__()
+        self._rate, self._service, self._rng = rate, service, rng
+        self._arrive, self._work = np.zeros(0), np.zeros(0)
+
+    def until(self, now_s: float) -> None:
+        while not len(self._arrive) or self._arrive[-1] <= now_s:
+            last = self._arrive[-1] if len(self._arrive) else 0.0
+            self._arrive = np.concatenate([self._arrive, last + np.cumsum(self._rng.exponential(1 / self._rate, 512))])
+            self._work = np.concatenate([self._work, self._rng.exponential(1 / self._service, 512)])
+
+    def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        done = np.cumsum(self._work)
+        end = done + np.maximum.accumulate(self._arrive - (done - self._work))
+        none = np.zeros(len(end), bool)
+        return self._arrive, end, end, none, none.astype(int)
+
+
+class PoolLoad(ListedLoad):
+    """`servers` requests are served at once, in the order of arrival. Open loop (`rate`) or closed (`users`)."""
+
+    def __init__(self, servers: int, lengths: Callable[[int], np.ndarray], rng: np.random.Generator, rate: float = 0.0,
+                 users: int = 0) -> None:  # fmt: skip
+        super().__init__()
+        self._busy = [0.0] * servers
+        self._lengths, self._rng, self._rate = lengths, rng, rate
+        self._free = [1e-6 * i for i in range(users)]
+        self._now = 0.0
+
+    def until(self, now_s: float) -> None:
+        busy, free, sent, first, end = self._busy, self._free, self.sent, self.first, self.end
+        while (free[0] if free else self._now) <= now_s:
+            lengths = self._lengths(_CHUNK).tolist()
+            gaps = self._rng.exponential(1 / self._rate, _CHUNK).tolist() if self._rate else lengths
+            for length, gap in zip(lengths, gaps, strict=True):
+                if free:
+                    start = free[0]
+                else:
+                    start = self._now = self._now + gap
+                begun = max(busy[0], start)
+                heapq.heapreplace(busy, begun + length)
+                if free:
+                    heapq.heapreplace(free, begun + length)
+                sent.append(start)
+                first.append(begun + 0.02)
+                end.append(begun + length + 0.02)
+
+
+class UnlimitedLoad(ListedLoad):
+    """Every request is served at once; lengths vary."""
+
+    def __init__(self, rate: float, lengths: Callable[[int], np.ndarray], rng: np.random.Generator) -> None:
+        super().__init__()
+        self._rate, self._lengths, self._rng = rate, lengths, rng
+        self._parts: list[tuple[np.ndarray, np.ndarray]] = []
+        self._last = 0.0
+
+    def until(self, now_s: float) -> None:
+        while self._last <= now_s:
+            sent = self._last + np.cumsum(self._rng.exponential(1 / self._rate, _CHUNK))
+            self._parts.append((sent, sent + 0.027 + self._lengths(_CHUNK)))
+            self._last = float(sent[-1])
+
+    def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        sent, end = (np.concatenate(each) for each in zip(*self._parts, strict=True))
+        none = np.zeros(len(sent), bool)
+        return sent, sent + 0.027 * np.exp(0.1 * np.sin(np.arange(len(sent)) * 12.9898)), end, none, none.astype(int)
+
+
+class PrefillFirstLoad(ListedLoad):
+    """An engine that prefills whoever waits, one after the other, before it decodes for all: they end in waves."""
+
+    def __init__(self, users: int, rng: np.random.Generator, prefill_s: float = 0.0111, step_s: float = 0.012,
+                 tokens: int = 32, vary: float = 0.0) -> None:  # fmt: skip
+        super().__init__()
+        self._waiting: list[tuple[float, int]] = []
+        self._running: list[tuple[float, int]] = []  # decode step at which it ends, place
+        self._rng, self._prefill_s, self._step_s, self._tokens, self._vary = rng, prefill_s, step_s, tokens, vary
+        self._now, self._steps = 0.0, 0
+        self._queue = 0  # of self.sent, next to be prefilled
+        for _ in range(users):
+            self._send(0.0)
+
+    def _send(self, at_s: float) -> None:
+        self.sent.append(at_s)
+        self.first.append(math.inf)
+        self.end.append(math.inf)
+
+    def until(self, now_s: float) -> None:
+        while self._now <= now_s:
+            if self._queue < len(self.sent):
+                place, self._queue = self._queue, self._queue + 1
+                self._now += self._prefill_s * (1 + 0.1 * float(self._rng.standard_normal()))
+                self.first[place] = self._now
+                tokens = max(2, round(self._tokens * (1 + self._vary * float(self._rng.standard_normal()))))
+                heapq.heappush(self._running, (self._steps + tokens, place))
+            else:
+                steps = int(self._running[0][0]) - self._steps
+                self._steps += steps
+                self._now += steps * self._step_s
+                while self._running and self._running[0][0] <= self._steps:
+                    _, place = heapq.heappop(self._running)
+                    self.end[place] = self._now
+                    self._send(self._now)
+
+
+class RefusingLoad(ListedLoad):
+    """More than `most` at once are refused (429)."""
+
+    def __init__(self, users: int, most: int, rng: np.random.Generator) -> None:
+        super().__init__()
+        self._free = [(1e-6 * i, False) for i in range(users)]
+        self._most, self._rng, self._served = most, rng, 0
+
+    def until(self, now_s: float) -> None:
+        free = self._free
+        while free[0][0] <= now_s:
+            for length in (0.3 * np.exp(0.2 * self._rng.standard_normal(_CHUNK))).tolist():
+                start, was_served = free[0]
+                self._served -= was_served
+                refused = self._served >= self._most
+                took = 0.02 if refused else length
+                self._served += not refused
+                self.sent.append(start)
+                self.end.append(start + took)
+                self.failed.append(refused)
+                heapq.heapreplace(free, (start + took, not refused))
+
+
+class FailingLoad(DrawnLoad):
+    """A share of the requests fails at random."""
+
+    def __init__(self, users: int, share: float, rng: np.random.Generator) -> None:
+        super().__init__(users, (0.05 * np.exp(0.2 * x) for x in independent(rng)))
+        self._share, self._rng = share, rng
+
+    def until(self, now_s: float) -> None:
+        super().until(now_s)
+        more = len(self.sent) - len(self.failed)
+        self.failed.extend((self._rng.random(more) < self._share).tolist())
+
+
+class ChatLoad(ListedLoad):
+    """Users hold conversations of some turns; a turn takes longer than the one before."""
+
+    def __init__(self, users: int, scale_s: float, turns: tuple[float, ...], rng: np.random.Generator) -> None:
+        super().__init__()
+        self._free = [(1e-6 * i, i, 0) for i in range(users)]
+        self._scale_s, self._turns, self._rng = scale_s, turns, rng
+
+    def until(self, now_s: float) -> None:
+        free, turns, scale = self._free, self._turns, self._scale_s
+        while free[0][0] <= now_s:
+            for noise in np.exp(0.25 * self._rng.standard_normal(_CHUNK)).tolist():
+                start, user, turn = free[0]
+                first = start + scale * turns[turn] * noise
+                self.sent.append(start)
+                self.first.append(first)
+                self.end.append(first + 0.3)
+                self.turn.append(turn)
+                heapq.heapreplace(free, (first + 0.3 + 0.2, user, (turn + 1) % len(turns)))
+
+
+# ---- truth by a long run ----
+
+
+def figure(load: Load, limit: Limit, last_s: float, first_s: float = 20.0) -> float:
+    load.until(last_s)
+    sent, first, end, failed, _ = load.columns()
+    keep = (sent > first_s) & (sent < last_s * 0.97) & ~failed
+    values = {"ttft": first - sent, "e2el": end - sent}[limit.stem][keep] * 1e3
+    return float(values.mean() if limit.percentile is None else np.percentile(values, limit.percentile))
+
+
+def long_run(make: Callable[[float, np.random.Generator, float], Load], target: str, low: float, high: float,
+             last_s: float, whole: bool) -> float:  # fmt: skip
+    """Return the load at which the figure crosses its limit, by bisection."""
+    [limit] = with_statistic(parse([target]))
+    rng = np.random.default_rng(7)
+    for _ in range(40):
+        middle = float(round((low + high) / 2)) if whole else (low + high) / 2
+        if middle in (low, high) or high / low < 1.003:
+            break
+        inside = figure(make(middle, rng, 0.0), limit, last_s) <= limit.most
+        low, high = (middle, high) if inside else (low, middle)
+    return (low + high) / 2
+
+
+def mixture(quantile: float, parts: list[tuple[float, float]], sigma: float) -> float:
+    """Return the quantile of lognormal values: `parts` have a share and a factor each."""
+    low, high = 1e-3, 1e3
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        below = sum(share * _NORMAL.cdf(math.log(middle / times) / sigma) for share, times in parts)
+        low, high = (middle, high) if below < quantile else (low, middle)
+    return low
+
+
+# ---- the models ----
+
+_SIGMA = 0.4
+_CAPACITY = 41.3
+TURNS = (0.6, 0.8, 1.0, 1.2, 1.4)
+
+
+def _drawn(name: str, target: str, noise: Callable[[np.random.Generator], Iterator[np.ndarray]], sd: float = 0.0,
+           hard: bool = False, capacity: float = _CAPACITY) -> Server:  # fmt: skip
+    statistic = target.partition("_")[2].partition(":")[0]
+    make = noisy(target, capacity, _SIGMA, noise, z(statistic), sd=sd)
+    return Server(name, target, "concurrency", 1, 1024, capacity, make, hard=hard)
+
+
+def _spells(name: str, target: str, length: int, hard: bool) -> Server:
+    p = float(target.partition("_p")[2].partition(":")[0]) / 100
+    sigma = 0.2
+    top = mixture(p, [(1 - SLOW_SHARE, 1.0), (SLOW_SHARE, SLOW)], sigma)
+
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
+        scale = 0.5 * level / _CAPACITY / top
+        return DrawnLoad(int(level), (scale * np.exp(x) for x in spells(rng, length, sigma)), begins_s)
+
+    return Server(name, target, "concurrency", 1, 1024, _CAPACITY, load, hard=hard)
+
+
+def _timed(name: str, times: Callable[[float], float], hard: bool) -> Server:
+    """(50 + 10 N) ms, times a factor that changes with time; the median is to be 300 ms."""
+    target = "ttft_p50:300"
+
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
+        shift = float(rng.uniform(0, 1000)) if begins_s < 0 else begins_s
+        lengths = ((0.05 + 0.01 * level) * np.exp(0.05 * x) for x in independent(rng))
+        return DrawnLoad(int(level), lengths, shift, times)
+
+    return Server(name, target, "concurrency", 1, 1024, long_run(load, target, 5, 80, 1200.0, True), load, hard=hard)
+
+
+def _exponential(name: str, target: str, limit_of_mean: float, draw: str) -> Server:
+    """Unlimited capacity, lengths that vary much: 5 s on average at concurrency 128."""
+
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
+        mean = 5.0 * (0.5 + 0.5 * level / 128)
+
+        def lengths() -> Iterator[np.ndarray]:
+            while True:
+                if draw == "exponential":
+                    yield mean * rng.exponential(1.0, _CHUNK)
+                else:
+                    yield mean * np.exp(1.0 * rng.standard_normal(_CHUNK) - 0.5)
+
+        return DrawnLoad(int(level), lengths(), begins_s)
+
+    [limit] = with_statistic(parse([target]))
+    truth = 128 * (2 * limit.most / 1e3 / (5.0 * limit_of_mean) - 1)
+    return Server(name, target, "concurrency", 1, 1024, truth, load)
+
+
+def _mm1() -> Server:
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
+        return MM1Load(level, 50.0, rng)
+
+    return Server("M/M/1", "e2el_p90:500", "rate", 0.1, 1000, 50 - math.log(10) / 0.5, load, served=50.0)
+
+
+def _mmc_closed() -> Server:
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
+        return PoolLoad(8, lambda n: rng.exponential(0.18, n), rng, users=int(level))
+
+    target = "e2el_p90:700"
+    return Server("M/M/8, closed", target, "concurrency", 1, 1024, long_run(load, target, 4, 64, 4000.0, True), load)
+
+
+def _mmc_open() -> Server:
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
+        return PoolLoad(8, lambda n: rng.exponential(0.2, n), rng, rate=level)
+
+    target = "ttft_p90:400"
+    truth = long_run(load, target, 20, 40, 8000.0, False)
+    return Server("M/M/8, open", target, "rate", 0.1, 1000, truth, load, served=40.0)
+
+
+def _unlimited(name: str, draw: str) -> Server:
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
+        if draw == "exponential":
+            return UnlimitedLoad(level, lambda n: rng.exponential(4.0, n), rng)
+        return UnlimitedLoad(level, lambda n: 4.0 * np.exp(1.2 * rng.standard_normal(n) - 0.72), rng)
+
+    return Server(name, "ttft_p90:500", "rate", 0.1, 64, math.inf, load)
+
+
+def _prefill_first(name: str, vary: float) -> Server:
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
+        return PrefillFirstLoad(int(level), rng, prefill_s=0.0111 if not vary else 0.03, vary=vary)
+
+    target = "ttft_p90:400" if vary else "ttft_p50:250"
+    return Server(name, target, "concurrency", 1, 1024, long_run(load, target, 4, 200, 300.0, True), load)
+
+
+def _hangs() -> Server:
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
+        def lengths() -> Iterator[np.ndarray]:
+            while True:
+                usual = 0.2 * np.exp(0.05 * rng.standard_normal(_CHUNK))
+                yield np.where(rng.random(_CHUNK) < 0.15, 25.0, usual)
+
+        return DrawnLoad(int(level), lengths(), begins_s)
+
+    return Server("15 % take 25 s", "e2el_p90:500", "concurrency", 1, 48, 0.0, load, hard=True)
+
+
+def _refuses() -> Server:
+    return Server("429 above 24", "ttft_p90:800 failed:0.01", "concurrency", 1, 1024, 24.5,
+                  lambda level, rng, begins_s: RefusingLoad(int(level), 24, rng))  # fmt: skip
+
+
+def _fails(share: float) -> Server:
+    truth = 0.0 if share > 0.01 else math.inf
+    return Server(f"{share:.1%} fail", "failed:0.01", "concurrency", 1, 64, truth,
+                  lambda level, rng, begins_s: FailingLoad(int(level), share, rng), hard=share > 0.01)  # fmt: skip
+
+
+def _cliff() -> Server:
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
+        scale = 0.1 if level <= 37 else 0.9
+        return DrawnLoad(int(level), (scale * np.exp(0.2 * x) for x in independent(rng)), begins_s)
+
+    return Server("cliff", "ttft_p90:500", "concurrency", 1, 1024, 37.5, load)
+
+
+def _chat() -> Server:
+    middle = mixture(0.5, [(0.2, t) for t in TURNS], 0.25)
+
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
+        return ChatLoad(int(level), 0.25 / middle * level / _CAPACITY, TURNS, rng)
+
+    return Server("chat, turns grow", "ttft_p50:250", "concurrency", 1, 1024, _CAPACITY, load, turns=(0.2,) * 5)
+
+
+def _classes() -> Server:
+    top = mixture(0.9, [(0.8, 1.0), (0.2, 3.0)], 0.3)
+
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
+        def lengths() -> Iterator[np.ndarray]:
+            while True:
+                x = np.exp(0.3 * rng.standard_normal(_CHUNK)) * np.where(rng.random(_CHUNK) < 0.2, 3.0, 1.0)
+                yield 0.5 * level / _CAPACITY / top * x
+
+        return DrawnLoad(int(level), lengths(), begins_s)
+
+    return Server("two classes", "ttft_p90:500", "concurrency", 1, 1024, _CAPACITY, load)
+
+
+def sine(period_s: float, depth: float) -> Callable[[float], float]:
+    return lambda t: 1 + depth * math.sin(2 * math.pi * t / period_s)
+
+
+def steps(period_s: float, factor: float) -> Callable[[float], float]:
+    """Half of the time slower."""
+    return lambda t: factor if (t // period_s) % 2 else 1.0
+
+
+@cache
+def servers() -> dict[str, Server]:
+    """All models, by name."""
+    each = [
+        *(_drawn(f"independent, {p}", f"ttft_{p}:500", independent) for p in ("p50", "p90", "p99")),
+        _drawn("AR(1) 0.6, p90", "ttft_p90:500", lambda rng: correlated(rng, 0.6)),
+        _drawn("AR(1) 0.9, p90", "ttft_p90:500", lambda rng: correlated(rng, 0.9)),
+        _drawn("AR(1) 0.95, p90", "ttft_p90:500", lambda rng: correlated(rng, 0.95), hard=True),
+        _drawn("AR(1) 0.99, p50", "ttft_p50:500", lambda rng: correlated(rng, 0.99), hard=True),
+        _spells("spells of 20, p99", "ttft_p99:500", 20, hard=True),
+        _spells("spells of 50, p95", "ttft_p95:500", 50, hard=True),
+        _prefill_first("prefill first, waves", 0.0),
+        _prefill_first("prefill first, mixed", 0.3),
+        _mm1(),
+        _mmc_closed(),
+        _mmc_open(),
+        _exponential("exponential lengths, mean", "e2el_mean:5000", 1.0, "exponential"),
+        _exponential("exponential lengths, p90", "e2el_p90:11513", math.log(10), "exponential"),
+        _exponential("lognormal lengths, p50", "e2el_p50:3033", math.exp(-0.5), "lognormal"),
+        _unlimited("unlimited, exponential", "exponential"),
+        _unlimited("unlimited, lognormal", "lognormal"),
+        _hangs(),
+        _refuses(),
+        _fails(0.005),
+        _fails(0.02),
+        _cliff(),
+        _timed("sine, 20 s", sine(20.0, 0.5), hard=True),
+        _timed("steps of 30 s", steps(30.0, 1.3), hard=True),
+        _drawn("run to run 3 %", "ttft_p90:500", independent, sd=0.03),
+        _drawn("run to run 5 %", "ttft_p90:500", independent, sd=0.05),
+        _chat(),
+        _classes(),
+    ]
+    return {server.name: server for server in each}
