@@ -439,7 +439,7 @@ def serve(url: str, name: str, *more: str) -> list[str]:
         "--max-concurrency",
         "4",
         "--goodput",
-        "tpot:8.5",
+        "tpot:7.6",
     ]
     lengths = ["--random-input-len", "8", "--random-output-len", "12", "--no-correctness-check"]
     return [*words, *lengths, "--save-result", "--result-filename", f"{name}.json", "--label", name, *more]
