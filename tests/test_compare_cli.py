@@ -15,6 +15,7 @@ from conftest import Built
 from dyno.cli.main import main
 from dyno.compare.compare import default_metrics
 from dyno.conduct.sources import Source, read
+from dyno.errors import UsageError
 from dyno.facts.finding import Finding
 from dyno.facts.spread import Spread
 from dyno.facts.summary import Result
@@ -74,6 +75,16 @@ def runs(measured: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def compare(*words: str) -> int:
     return main(["compare", *words])
+
+
+def test_a_part_of_a_study_is_chosen_by_name_or_whole_id_and_not_by_letters_of_an_id(runs: Path) -> None:
+    """`two:b` took trials of engine a, too: the id of one ended with eb5."""
+    folder = sorted((runs / "s" / "trials").iterdir())[0]
+    id = folder.name.rpartition("-")[2]
+    for whole in (id, folder.name):
+        assert [row.file for row in read(f"s:{whole}", runs).document.rows] == [str(folder)]
+    with pytest.raises(UsageError, match="no trial is named like"):
+        read(f"s:{id[1:]}", runs)
 
 
 def trials(runs: Path, pattern: str) -> list[Path]:

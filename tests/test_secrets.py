@@ -72,6 +72,13 @@ def test_an_innocent_name_is_shown(name: str) -> None:
     assert secrets.without((), [f"--{name}", "x", f"{name}=x"]) == [f"--{name}", "x", f"{name}=x"]
 
 
+def test_the_setting_hf_subset_is_not_a_token_of_the_hub() -> None:
+    known = "Known: hf_name, hf_subset, hf_split."
+    assert secrets.without_looks(known) == known
+    assert secrets.without_in_toml('hf_subset = "main"') == 'hf_subset = "main"'
+    assert "hf_subsets" not in secrets.without_looks("hf_subsetsAbc123")
+
+
 def test_secrets_lie_in_lists_objects_numbers_and_json_within_a_text() -> None:
     body = {
         "a": {"password": "p"},

@@ -605,6 +605,9 @@ SOUND = msgspec.structs.replace(
 )
 
 
+NO_GAPS = msgspec.structs.replace(SOUND.itl, count=0)
+
+
 def evidence(
     summary: dict[str, Any] | None = None,
     client: dict[str, Any] | None = None,
@@ -1030,6 +1033,21 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     ),
     (tokens.bundled, evidence(), None, None),
     (tokens.bundled, evidence({"itl_per_token": SOUND.itl}), "tokens.bundled", "note"),
+    (tokens.bundled, evidence({"itl_per_token": NO_GAPS, "itl": NO_GAPS}), "tokens.bundled", "doubt"),
+    (requests_check.unknown_end, evidence({"finish_reasons": {"stop": 1900, "tool_calls": 100}}), None, None),
+    (requests_check.unknown_end, evidence({"finish_reasons": {"none": 2000}}), None, None),  # it never says why
+    (
+        requests_check.unknown_end,
+        evidence({"finish_reasons": {"stop": 1900, "engine_error": 100}}),
+        "requests.unknown_end",
+        "doubt",
+    ),
+    (
+        requests_check.unknown_end,
+        evidence({"finish_reasons": {"length": 1999, "none": 1}}),
+        "requests.unknown_end",
+        "doubt",
+    ),
     (load.rate, evidence(), None, None),
     (load.rate, evidence({"wait": wait()}, trial=RATE), None, None),
     (load.rate, evidence({"wait": GROWN}, trial=RATE), "load.rate_not_reached", "doubt"),

@@ -179,6 +179,11 @@ CHECKS = (
             "The check is incomplete. Check the server's log."),
     }, server=correctness.failed),
     Check({
+        "requests.unknown_end": ("doubt", "Answers end with a finish reason that dyno doesn't know, or with none where "
+            "others have one.",
+            "Look up what the server means by it. If it gave these answers up, they are failures: its speed is lower."),
+    }, server=requests.unknown_end),
+    Check({
         "consistency.command": ("note; doubt if more completed than requested",
             "The concurrency or number of requests in a result differs from its command.",
             "Print the command of each result."),
@@ -280,7 +285,7 @@ CHECKS = (
             "If chunks carry several tokens, tokens/s and TPOT are wrong. Give --tokenizer."),
     }, server=tokens.counting),
     Check({
-        "tokens.bundled": ("note; doubt if TPOT is known only within bounds", "Chunks carry several tokens.",
+        "tokens.bundled": ("note; doubt if TPOT is unknown or known only within bounds", "Chunks carry several tokens.",
             "To compare with other engines, use dyno's TPOT or ITL per token. vLLM's TPOT takes the first chunk for "
             "one token."),
     }, server=tokens.bundled),

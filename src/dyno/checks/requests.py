@@ -14,6 +14,12 @@ from dyno.numbers import number, percent
 
 EMPTY = 0.01  # share of the answers that changes the figures
 WENT_ON = 0.1  # of the tokens that cancelled requests would still have had
+# Finish reasons of answers that ended as they should: OpenAI's, vLLM's repetition, Anthropic's words of some proxies.
+ENDS = {
+    *("stop", "length", "tool_calls", "function_call", "content_filter", "repetition"),
+    *("end_turn", "max_tokens", "stop_sequence", "tool_use", "eos"),
+}
+NO_REASON = "none"
 SOON = 4  # tokens of a request: a server that stops at once may be a few steps ahead
 
 
@@ -46,6 +52,20 @@ def failed(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
         share = f"{count:,} of {total:,} requests failed, {percent(count / total)}"
         text = f"{share}{why}. The figures cover only the others."
         yield Finding("requests.failed", "void" if count >= 0.5 * total else "doubt", text, locations=lines)
+
+
+def unknown_end(e: Evidence) -> Iterator[Finding]:
+    """A server may say in words of its own that it gave an answer up. One that never says why is not doubted."""
+    reasons = e.summary.finish_reasons
+    said = any(reason in ENDS for reason in reasons)
+    unknown = {reason: n for reason, n in reasons.items() if reason not in ENDS and (said or reason != NO_REASON)}
+    if unknown:
+        named = ", ".join("no reason" if reason == NO_REASON else reason for reason in unknown)
+        text = (
+            f"{sum(unknown.values()):,} of {e.completed:,} answers ended with a finish reason that dyno doesn't know "
+            f"({named}). They count as completed."
+        )
+        yield doubt("requests.unknown_end", text)
 
 
 def cut_short(e: Evidence | OfflineEvidence) -> Iterator[Finding]:

@@ -30,6 +30,9 @@ HITS = 0.01
 LEAST_HISTORY = 0.75  # of the planned prompt tokens: with fewer, the server cuts histories
 REUSE_FROM, REUSE_MISSED = 0.05, 0.5  # possible share of prompt tokens; of this, the reported part
 FULL = 0.9  # of the KV cache
+_NOT_STREAMED = (
+    "Let the server stream token by token, or judge it by E2EL and throughput. vLLM's TPOT of 0 is not a speed."
+)
 RANDOM = ("random", "random-ids", "synthetic")
 
 
@@ -171,7 +174,7 @@ def bundled(e: Evidence) -> Iterator[Finding]:
     s = e.summary
     if s.itl_per_token is not None:
         chunk, token = s.itl.mean, s.itl_per_token.mean
-        known = chunk is not None and token is not None
+        known = chunk is not None and token is not None and not s.itl.empty
         means = f": mean ITL {number(chunk)} ms per chunk, {number(token)} per token" if known else ""
         text = f"A chunk carries {number(s.total_output_tokens / s.chunks, digits=3)} tokens on average{means}."
         yield Finding("tokens.bundled", *_with_tpot(s, text))
@@ -180,6 +183,8 @@ def bundled(e: Evidence) -> Iterator[Finding]:
 def _with_tpot(s: Summary, text: str) -> tuple[Level, str, str]:
     """Return level, text and advice: vLLM's TPOT takes the first chunk for one token."""
     own, vllms = s.own_tpot, s.tpot.mean
+    if s.itl.empty:
+        return "doubt", f"{text} Every answer came in one chunk: TPOT and ITL are unknown.", _NOT_STREAMED
     if own is None or own.empty:
         return "note", text, ""
     if own.mean is not None:

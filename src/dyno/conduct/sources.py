@@ -121,13 +121,13 @@ def _named(word: str, runs: Path) -> tuple[Path, str]:
 
 
 def _part(study: Path, folders: list[Path], part: str) -> list[Path]:
-    """Select trials as `dyno run --only` does: by name in the file, or by folder."""
+    """Select trials as `dyno run --only` does: by name in the file, or by folder. A part of the id means nothing."""
     pattern = part if set(part) & set("*?") else f"*{part}*"
     labels = {p.place.id: p.place.label for p in StudyFolder(study).study().trials}
 
     def matches(folder: Path) -> bool:
-        label = labels.get(folder.name.rpartition("-")[2], "")
-        return fnmatchcase(label, pattern) or fnmatchcase(folder.name, pattern)
+        name, _, id = folder.name.rpartition("-")
+        return part in (id, folder.name) or any(fnmatchcase(text, pattern) for text in (labels.get(id, ""), name))
 
     paths = [folder for folder in folders if matches(folder)]
     if not paths:

@@ -120,7 +120,7 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
     if s.own_tpot is not None:
         lines += _figures("TPOT after the first chunk", s.own_tpot)
     if s.itl_per_token is not None:
-        line("Mean ITL per token (ms):", s.itl_per_token.mean, s.itl_per_token.bounds.get("mean"))
+        line("Mean ITL per token (ms):", _statistic(s.itl_per_token, "mean", s.itl_per_token.mean))
     if s.silent_chunks:
         line("Events without text:", f"{count(s.silent_chunks)} of {count(s.events)}")
     if s.itl_text is not None:
