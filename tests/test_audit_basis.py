@@ -295,3 +295,16 @@ def test_a_block_with_parts_of_a_forks_own_is_not_read_in_silence(
 def test_whole_numbers_with_a_unit_in_a_text_without_results_are_unread(here: Path) -> None:
     (here / "r.md").write_text("# Speed\n\nIt reaches 1,250 tok/s.\n")
     assert main(["audit", "r.md"]) == 5
+
+
+def test_whole_numbers_of_unknown_columns_are_not_called_checked(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They may be settings, and tell results apart; or figures, which no check has seen."""
+    titles = "engine,concurrency,TP,ok,secs,gen toks,output tok/s,TTFT avg ms"
+    (here / "t.csv").write_text(f"{titles}\na,4,1,100,20,10000,500,100\nb,4,1,100,20,10000,900,100\n")
+    assert main(["audit", "t.csv", "--json"]) == 5
+    told = json.loads(capsys.readouterr().out)
+    assert told["read"]["columns"] == {"read": 4, "all": 7}
+    assert main(["audit", "t.csv"]) == 5
+    assert "ok, secs, gen toks: meaning unknown" in capsys.readouterr().out

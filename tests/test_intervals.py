@@ -214,6 +214,7 @@ def test_a_comparison_of_too_few_repeats_says_so_in_table_sentence_and_report_an
     (d,) = [d for p in compared.pairings for d in p.differences if d.metric == "output_throughput"]
     assert d.low is not None and d.high is not None and d.low < -0.9 and d.high > 1, "JSON keeps both ends"
     assert d.both_words == "+30 % (too few repeats)" and d.enough_repeats
+    assert d.smallest is not None and d.smallest_words == "–"
     text = " ".join(compare_report.text(compared).split())
     assert "too few repeats" in text and "±" not in text.replace("± 10 %", "")
     assert re.search(r"about \d[\d,]* repeats per side would make the interval ± 10 %", text)

@@ -1112,6 +1112,13 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
         "doubt",
     ),
     (load.replicas, evidence({"replicas": copies((9, 8.0), (5, 20.0)), "completed": 14}), None, None),  # too few
+    (
+        load.replicas,
+        evidence({"replicas": copies((3, 1.0), (3, 10.0)), "completed": 6}, trial=PAIR),
+        "load.replicas_uneven",
+        "doubt",  # few, but ten times as slow
+    ),
+    (load.replicas, evidence({"replicas": copies((2, 1.0), (2, 10.0)), "completed": 4}), None, None),
     (load.replicas, evidence({"replicas": copies((0, None), (0, None)), "completed": 0}), None, None),
     (client.unseen_chunks, evidence(client={"unseen_share": 0.005}), None, None),
     (client.unseen_chunks, evidence(client={"unseen_share": 0.02}), "client.unseen_chunks", "note"),

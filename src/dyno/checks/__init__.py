@@ -530,7 +530,8 @@ CHECKS = (
     Check({
         "load.replicas_uneven": ("doubt; offline: note, doubt from 25 %",
             "A replica completed under 80 % of an even share (and 3 standard deviations less), or its mean TPOT is "
-            "over 125 % of the others'. Offline: its tokens/s are over 10 % (and 3 standard errors) below another's.",
+            "over 125 % of the others' (300 % below ten requests). Offline: its tokens/s are over 10 % (and 3 standard "
+            "errors) below another's.",
             "The sum is not a multiple of one replica. Check the odd one's log, and what it shares: a device, cores, a "
             "link."),
         "load.replicas_apart": ("note; doubt from 5 %",

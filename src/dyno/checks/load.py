@@ -11,6 +11,7 @@ from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.imported import Row
 from dyno.facts.metric import THROUGHPUTS, words
+from dyno.facts.summary import ReplicaSummary
 from dyno.facts.workload import Dropped
 from dyno.measure.points import (
     finite_rate,
@@ -29,6 +30,7 @@ from dyno.numbers import change, count, number
 # Replicas that are alike have equally many in flight, so that their shares differ by the luck of lengths alone, as
 # counts do: three standard deviations of a count are not luck.
 FEWER, SLOWER, TPOT_SAMPLES = 0.8, 1.25, 10
+MUCH_SLOWER, FEW_TPOTS = 3.0, 3  # three times as slow is not luck of three requests either
 # Offline, replicas do the same work: beyond their noise, if that is known, a tenth isn't luck.
 UNLIKE, MUCH_UNLIKE = 0.1, 0.25
 LATE, VERY_LATE = 0.01, 0.05  # of an iteration: how much later than the first one a replica began
@@ -178,14 +180,21 @@ def replicas(e: Evidence) -> Iterator[Finding]:
     odd = []
     if least.completed < min(FEWER * share, share - 3 * math.sqrt(share)):
         odd.append(f"{urls[least.index]} completed {least.completed:,} requests (even share: {share:,.0f})")
-    tpots = {r.index: r.tpot_mean_ms for r in several if r.tpot_mean_ms is not None and r.completed >= TPOT_SAMPLES}
+    tpots, slower = _mean_tpots(several, TPOT_SAMPLES), SLOWER
+    if len(tpots) < 2:
+        tpots, slower = _mean_tpots(several, FEW_TPOTS), MUCH_SLOWER
     if len(tpots) > 1:
         slow = max(tpots, key=lambda i: tpots[i])
         others = mean(tpot for i, tpot in tpots.items() if i != slow)
-        if tpots[slow] > SLOWER * others:
+        if tpots[slow] > slower * others:
             odd.append(f"{urls[slow]} has a mean TPOT of {number(tpots[slow])} ms, the others {number(others)}")
     if odd:
         yield doubt("load.replicas_uneven", f"The {len(several)} replicas differ: {'; '.join(odd)}.")
+
+
+def _mean_tpots(replicas: Sequence[ReplicaSummary], least: int) -> dict[int, float]:
+    """Return the mean TPOT of each replica that completed this many requests."""
+    return {r.index: r.tpot_mean_ms for r in replicas if r.tpot_mean_ms is not None and r.completed >= least}
 
 
 def offline_replicas(e: OfflineEvidence) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from dyno.facts.finding import Finding, Verdict
 from dyno.facts.load import Scalar
 from dyno.facts.quality import PairedDifference
 from dyno.numbers import (
+    UNKNOWN,
     change,
     change_interval,
     change_with_interval,
@@ -104,6 +105,9 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def smallest_words(self) -> str:
+        """A smallest detectable difference of a million percent says no more than its interval does."""
+        if self.enough_repeats is not None:
+            return UNKNOWN
         return points(self.smallest) if self.points else percent(self.smallest)
 
 

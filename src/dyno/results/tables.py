@@ -167,9 +167,16 @@ def columns_left(table: DocumentTable, results: Sequence[Row]) -> tuple[list[str
         return [row[0].text for row in lines if _metric(table, row, []) is None], len(lines)
     meanings, _ = _meanings(table)
     words = _word_columns(table, meanings)
+    settings = {i for i in words if i == 0 or not _may_be_figures(table.header[i], _down(table, i))}
     measured = [i for i, title in enumerate(table.header) if _measures(title, _down(table, i))]
-    lost = [i for i in measured if i not in words and _is_lost(table.header[i], _down(table, i), meanings[i])]
+    lost = [i for i in measured if i not in settings and _is_lost(table.header[i], _down(table, i), meanings[i])]
     return [table.header[i] for i in lost], len(measured)
+
+
+def _may_be_figures(title: str, cells: list[DocumentCell]) -> bool:
+    """Whole numbers below a title that names no setting dyno knows of: 'ok', 'secs' and 'gen toks', not 'num_gpus'."""
+    texts = [cell.text.strip() for cell in cells if cell.text.strip()]
+    return all(map(_NUMERIC.fullmatch, texts)) and not _LOADLIKE.search(title.replace("_", " "))
 
 
 def _first_lines(table: DocumentTable) -> DocumentTable:
