@@ -325,7 +325,10 @@ def test_the_command_reports_how_late_the_replay_was(
     assert code == 0 and result["num_prompts"] == result["completed"] == 60
     assert replay["speedup"] == 20 and 0 <= replay["late_p99_ms"] <= replay["late_max_ms"]
     assert replay["recorded_rps"] == pytest.approx(59 / (9.162 / 20), rel=1e-3)
-    assert replay["sent_rps"] == pytest.approx(replay["recorded_rps"], rel=0.2)
+    # The first and the last may each be late, on a busy machine by much.
+    span_s, late_s = 9.162 / 20, replay["late_max_ms"] / 1000
+    assert 59 / (span_s + late_s) <= 1.001 * replay["sent_rps"]
+    assert replay["sent_rps"] * (span_s - late_s) <= 1.001 * 59
     assert "Generating all prompts (mooncake)" in err
     _, out, _ = run(tmp_path, capsys, *words, "--num-prompts", "5")
     assert "Request rate, recorded / sent (req/s):" in out and "Replay delay, mean / p99 / max (ms):" in out
