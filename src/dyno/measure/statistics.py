@@ -19,7 +19,7 @@ _FEWEST_SLICES, _MOST_SLICES = 8, 60
 _FEWEST_SUMS = 6  # that fit one behind the other
 _PARTS = 10_000  # of a longer series, neighbours are added up first
 _MOST_ALIKE = 0.99  # correlation of neighbours
-_SURE = 1.6  # standard errors by which it may be higher than it seems
+_SURE = 1.6  # standard errors by which that of requests may be higher than it seems
 # Beyond a percentile: as many values as strangers, by their ranks and by what lies beyond it alone.
 _RANKS_IN_TAIL, _CLUSTERS_IN_TAIL = 1.2, 2.0
 _TAIL, _FAR = 0.3, 0.099  # the values beyond a percentile: so few that its two sides differ; less than a tenth
@@ -204,7 +204,7 @@ def errors_of_requests(values: np.ndarray, statistics: Sequence[str]) -> dict[st
     if ordered[0] == ordered[-1]:
         return {s: Error(0.0, n - 1) for s in wanted}
     ranks = _ranks(values, ordered)
-    allowance = _allowance(ranks)
+    allowance = _allowance(ranks, _SURE)
     if allowance is None:
         return {s: TooAlike(None) for s in wanted}
     alike = allowance * _spread(ranks).variance / float((ranks * ranks).mean())
@@ -238,13 +238,13 @@ def _ranks(values: np.ndarray, ordered: np.ndarray) -> np.ndarray:
     return centred
 
 
-def _allowance(series: np.ndarray) -> float | None:
+def _allowance(series: np.ndarray, sure: float = 1.0) -> float | None:
     """Return by how much the likeness of neighbours may be larger than it seems: a short series shows too little of it.
-    As of a series whose correlation is higher by its bias and some standard errors. None: it may be endless."""
+    As of a series whose correlation is higher by its bias and `sure` standard errors. None: it may be endless."""
     n = len(series)
     whole = float(series @ series)
     seen = max(float(series[1:] @ series[:-1]) / whole, 0.0) if whole > 0 else 0.0
-    highest = seen + _SURE * math.sqrt(max(1 - seen * seen, 0.0) / n) + (1 + 3 * seen) / n
+    highest = seen + sure * math.sqrt(max(1 - seen * seen, 0.0) / n) + (1 + 3 * seen) / n
     if highest >= _MOST_ALIKE:
         return None
     return (1 + highest) / (1 - highest) * (1 - seen) / (1 + seen)
