@@ -23,12 +23,13 @@ from dyno.measure.statistics import quantile
 ERROR = 0.05  # that the interval doesn't contain the answer
 _EVEN, _EVEN_SHARE = 12, 0.75  # loads that share most of the error; further ones share the rest
 _STEP, _SMALL_STEP = 4.0, 2.0  # while no load misses
-_NEAR = -0.7  # a margin above this, half of the limit: the target is near
+_NEAR = -0.35  # a margin above this, 70 % of the limit: the target is near
 _COARSE = 1.5  # loads of a bracket, one over the other: narrower ones take long probes
 # How much the capacity of a server differs from one visit to the next, before visits have shown it.
 _VARIES, _VARIES_WORTH = 0.02, 2.0
 _APART = 0.035  # log of a load over the crossing, at least
-_VISITS = 4.0  # of the time left, for one probe: both sides twice
+_HOPE_AFTER, _HOPE = 0.6, 0.1  # of a probe's time, and of the evidence that decides: the rest won't bring it
+_VISITS = 3.0  # of the time left, for one probe
 _TRIES = 3  # long probes of a load that is still undecided
 _RATHER = 1.3  # times as long: rather a load that has begun to be shown
 _WORTH = 0.5  # of the time spent: what a narrower interval may cost
@@ -193,12 +194,12 @@ class Search:
         return outcome if self._revisited(level) else "undecided"
 
     def _revisited(self, level: float) -> bool:
-        if abs(self.margin(level)) >= _SINGLE:
+        if abs(self.margin(level)) >= _SINGLE or any(p.look.grows for p in self.at(level)):
             return True
         visits = [p for p in self.at(level) if p.look.ready or p.look.grows]
-        if len(visits) < _VISITS_EACH:
+        if len(visits) < 2 or visits[-1].began_s - visits[0].began_s < _BETWEEN_S:
             return False
-        return visits[-1].began_s - visits[0].began_s >= _BETWEEN_S
+        return len(visits) >= _VISITS_EACH or sum(p.look.now_s for p in visits) >= _BETWEEN_S
 
     @_remembered
     def margin(self, level: float) -> float:
@@ -486,7 +487,7 @@ class Search:
     def _again_s(self) -> float:
         """Return how long it takes to visit both ends again."""
         visits = [max(p.took_s for p in self.at(x)) for x in self._ends() if x is not None]
-        return (_VISITS_EACH - 1) * sum(visits)
+        return sum(s if s > _BETWEEN_S / 2 else (_VISITS_EACH - 1) * s for s in visits)
 
     # ---- the crossing ----
 
@@ -604,6 +605,6 @@ def enough(search: Search, step: Step, look: Look) -> bool:
         return look.now_s >= min(max((p.look.now_s for p in search.at(step.level)), default=0.0) / 2, _AGAIN_S)
     if step.brief:
         return abs(look.margin) > max(3 * _error(look), 0.15) or _error(look) < _CLOSE
-    if look.now_s < step.most_s / 2:
+    if look.now_s < _HOPE_AFTER * step.most_s:
         return False
-    return max(search.strength(step.level, look)) * step.most_s / look.now_s < 0.15
+    return max(search.strength(step.level, look)) * step.most_s / look.now_s < _HOPE
