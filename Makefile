@@ -67,12 +67,13 @@ format: $(VENV)/.dev
 
 # dyno's numbers against the fake engine's own log; peers that `make bench-peers` installed run beside it. Then how late
 # dyno replays a trace, and how it bears size: a study of a thousand trials, a trial of a million tokens. Then how often
-# the intervals that it prints contain the truth.
+# the intervals that it prints contain the truth, and those of its searches.
 bench: $(VENV)/.installed
 	$(BIN)/python bench/truth.py
 	$(BIN)/python bench/replay.py
 	$(BIN)/python bench/scale.py
 	$(BIN)/python bench/coverage.py
+	$(BIN)/python bench/find.py
 
 # One small model on llama.cpp, vLLM and transformers, those of them that are here (`dyno engines install`), in one table.
 bench-engines: $(VENV)/.installed

@@ -60,14 +60,15 @@ REAL = {
         "models_hub", "offline", "peaks", "probe_server", "processes", "protocols", "provide", "quality", "quantize",
         "replicas", "report_cli", "rig", "rigs", "runs", "shipped_studies", "software", "sql", "start", "study",
         "telemetry", "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload", "clocks", "on_ray",
-        "find", "find_studies", "tune", "sessions", "traces", "conversations", "agents", "mixes", "session_figures",
+        "find", "find_servers", "find_studies", "tune", "sessions", "traces", "conversations", "agents", "mixes",
+        "session_figures",
         "cancelling", "traffic_cli", "reasoning", "searches", "one_number", "tokens_in_chunks", "live_rates",
         "chat_template", "find_picture", "search_listing", "tune_budget", "tune_repeats",
     )
 }  # fmt: skip
 
 # Files whose tests, where engines start beside them, are about times: a search's answer is a server's speed.
-ALONE = {f"test_{name}" for name in ("find", "find_studies", "searches", "replicas")}
+ALONE = {f"test_{name}" for name in ("find", "find_servers", "find_studies", "searches", "replicas")}
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -29,7 +29,10 @@ FILL_ENDS, FILL_LENGTHS, OPEN_FILL_LENGTHS = 2, 2.0, 3.0
 BATCH_WAVES, BATCH_TAIL, LEAST_BATCHES, MOST_BATCHES = 2, 10, 5, 12
 _GAPS_EACH = 10  # that a request's gaps are worth, at most: requests in one batch wait together
 _FEW = 10  # late requests, without which the latencies' own correlation counts
-_WAIT_SHARE = 0.25  # of the time that counts: how long the youngest requests are waited for, at most
+# Of the time that counts: requests are waited for if that takes no more than this share of it; else those of the last
+# quarter are left out, and what is open of the others bounds the answer both ways.
+_WAITED_FOR, _WAIT_SHARE = 0.6, 0.25
+_WAIT_LENGTHS = 5.0  # a limit that is many lengths away is waited for so long
 _LOST = 10.0  # lengths after which an open request may well be one that fails
 _TURNS_LEAST = 0.4  # of its share of the load, that a turn must have among the requests that count
 
@@ -80,9 +83,11 @@ class Judge:
 
     def _window(self, length_s: float) -> float:
         """Return how long requests must count: in an open loop long enough for a queue to show."""
+        timed = [limit.most / 1e3 for limit in self.limits if limit.stem in ("ttft", "e2el") and limit.percentile]
+        waited_s = min(max(timed, default=0.0) / _WAITED_FOR, _WAIT_LENGTHS * length_s)
         if not self.wave:
-            return max(OPEN_LEAST_S, OPEN_LENGTHS * length_s)
-        return max(LEAST_S, LENGTHS * length_s)
+            return max(OPEN_LEAST_S, OPEN_LENGTHS * length_s, waited_s)
+        return max(LEAST_S, LENGTHS * length_s, waited_s)
 
     def _from(self, r: Requests, now_s: float, length_s: float) -> float:
         """Return from when on requests count: a load begins with as many as it may send at once, or with an empty
@@ -104,10 +109,11 @@ class Judge:
     def _weigh(self, r: Requests, first: int, now_s: float, length_s: float, window_s: float) -> list[Weighed]:
         out = []
         for limit, least in zip(self.limits, self._least, strict=True):
-            wait_s = 2 * length_s
+            wait_s = 3 * length_s
             if limit.stem in ("ttft", "e2el") and limit.percentile is not None:
                 wait_s = limit.most / 1e3
-            last = int(np.searchsorted(r.sent, now_s - min(wait_s, _WAIT_SHARE * window_s), side="right"))
+            waited_s = wait_s if wait_s <= _WAITED_FOR * window_s else _WAIT_SHARE * window_s
+            last = int(np.searchsorted(r.sent, now_s - waited_s, side="right"))
             part = _part(r, first, max(last, first))
             if limit.stem == "failed":
                 out.append(self._failures(part, limit, now_s, length_s, least))

@@ -23,28 +23,33 @@ from dyno.measure.statistics import quantile
 ERROR = 0.05  # that the interval doesn't contain the answer
 _EVEN, _EVEN_SHARE = 12, 0.75  # loads that share most of the error; further ones share the rest
 _STEP, _SMALL_STEP = 4.0, 2.0  # while no load misses
-_NEAR = -0.7  # a margin above this, half of the limit: the target is near
+_NEAR = -0.35  # a margin above this, 70 % of the limit: the target is near
 _COARSE = 1.5  # loads of a bracket, one over the other: narrower ones take long probes
 # How much the capacity of a server differs from one visit to the next, before visits have shown it.
 _VARIES, _VARIES_WORTH = 0.02, 2.0
 _APART = 0.035  # log of a load over the crossing, at least
-_VISITS = 4.0  # of the time left, for one probe: both sides twice
+_HOPE_AFTER, _HOPE = 0.6, 0.1  # of a probe's time, and of the evidence that decides: the rest won't bring it
+_VISITS = 3.0  # of the time left, for one probe
 _TRIES = 3  # long probes of a load that is still undecided
 _RATHER = 1.3  # times as long: rather a load that has begun to be shown
 _WORTH = 0.5  # of the time spent: what a narrower interval may cost
 _NARROW, _WORTH_S = 0.3, 60.0  # log of the interval: narrower ones may take as long as the search so far, or a minute
 _CLOSE_ENOUGH = 0.14  # log of the interval: narrower ones must be cheap
-_LEAST_RATE = 1e-3
 _PACE = 10.0  # evidence of a second, for a margin of 1, before it is known
 _OPENING = 1.5  # evidence that a sequential test pays for looking at any time
 _OUTWARD = 1.6  # times as far, after a load that could not be decided
-_STEP_IN = 0.2  # of the interval: what a narrower one must gain
-_TOO_NEAR = 0.04  # a margin by which evidence is not measured
-_CLOSE = 0.08  # an error of the margin with which a brief probe ends
+_NEARER = (0.35, 0.5, 0.65, 0.8)  # of the distance of an end from the crossing
+_STEP_IN = 0.1  # of the interval: what a narrower one must gain
+_LEAST_ERROR = 0.005
+_TOO_NEAR = 0.04  # a margin that takes very long
+_LONG_LEAST_S = 6.0  # of a probe that is to decide: a server may change
+_CLOSE = 0.12  # an error of the margin with which a brief probe ends
+_AT_IT = 0.1  # a margin by which the crossing is found
 _FAR = 0.5  # a margin that a brief probe need not look at closely
 _SINGLE = 0.7  # a margin at which one visit is enough: half or twice the limit
 _AGAIN_S = 30.0  # that a second visit lasts, at most, when it confirms the first
-_BETWEEN_S = 15.0  # from one visit to the next
+_VISITS_EACH = 3  # of a load near the target
+_BETWEEN_S = 40.0  # from the first of them to the last
 
 
 _P = ParamSpec("_P")
@@ -175,12 +180,26 @@ class Search:
         return "meets" if meets >= 1 else "undecided"
 
     @_remembered
-    def shown(self, level: float) -> Outcome:
-        """By its evidence, and by how much probes of one load differ."""
+    def likely(self, level: float) -> Outcome:
+        """By its evidence, and by how much probes of one load differ: as far as one visit can show it."""
         outcome = self.outcome(level)
         if outcome == "undecided" or any(p.look.grows for p in self.at(level)):
             return outcome
-        return outcome if self.far_enough(level) else "undecided"
+        return outcome if abs(self.margin(level)) >= self.variation_at(level) else "undecided"
+
+    @_remembered
+    def shown(self, level: float) -> Outcome:
+        """The same, and near the target by visits at different times: a server may change."""
+        outcome = self.likely(level)
+        return outcome if self._revisited(level) else "undecided"
+
+    def _revisited(self, level: float) -> bool:
+        if abs(self.margin(level)) >= _SINGLE or any(p.look.grows for p in self.at(level)):
+            return True
+        visits = [p for p in self.at(level) if p.look.ready or p.look.grows]
+        if len(visits) < 2 or visits[-1].began_s - visits[0].began_s < _BETWEEN_S:
+            return False
+        return len(visits) >= _VISITS_EACH or sum(p.look.now_s for p in visits) >= _BETWEEN_S
 
     @_remembered
     def margin(self, level: float) -> float:
@@ -190,14 +209,6 @@ class Search:
             return max(p.look.margin for p in probes)
         ready = [p for p in probes if p.look.ready] or probes
         return max((_mean_margin(ready, i) for i in range(len(self.limits))), default=0.0)
-
-    def far_enough(self, level: float) -> bool:
-        """Return whether a load is so far from the target that a server's variation from visit to visit hardly reverses
-        it. Near the target that takes two visits at different times."""
-        margin = abs(self.margin(level))
-        visits = [p for p in self.at(level) if p.look.ready]
-        again = len(visits) > 1 and visits[-1].began_s - visits[0].began_s >= _BETWEEN_S
-        return margin >= self.variation_at(level) and (again or margin >= _SINGLE)
 
     def variation_at(self, level: float) -> float:
         visits = max(sum(p.look.ready for p in self.at(level)), 1)
@@ -304,7 +315,8 @@ class Search:
             return self._upwards(low, left_s)
         if not low:
             return self._downwards(high, left_s)
-        if high / low > _COARSE and not (self.whole and high - low <= 1):
+        near = any(p.look.ready and abs(p.look.margin) < _AT_IT for p in self.probes)
+        if high / low > _COARSE and not near and not (self.whole and high - low <= 1):
             share = (math.log(self.crossing()) - math.log(low)) / math.log(high / low)
             level = self._rounded(low * (high / low) ** min(max(share, 0.2), 0.8))
             if low < level < high and level not in self._order:
@@ -345,45 +357,54 @@ class Search:
             return min(2 * least_s, step.most_s)
         margin = self.margin(step.level) if self.at(step.level) else self._guess(step.level)
         margin = min(max(abs(margin), _TOO_NEAR), 0.7)
-        decided_s = (self.needed(step.level) + _OPENING) / (self.pace(margin < 0) * margin * margin)
+        decided_s = (self.needed(step.level) + _OPENING) / (self.pace() * margin * margin)
         return min(max(1.5 * decided_s, 2 * least_s), step.most_s)
 
     def _guess(self, level: float) -> float:
         return self.slope() * math.log(level / self.crossing())
 
     def _prove(self, left_s: float, spent_s: float) -> Step | None:
-        """Show that a load meets the target and another misses it, as near to the crossing as they can be shown."""
-        met, missed = self.met, self.missed
-        if met is not None and missed is not None:
-            return self._tighten(met, missed, left_s, spent_s)
-        sides = [below for below, known in ((True, met), (False, missed)) if known is None]
-        last = self.probes[-1].level <= self.crossing()
-        below = sides[0] if len(sides) == 1 else not last  # in turns: a server may change with time
-        level = self._unrepeated(below) or self._candidate(below, left_s / _VISITS)
-        return Step(level, False, self._long_s(level, left_s))
+        """Find a load that meets the target and one that misses it, as near to the crossing as they can be shown; then
+        visit both again, in turns."""
+        low, high = self._ends()
+        if low is None or high is None:
+            sides = [below for below, known in ((True, low), (False, high)) if known is None]
+            last = self.probes[-1].level <= self.crossing()
+            below = sides[0] if len(sides) == 1 else not last
+            level = self._candidate(below, left_s / _VISITS)
+            return Step(level, False, self._long_s(level, left_s))
+        return self._tighten(low, high, left_s, spent_s) or self._again(low, high, left_s)
 
-    def _unrepeated(self, below: bool) -> float | None:
-        """Return a load that has the evidence, but in one visit only."""
-        wanted = "meets" if below else "misses"
-        low, high = self.interval().low, self.interval().high
-        each = [x for x in self._order if low < x < high and self.outcome(x) == wanted and self.shown(x) != wanted]
-        each = [x for x in each if abs(self.margin(x)) >= self.variation_at(x) and len(self.at(x)) < 2 * _TRIES]
-        return (max if below else min)(each, default=None)
+    @_remembered
+    def _ends(self) -> tuple[float | None, float | None]:
+        """Return the loads that one visit has shown to meet and to miss the target, nearest to the crossing."""
+        high = min((x for x in self._order if self.likely(x) == "misses"), default=None)
+        top = math.inf if high is None else high
+        return max((x for x in self._order if x < top and self.likely(x) == "meets"), default=None), high
+
+    def _again(self, low: float, high: float, left_s: float) -> Step | None:
+        """Visit an end again: the one whose last visit is longer ago."""
+        ends = [x for x in (low, high) if self.shown(x) == "undecided"]
+        if not ends:
+            return None
+        level = min(ends, key=lambda x: self.at(x)[-1].began_s)
+        longest_s = max(p.look.now_s for p in self.at(level))
+        return Step(level, False, min(max(longest_s, self._least_s(level)), left_s))
 
     def _candidate(self, below: bool, time_s: float) -> float:
         """Return the load on a side of the crossing that can be shown in this time, as near as possible."""
         crossing = self.crossing()
-        away = min(max(self._away(below, time_s), self.resolution / 2), 3.0)
+        away = min(max(self._away(time_s), self.resolution / 2), 3.0)
         level = self._outward(crossing * math.exp(-away if below else away), below)
         level = min(max(level, self.least), self.most)
-        known = self.interval()
-        begun = [x for x in self._order if known.low < x < known.high and self._side(x, crossing, below)]
+        low, high = (self._ends()[0] or 0.0), (self._ends()[1] or math.inf)
+        begun = [x for x in self._order if low < x < high and self._side(x, crossing, below)]
         begun = [x for x in begun if (self._time_left(x, below) or math.inf) < _RATHER * time_s]
         if begun:  # what it has shown so far counts
             return (max if below else min)(begun)
         stuck = [x for x in self._order if self._side(x, crossing, below) and any(not p.brief for p in self.at(x))]
-        stuck = [x for x in stuck if known.low < x < known.high]
-        if stuck and (known.low == 0 if below else math.isinf(known.high)):
+        stuck = [x for x in stuck if low < x < high]
+        if stuck and (low == 0 if below else math.isinf(high)):
             farthest = max(abs(math.log(x / crossing)) for x in stuck)
             away = min(max(away, _OUTWARD * farthest), 3.0)
             level = self._outward(crossing * math.exp(-away if below else away), below)
@@ -398,57 +419,75 @@ class Search:
     def _near(self, a: float, b: float) -> bool:
         return abs(math.log(a / b)) < max(self.resolution / 2, 0.02)
 
-    def _away(self, below: bool, time_s: float) -> float:
+    def _away(self, time_s: float) -> float:
         """Return how far from the crossing, in logs of the load, a load is decided in this time. Evidence grows with
         time and with the square of the margin."""
         slope = max(self.slope(), 0.2)
         spread, degrees = self.variation()
         varies = quantile(1 - ERROR / 2, degrees) * spread / math.sqrt(2) / slope
         needed = self.needed(math.nan)
-        margin = math.sqrt((needed + _OPENING) / (self.pace(below) * max(time_s, 1.0)))
+        margin = math.sqrt((needed + _OPENING) / (self.pace() * max(time_s, 1.0)))
         return max(1.15 * margin / slope, 1.1 * varies, _APART)
 
-    def pace(self, below: bool) -> float:
-        """Return the evidence that a second brings, for a margin of 1."""
-        gained, weight = 0.0, 0.0
-        useful = [p for p in self.probes if p.look.rough and abs(p.look.margin) > _TOO_NEAR]
-        useful = [p for p in useful if (p.look.margin < 0) == below]
-        for p in sorted(useful, key=lambda p: abs(p.look.margin))[:3]:  # far away, more margin is no more evidence
-            margin = p.look.margin
-            probed = evidences(self.limits[self._tightest(p)], [p.look.weighed[self._tightest(p)]])
-            gained += min(max(probed[0 if below else 1], 0.0), 60.0) + _OPENING
-            weight += p.took_s * min(abs(margin), 0.7) ** 2
-        return max(gained / weight, _LEAST_RATE) if weight else _PACE
-
-    def _tightest(self, p: Probe) -> int:
-        return max(range(len(self.limits)), key=lambda i: p.look.weighed[i].margin)
+    def pace(self) -> float:
+        """Return the evidence that a second brings, for a margin of 1: half the square of the margin over its error."""
+        useful = [p for p in self.probes if p.look.rough and p.look.weighed and _error(p.look) < math.inf]
+        useful = [p for p in useful if p.look.ready] or useful
+        near = sorted(useful, key=lambda p: abs(p.look.margin))[:3]
+        each = [0.5 / (max(_error(p.look), _LEAST_ERROR) ** 2 * max(p.took_s, 0.1)) for p in near]
+        return float(np.median(each)) if each else _PACE
 
     def _tighten(self, met: float, missed: float, left_s: float, spent_s: float) -> Step | None:
+        """Return a load nearer to the crossing than an end, if it can be shown in a time that it is worth."""
         if missed / met <= 1 + self.resolution or (self.whole and missed - met <= 1):
             return None
-        for below in (True, False):
-            if again := self._unrepeated(below):
-                return Step(again, False, min(self._long_s(again, left_s), max(spent_s, 30.0)))
         crossing = min(max(self.crossing(), met), missed)
+        most_s = self._worth_s(math.log(missed / met), left_s, spent_s)
         for below in sorted((True, False), key=lambda b: -abs(math.log((met if b else missed) / crossing))):
             known = met if below else missed
-            for cost_s in self._costs(math.log(missed / met), left_s, spent_s):
-                level = self._candidate(below, cost_s / 2)
-                gain = math.log(level / known) * (1 if below else -1)
+            apart = abs(math.log(known / crossing))
+            for share in _NEARER:
+                level = self._outward(crossing * math.exp(-apart * share if below else apart * share), below)
+                gain = abs(math.log(level / known))
                 least = max(math.log1p(self.resolution) / 3, _STEP_IN * math.log(missed / met))
-                if gain < least or not met < level < missed:
+                if gain < least or not met < level < missed or self._hopeless(level, below):
                     continue
-                return Step(level, False, min(cost_s / 2, left_s))
+                if (time_s := self._decided_s(level, below)) <= most_s:
+                    return Step(level, False, min(max(1.5 * time_s, 2 * self._least_s(level)), most_s))
         return None
 
-    def _costs(self, wide: float, left_s: float, spent_s: float) -> list[float]:
-        """Return times that a narrower interval may take, the least first: the wider it is, the more it is worth."""
-        most_s = left_s
+    def _decided_s(self, level: float, below: bool) -> float:
+        """Return how long a load probably takes to be decided."""
+        if (left_s := self._time_left(level, below)) is not None:
+            return left_s
+        margin = abs(self._guess(level))
+        spread, degrees = self.variation()
+        if margin < quantile(1 - ERROR / 2, degrees) * spread / math.sqrt(_VISITS_EACH):
+            return math.inf
+        decided_s = (self.needed(level) + _OPENING) / (self.pace() * min(margin, _SINGLE) ** 2)
+        return max(decided_s, self._least_s(level))
+
+    def _hopeless(self, level: float, below: bool) -> bool:
+        """Return whether a load was tried for long without getting near a decision, or turned out to be on the other
+        side."""
+        tried = [p for p in self.at(level) if not p.brief]
+        if not tried:
+            return False
+        return len(tried) >= _TRIES or self.strength(level)[0 if below else 1] < 0.1 * len(tried)
+
+    def _worth_s(self, wide: float, left_s: float, spent_s: float) -> float:
+        """Return how long a narrower interval may take: the wider it is, the more it is worth."""
+        most_s = (left_s - self._again_s()) / 2
         if wide <= _NARROW:
-            most_s = max(spent_s, _WORTH_S)
+            most_s = min(most_s, max(spent_s, _WORTH_S) / 2)
         if wide <= _CLOSE_ENOUGH:
-            most_s = _WORTH * spent_s
-        return [s for s in sorted((20.0, 40.0, 80.0, left_s / 4, left_s / 2)) if s <= min(most_s, left_s)]
+            most_s = min(most_s, _WORTH * spent_s / 2)
+        return most_s
+
+    def _again_s(self) -> float:
+        """Return how long it takes to visit both ends again."""
+        visits = [max(p.took_s for p in self.at(x)) for x in self._ends() if x is not None]
+        return sum(s if s > _BETWEEN_S / 2 else (_VISITS_EACH - 1) * s for s in visits)
 
     # ---- the crossing ----
 
@@ -560,10 +599,12 @@ def enough(search: Search, step: Step, look: Look) -> bool:
     if not look.ready:
         return step.brief and look.rough and abs(look.margin) > max(4 * _error(look), _FAR)
     outcome = search.outcome(step.level, look)
+    if not step.brief and look.now_s < min(_LONG_LEAST_S, step.most_s):
+        return False
     if outcome != "undecided":  # a second visit is to be compared with the first
         return look.now_s >= min(max((p.look.now_s for p in search.at(step.level)), default=0.0) / 2, _AGAIN_S)
     if step.brief:
         return abs(look.margin) > max(3 * _error(look), 0.15) or _error(look) < _CLOSE
-    if look.now_s < step.most_s / 2:
+    if look.now_s < _HOPE_AFTER * step.most_s:
         return False
-    return max(search.strength(step.level, look)) * step.most_s / look.now_s < 0.15
+    return max(search.strength(step.level, look)) * step.most_s / look.now_s < _HOPE
