@@ -49,7 +49,9 @@ _FAR = 0.5  # a margin that a brief probe need not look at closely
 _SINGLE = 0.7  # a margin at which one visit is enough: half or twice the limit
 _AGAIN_S = 30.0  # that a second visit lasts, at most, when it confirms the first
 _VISITS_EACH = 3  # of a load near the target
-_BETWEEN_S = 40.0  # from the first of them to the last
+_BETWEEN_S, _BETWEEN = 40.0, 0.15  # from the first of them to the last; of a short search, this share
+_UNKNOWN_S = 10.0  # that a probe lasts at least, before one has shown it
+_UNVISITED = 0.075  # the doubt of an end that was not visited again, at least
 
 
 _P = ParamSpec("_P")
@@ -119,6 +121,7 @@ class Search:
         self.probes: list[Probe] = []
         self._start = min(max(start or least, least), most)
         self._order: list[float] = []  # loads, as they were first tried
+        self._budget_s = 0.0
         self._known: dict[tuple[Any, ...], Any] = {}  # what follows from the probes so far
 
     def add(self, probe: Probe) -> None:
@@ -197,9 +200,10 @@ class Search:
         if abs(self.margin(level)) >= _SINGLE or any(p.look.grows for p in self.at(level)):
             return True
         visits = [p for p in self.at(level) if p.look.ready or p.look.grows]
-        if len(visits) < 2 or visits[-1].began_s - visits[0].began_s < _BETWEEN_S:
+        between_s = min(_BETWEEN_S, _BETWEEN * self._budget_s)
+        if len(visits) < 2 or visits[-1].began_s - visits[0].began_s < between_s:
             return False
-        return len(visits) >= _VISITS_EACH or sum(p.look.now_s for p in visits) >= _BETWEEN_S
+        return len(visits) >= _VISITS_EACH or sum(p.look.now_s for p in visits) >= between_s
 
     @_remembered
     def margin(self, level: float) -> float:
@@ -275,7 +279,7 @@ class Search:
         return Interval(low[0], high[0], max(1 - low[1] - high[1], 0.0))
 
     def _doubt(self, level: float, side: int) -> float:
-        return math.exp(-max(self.strength(level)[side], 0.0) * self.needed(level))
+        return max(math.exp(-max(self.strength(level)[side], 0.0) * self.needed(level)), _UNVISITED)
 
     @_remembered
     def bracket(self) -> tuple[float, float]:
@@ -301,6 +305,7 @@ class Search:
 
     def next(self, left_s: float, spent_s: float = 0.0) -> Step | None:
         """Return the next probe. None: there is no more to learn in the time left."""
+        self._budget_s = max(self._budget_s, left_s + spent_s)
         step = self._next(left_s, spent_s)
         if step is None:
             return None
@@ -328,9 +333,9 @@ class Search:
 
     def _least_s(self, level: float) -> float:
         """Return how long a probe lasts at least, by those so far: until it is ready."""
-        near = [p for p in self.probes if p.look.ready]
+        near = [p for p in self.probes if p.look.rough]
         if not near:
-            return 10.0
+            return _UNKNOWN_S
         nearest = min(near, key=lambda p: abs(math.log(p.level / level)))
         wait_s = nearest.look.from_s + max(LEAST_S, 4 * nearest.look.length_s)
         return 1.2 * wait_s * math.sqrt(max(level / nearest.level, 1.0) if self.whole else 1.0)
@@ -353,8 +358,8 @@ class Search:
     def expected_s(self, step: Step) -> float:
         """Return how long a probe will probably take, by the margin there."""
         least_s = self._least_s(step.level)
-        if len(self.probes) < 2:
-            return min(2 * least_s, step.most_s)
+        if step.brief or len(self.probes) < 2:
+            return min(1.5 * least_s, step.most_s)
         margin = self.margin(step.level) if self.at(step.level) else self._guess(step.level)
         margin = min(max(abs(margin), _TOO_NEAR), 0.7)
         decided_s = (self.needed(step.level) + _OPENING) / (self.pace() * margin * margin)
