@@ -243,6 +243,7 @@ class Finder:
             most=self.search.most,
             whole=self.whole,
             step=step,
+            budget_s=self.search.budget_s,
             probes=[] if confirm_s else self.search.probes,
             turns=graph.turns() if graph else [],
         )
