@@ -562,10 +562,16 @@ class Search:
                 continue
             side = [x for x in self._order if self._side(x, self.crossing(), below)]
             options = [t for x in side if (t := self._time_left(x, below)) is not None]
+            options = options or [self._by_margin_s(x) for x in side if abs(self.margin(x)) > _TOO_NEAR]
             if not options:
                 return None
             seconds += min(options)
         return seconds
+
+    def _by_margin_s(self, level: float) -> float:
+        """Return how long a load takes to be decided, by its margin alone."""
+        margin = min(abs(self.margin(level)), _SINGLE)
+        return (self.needed(level) + _OPENING) / (self.pace() * margin * margin) + 2 * self._least_s(level)
 
     def _time_left(self, level: float, below: bool) -> float | None:
         strength = self.strength(level)[0 if below else 1]
