@@ -43,7 +43,7 @@ class Server(NamedTuple):
     load: Callable[[float, np.random.Generator, float], Load]  # level, randomness, when it begins
     served: float = math.inf  # the most that it serves, requests/s
     turns: tuple[float, ...] = ()
-    hard: bool = False  # five minutes can't decide it
+    hard: bool = False  # five minutes can hardly decide it
 
     @property
     def limits(self) -> list[Limit]:

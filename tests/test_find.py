@@ -71,19 +71,19 @@ def test_a_target_that_no_load_meets_and_one_that_every_load_meets(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = fake(first_ms=30.0).base_url
-    assert main(find(url, tmp_path / "none", "--target", "ttft_p50:10", "--to", "16", "--budget", "40")) == 0
-    assert "no load meets it, not even concurrency 1." in capsys.readouterr().out
-    assert main(find(url, tmp_path / "all", "--target", "ttft_p50:1000", "--to", "8", "--price", "B999=2")) == 0
+    assert main(find(url, tmp_path / "none", "--target", "ttft_p50:10", "--from", "4", "--budget", "40")) == 0
+    assert "no load meets it, not even concurrency 4." in capsys.readouterr().out
+    assert main(find(url, tmp_path / "all", "--target", "ttft_p50:1000", "--to", "4", "--price", "B999=2")) == 0
     out, err = capsys.readouterr()
-    assert "every load up to concurrency 8 meets it. Raise --to." in out and "Give --price machine=DOLLARS." in err
+    assert "every load up to concurrency 4 meets it. Raise --to." in out and "Give --price machine=DOLLARS." in err
 
 
 def test_aborted_answers_miss_a_target_without_failures(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = fake(faults={"abort": 2}).base_url
-    assert main(find(url, tmp_path, "--target", "failed:0", "--to", "4", "--budget", "40")) == 0
-    assert "no load meets it, not even concurrency 1." in capsys.readouterr().out
+    assert main(find(url, tmp_path, "--target", "failed:0", "--from", "4", "--budget", "40")) == 0
+    assert "no load meets it, not even concurrency 4" in capsys.readouterr().out
 
 
 def test_a_server_that_dies_half_way_leaves_what_was_learnt(

@@ -20,7 +20,7 @@ from dyno.conduct.trial import finish, measure
 from dyno.conduct.watcher import Watcher
 from dyno.engines.kinds import kind_of
 from dyno.errors import TargetError, UsageError
-from dyno.facts.find import Ended, FindAnswer, FindSpec, LimitFigure, Look, ProbeFacts, SearchTime
+from dyno.facts.find import Ended, FindAnswer, FindSpec, LimitFigure, Look, ProbeFacts, SearchTime, StoredProbe
 from dyno.facts.finding import Finding
 from dyno.facts.study import Place
 from dyno.facts.summary import Result
@@ -94,8 +94,9 @@ class Finder:
         self._why = ""  # the last probe didn't count
         self._tried = self._tried_before = len(list(folder.glob("*/trial.json")))
         self._before_s = 0.0  # of a search that was cut off
-        for probe in read_optional(self._probes_path, list[ProbeFacts]) or []:
-            self._before_s = max(self._before_s, probe.began_s + probe.duration_s)
+        self._stored: list[StoredProbe] = []
+        for probe in read_optional(self._probes_path, list[StoredProbe]) or []:
+            self._before_s = max(self._before_s, probe.facts.began_s + probe.facts.duration_s)
             self._learn(probe)
         self._began = time.monotonic()
         self._prompt_s = 0.0  # to make one
@@ -194,7 +195,7 @@ class Finder:
     def _overloaded(self, result: Result) -> bool:
         """Return whether all requests failed because the load is too high: a lower one was served, or the server says
         so."""
-        served_before = any(p.look is not None and p.throughput for p in self.probes)
+        served_before = any(p.throughput for p in self.probes)
         kinds = [kind for kind, failed in result.served.failures.items() if failed and kind != "interrupted"]
         return served_before or (bool(kinds) and all(any(word in kind for word in _OVERLOADED) for kind in kinds))
 
@@ -244,6 +245,7 @@ class Finder:
             most=self.search.most,
             whole=self.whole,
             step=step,
+            budget_s=self.search.budget_s,
             probes=[] if confirm_s else self.search.probes,
             turns=graph.turns() if graph else [],
         )
@@ -320,13 +322,14 @@ class Finder:
         return int(min(max(min(needed, quickly), least), _PROMPTS_MOST)) + 1
 
     def _add(self, outcome: Outcome, look: Look, step: Step, took_s: float, began_s: float) -> None:
-        self._learn(self._facts(outcome, look, step, took_s, began_s))
-        write(self._probes_path, pretty(self.probes))
+        self._learn(StoredProbe(self._facts(outcome, look, step, took_s, began_s), look))
+        write(self._probes_path, pretty(self._stored))
 
-    def _learn(self, probe: ProbeFacts) -> None:
-        self.probes.append(probe)
-        if probe.look is not None:
-            self.search.add(Probe(probe.level, probe.look, probe.brief, probe.duration_s, probe.began_s))
+    def _learn(self, probe: StoredProbe) -> None:
+        facts = probe.facts
+        self._stored.append(probe)
+        self.probes.append(facts)
+        self.search.add(Probe(facts.level, probe.look, facts.brief, facts.duration_s, facts.began_s))
 
     def _facts(self, outcome: Outcome, look: Look, step: Step, took_s: float, began_s: float) -> ProbeFacts:
         served = outcome.result.served
@@ -343,7 +346,6 @@ class Finder:
             length_s=look.length_s,
             throughput=served.output_throughput,
             verdict=outcome.result.verdict,
-            look=look,
             began_s=began_s,
             disturbed=self._others(outcome.result),
         )

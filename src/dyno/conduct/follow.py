@@ -50,11 +50,13 @@ class FollowTask(msgspec.Struct, frozen=True):
     most: float
     whole: bool
     step: Step
+    budget_s: float
     probes: list[Probe] = []
     turns: list[int] = []  # of each request of the workload; []: there are no sessions
 
     def search(self) -> Search:
         search = Search(self.limits, self.least, self.most, whole=self.whole)
+        search.budget_s = self.budget_s
         for probe in self.probes:
             search.add(probe)
         return search

@@ -149,7 +149,6 @@ class ProbeFacts(msgspec.Struct, frozen=True):
     throughput: float | None = None  # output tokens/s
     verdict: str = ""
     length_s: float | None = None  # of a request
-    look: Look | None = None
     began_s: float = 0.0  # since the search began
     disturbed: str = ""  # what kept dyno or the server from working alone
 
@@ -157,6 +156,13 @@ class ProbeFacts(msgspec.Struct, frozen=True):
     def margin(self) -> float:
         """Of the limit that is nearest to being missed, or missed most."""
         return max((figure.margin for figure in self.figures), default=0.0)
+
+
+class StoredProbe(msgspec.Struct, frozen=True):
+    """A probe as a search's folder keeps it, to continue the search."""
+
+    facts: ProbeFacts
+    look: Look
 
 
 class SearchTime(msgspec.Struct, frozen=True):

@@ -346,12 +346,22 @@ def evidences(limit: Limit, probes: Sequence[Weighed]) -> tuple[float, float]:
         sides = [(limit.most - high) / error if error else math.inf, (low - limit.most) / error if error else math.inf]
         return (evidence_of_mean(max(sides[0], 0.0), worth), evidence_of_mean(max(sides[1], 0.0), worth))
     allowed = limit.most if limit.stem == "failed" else 1 - limit.percentile / 100  # type: ignore[operator]
+    worth = min(worth, _worth_of_visits([w.low for w in probes], low))
     meets = evidence(high * worth, worth, allowed) if high < allowed else 0.0
     misses = evidence(low * worth, worth, allowed) if low > allowed else 0.0
     trust = min(worth / TRUSTED, 1.0) ** 2  # correlation is known only from enough independent requests
     by_batches = (batch_evidence([-x for w in probes for x in w.batches]),
                   batch_evidence([x for w in probes for x in w.batches_low]))  # fmt: skip
     return max(meets * trust, by_batches[0]), max(misses * trust, by_batches[1])
+
+
+def _worth_of_visits(shares: Sequence[float], mean: float) -> float:
+    """Return how many independent requests probes are worth whose shares of late requests differ: a server may be slow
+    in one and quick in another."""
+    if len(shares) < 2:
+        return math.inf
+    between = float(np.var(shares, ddof=1)) / len(shares)
+    return max(mean * (1 - mean) / between, 1.0) if between > 0 else math.inf
 
 
 def batch_evidence(margins: Sequence[float]) -> float:

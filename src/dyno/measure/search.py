@@ -42,14 +42,18 @@ _NEARER = (0.35, 0.5, 0.65, 0.8)  # of the distance of an end from the crossing
 _STEP_IN = 0.1  # of the interval: what a narrower one must gain
 _LEAST_ERROR = 0.005
 _TOO_NEAR = 0.04  # a margin that takes very long
-_LONG_LEAST_S = 6.0  # of a probe that is to decide: a server may change
+_LONG_LEAST_S = 10.0  # of a probe that is to decide: a server may change
 _CLOSE = 0.12  # an error of the margin with which a brief probe ends
 _AT_IT = 0.1  # a margin by which the crossing is found
 _FAR = 0.5  # a margin that a brief probe need not look at closely
 _SINGLE = 0.7  # a margin at which one visit is enough: half or twice the limit
 _AGAIN_S = 30.0  # that a second visit lasts, at most, when it confirms the first
 _VISITS_EACH = 3  # of a load near the target
-_BETWEEN_S = 40.0  # from the first of them to the last
+_BETWEEN_S, _BETWEEN = 40.0, 0.15  # from the first of them to the last; of a short search, this share
+_VISIT_S = 20.0  # probes of a load that begin within this time are one visit
+_UNEVEN = (1.0, 1.4, 0.8)  # lengths of further visits: not in step with what the server does
+_UNKNOWN_S = 10.0  # that a probe lasts at least, before one has shown it
+_UNVISITED = 0.075  # the doubt of an end that was not visited again, at least
 
 
 _P = ParamSpec("_P")
@@ -119,6 +123,7 @@ class Search:
         self.probes: list[Probe] = []
         self._start = min(max(start or least, least), most)
         self._order: list[float] = []  # loads, as they were first tried
+        self.budget_s = 0.0
         self._known: dict[tuple[Any, ...], Any] = {}  # what follows from the probes so far
 
     def add(self, probe: Probe) -> None:
@@ -196,10 +201,25 @@ class Search:
     def _revisited(self, level: float) -> bool:
         if abs(self.margin(level)) >= _SINGLE or any(p.look.grows for p in self.at(level)):
             return True
-        visits = [p for p in self.at(level) if p.look.ready or p.look.grows]
-        if len(visits) < 2 or visits[-1].began_s - visits[0].began_s < _BETWEEN_S:
+        visits = self.visits(level)
+        between_s = min(_BETWEEN_S, _BETWEEN * self.budget_s)
+        if len(visits) < 2 or visits[-1][0].began_s - visits[0][0].began_s < between_s:
             return False
-        return len(visits) >= _VISITS_EACH or sum(p.look.now_s for p in visits) >= _BETWEEN_S
+        return len(visits) >= _VISITS_EACH or sum(p.look.now_s for visit in visits for p in visit) >= between_s
+
+    @_remembered
+    def visits(self, level: float) -> list[list[Probe]]:
+        """Return a load's probes by time: those that follow one another soon see the same state of the server."""
+        apart_s = min(_VISIT_S, _BETWEEN * self.budget_s / 2)
+        out: list[list[Probe]] = []
+        for p in self.at(level):
+            if not p.look.ready or not p.look.weighed:
+                continue
+            if out and p.began_s - out[-1][0].began_s < apart_s:
+                out[-1].append(p)
+            else:
+                out.append([p])
+        return out
 
     @_remembered
     def margin(self, level: float) -> float:
@@ -211,7 +231,7 @@ class Search:
         return max((_mean_margin(ready, i) for i in range(len(self.limits))), default=0.0)
 
     def variation_at(self, level: float) -> float:
-        visits = max(sum(p.look.ready for p in self.at(level)), 1)
+        visits = max(len(self.visits(level)), 1)
         spread, degrees = self.variation()
         return quantile(1 - ERROR / 2, degrees) * spread / math.sqrt(visits)
 
@@ -229,7 +249,7 @@ class Search:
         """The same by the visits alone."""
         squares, degrees = 0.0, 0
         for level in self._order:
-            margins = [p.look.margin for p in self.at(level) if p.look.ready and p.look.weighed]
+            margins = [_margin(visit) for visit in self.visits(level)]
             if len(margins) > 1:
                 squares += float(np.var(margins)) * len(margins)
                 degrees += len(margins) - 1
@@ -275,7 +295,7 @@ class Search:
         return Interval(low[0], high[0], max(1 - low[1] - high[1], 0.0))
 
     def _doubt(self, level: float, side: int) -> float:
-        return math.exp(-max(self.strength(level)[side], 0.0) * self.needed(level))
+        return max(math.exp(-max(self.strength(level)[side], 0.0) * self.needed(level)), _UNVISITED)
 
     @_remembered
     def bracket(self) -> tuple[float, float]:
@@ -301,6 +321,7 @@ class Search:
 
     def next(self, left_s: float, spent_s: float = 0.0) -> Step | None:
         """Return the next probe. None: there is no more to learn in the time left."""
+        self.budget_s = max(self.budget_s, left_s + spent_s)
         step = self._next(left_s, spent_s)
         if step is None:
             return None
@@ -328,9 +349,9 @@ class Search:
 
     def _least_s(self, level: float) -> float:
         """Return how long a probe lasts at least, by those so far: until it is ready."""
-        near = [p for p in self.probes if p.look.ready]
+        near = [p for p in self.probes if p.look.rough]
         if not near:
-            return 10.0
+            return _UNKNOWN_S
         nearest = min(near, key=lambda p: abs(math.log(p.level / level)))
         wait_s = nearest.look.from_s + max(LEAST_S, 4 * nearest.look.length_s)
         return 1.2 * wait_s * math.sqrt(max(level / nearest.level, 1.0) if self.whole else 1.0)
@@ -353,8 +374,8 @@ class Search:
     def expected_s(self, step: Step) -> float:
         """Return how long a probe will probably take, by the margin there."""
         least_s = self._least_s(step.level)
-        if len(self.probes) < 2:
-            return min(2 * least_s, step.most_s)
+        if step.brief or len(self.probes) < 2:
+            return min(1.5 * least_s, step.most_s)
         margin = self.margin(step.level) if self.at(step.level) else self._guess(step.level)
         margin = min(max(abs(margin), _TOO_NEAR), 0.7)
         decided_s = (self.needed(step.level) + _OPENING) / (self.pace() * margin * margin)
@@ -389,7 +410,8 @@ class Search:
             return None
         level = min(ends, key=lambda x: self.at(x)[-1].began_s)
         longest_s = max(p.look.now_s for p in self.at(level))
-        return Step(level, False, min(max(longest_s, self._least_s(level)), left_s))
+        uneven = _UNEVEN[len(self.probes) % len(_UNEVEN)]
+        return Step(level, False, min(max(longest_s, self._least_s(level), _LONG_LEAST_S) * uneven, left_s))
 
     def _candidate(self, below: bool, time_s: float) -> float:
         """Return the load on a side of the crossing that can be shown in this time, as near as possible."""
@@ -540,10 +562,16 @@ class Search:
                 continue
             side = [x for x in self._order if self._side(x, self.crossing(), below)]
             options = [t for x in side if (t := self._time_left(x, below)) is not None]
+            options = options or [self._by_margin_s(x) for x in side if abs(self.margin(x)) > _TOO_NEAR]
             if not options:
                 return None
             seconds += min(options)
         return seconds
+
+    def _by_margin_s(self, level: float) -> float:
+        """Return how long a load takes to be decided, by its margin alone."""
+        margin = min(abs(self.margin(level)), _SINGLE)
+        return (self.needed(level) + _OPENING) / (self.pace() * margin * margin) + 2 * self._least_s(level)
 
     def _time_left(self, level: float, below: bool) -> float | None:
         strength = self.strength(level)[0 if below else 1]
@@ -555,6 +583,12 @@ class Search:
 
 def _weight(look: Look) -> float:
     return min((w.worth for w in look.weighed), default=0.0) + 0.1 * (1 + look.ready)
+
+
+def _margin(probes: Sequence[Probe]) -> float:
+    """Return the mean margin of probes, the longer ones first."""
+    times = [p.look.now_s for p in probes]
+    return sum(p.look.margin * s for p, s in zip(probes, times, strict=True)) / sum(times)
 
 
 def _mean_margin(probes: Sequence[Probe], i: int) -> float:
@@ -599,7 +633,7 @@ def enough(search: Search, step: Step, look: Look) -> bool:
     if not look.ready:
         return step.brief and look.rough and abs(look.margin) > max(4 * _error(look), _FAR)
     outcome = search.outcome(step.level, look)
-    if not step.brief and look.now_s < min(_LONG_LEAST_S, step.most_s):
+    if not step.brief and look.now_s < min(_LONG_LEAST_S, _BETWEEN * search.budget_s, step.most_s):
         return False
     if outcome != "undecided":  # a second visit is to be compared with the first
         return look.now_s >= min(max((p.look.now_s for p in search.at(step.level)), default=0.0) / 2, _AGAIN_S)
