@@ -21,12 +21,13 @@ from dyno.measure.judge import LEAST_S, evidences
 from dyno.measure.statistics import quantile
 
 ERROR = 0.05  # that the interval doesn't contain the answer
-_EVEN, _EVEN_SHARE = 12, 0.75  # loads that share most of the error; further ones share the rest
+_EVEN, _EVEN_SHARE = 6, 0.75  # loads that share most of the error; further ones share the rest
 _STEP, _SMALL_STEP = 4.0, 2.0  # while no load misses
 _NEAR = -0.35  # a margin above this, 70 % of the limit: the target is near
 _COARSE = 1.5  # loads of a bracket, one over the other: narrower ones take long probes
 # How much the capacity of a server differs from one visit to the next, before visits have shown it.
 _VARIES, _VARIES_WORTH = 0.02, 2.0
+_SECURE = 0.35  # a margin at which an end is shown first: nearer ones follow if there is time
 _APART = 0.035  # log of a load over the crossing, at least
 _HOPE_AFTER, _HOPE = 0.6, 0.1  # of a probe's time, and of the evidence that decides: the rest won't bring it
 _VISITS = 3.0  # of the time left, for one probe
@@ -139,11 +140,17 @@ class Search:
         return [p for p in self.probes if p.level == level]
 
     def needed(self, level: float) -> float:
-        """Return the log of the evidence that decides a load: all of them share the error."""
-        place = self._order.index(level) if level in self._order else len(self._order)
+        """Return the log of the evidence that decides a load: all that can be decided share the error."""
+        tried = self._decidable()
+        place = tried.index(level) if level in tried else len(tried)
         if place < _EVEN:
             return -math.log(ERROR * _EVEN_SHARE / _EVEN)
         return -math.log(ERROR * (1 - _EVEN_SHARE) * 6 / (math.pi * (place - _EVEN + 1)) ** 2)
+
+    @_remembered
+    def _decidable(self) -> list[float]:
+        """Return the loads with a probe that could decide them, in the order of the first one."""
+        return list(dict.fromkeys(p.level for p in self.probes if p.look.ready))
 
     def strength(self, level: float, more: Look | None = None) -> tuple[float, float]:
         """Return the evidence that a load meets the target and that it misses it, as shares of what decides it. `more`:
@@ -416,7 +423,7 @@ class Search:
     def _candidate(self, below: bool, time_s: float) -> float:
         """Return the load on a side of the crossing that can be shown in this time, as near as possible."""
         crossing = self.crossing()
-        away = min(max(self._away(time_s), self.resolution / 2), 3.0)
+        away = min(max(self._away(time_s), _SECURE / max(self.slope(), 0.5), self.resolution / 2), 3.0)
         level = self._outward(crossing * math.exp(-away if below else away), below)
         level = min(max(level, self.least), self.most)
         low, high = (self._ends()[0] or 0.0), (self._ends()[1] or math.inf)
