@@ -28,6 +28,7 @@ _COARSE = 1.5  # loads of a bracket, one over the other: narrower ones take long
 # How much the capacity of a server differs from one visit to the next, before visits have shown it.
 _VARIES, _VARIES_WORTH = 0.02, 2.0
 _SECURE = 0.35  # a margin at which an end is shown first: nearer ones follow if there is time
+_FEW_STEPS = 8.0  # whole loads up to which the next one is far
 _APART = 0.035  # log of a load over the crossing, at least
 _HOPE_AFTER, _HOPE = 0.6, 0.1  # of a probe's time, and of the evidence that decides: the rest won't bring it
 _VISITS = 3.0  # of the time left, for one probe
@@ -423,7 +424,8 @@ class Search:
     def _candidate(self, below: bool, time_s: float) -> float:
         """Return the load on a side of the crossing that can be shown in this time, as near as possible."""
         crossing = self.crossing()
-        away = min(max(self._away(time_s), _SECURE / max(self.slope(), 0.5), self.resolution / 2), 3.0)
+        secure = 0.0 if self.whole and crossing < _FEW_STEPS else _SECURE / max(self.slope(), 0.5)
+        away = min(max(self._away(time_s), secure, self.resolution / 2), 3.0)
         level = self._outward(crossing * math.exp(-away if below else away), below)
         level = min(max(level, self.least), self.most)
         low, high = (self._ends()[0] or 0.0), (self._ends()[1] or math.inf)
