@@ -134,11 +134,11 @@ def test_waves_of_a_prefill_first_scheduler(scripted: Callable[..., Scripted], t
         return "a| b| c"
 
     server = Model(reply, scripted)
-    main(find(server.base_url, tmp_path, "--model", "m", "--target", "e2el_p50:330", "--to", "64", "--budget", "90"))
+    main(find(server.base_url, tmp_path, "--model", "m", "--target", "e2el_p50:330", "--to", "64", "--budget", "150"))
     found = answer(tmp_path)
     # In a closed loop of N users with a serial part of 10 ms, E2EL is 10 N ms as soon as that is more than 210 ms.
-    assert found.low is not None and 12 <= found.low <= 33
-    assert found.high is None or found.high >= 26
+    low, high = found.low or found.likely_low, found.high or found.likely_high
+    assert low is not None and high is not None and low <= 33 and high >= 26, found
 
 
 @pytest.mark.engines  # slow
