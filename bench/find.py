@@ -28,9 +28,9 @@ from typing import NamedTuple
 import numpy as np
 from servers import HELD_OUT, MODELS, Server, requests_of, server
 
-from dyno.facts.find import RANGES, Look
+from dyno.facts.find import RANGES, ProbeLook
 from dyno.measure.judge import Judge
-from dyno.measure.search import Probe, Search, Step, enough, looks
+from dyno.measure.search import Probe, ProbeStep, Search, enough, looks
 
 SEEDS = 40
 BUDGET_S = 300.0
@@ -57,7 +57,9 @@ class Found(NamedTuple):
         return self.every or self.none or (self.low > 0 and math.isfinite(self.high))
 
 
-def probe(model: Server, search: Search, step: Step, rng: np.random.Generator, begins_s: float) -> tuple[Look, int]:
+def probe(
+    model: Server, search: Search, step: ProbeStep, rng: np.random.Generator, begins_s: float
+) -> tuple[ProbeLook, int]:
     """Make one probe: as long as the real command would."""
     wave = int(step.level) if model.over == "concurrency" else 0
     judge = Judge(search.limits, wave, model.turns, search.factors(step.level))
@@ -98,11 +100,11 @@ def _grid(model: Server, search: Search) -> float:
     known = search.interval()
     if not known.low or math.isinf(known.high):
         return math.nan
-    each = max(sum(p.look.count for p in search.at(x)) for x in (known.low, known.high))
+    each = max(sum(p.look.count for p in search.probes_at(x)) for x in (known.low, known.high))
     return each * math.log(model.most / model.least) / math.log(known.high / known.low)
 
 
-def _describe(search: Search, step: Step, look: Look, spent_s: float) -> str:
+def _describe(search: Search, step: ProbeStep, look: ProbeLook, spent_s: float) -> str:
     words = [f"{spent_s:6.1f}", f"{step.level:7.4g}", "brief" if step.brief else "long ", f"{look.now_s:5.1f}",
              f"n={look.count}", f"ready={look.ready}"]  # fmt: skip
     for w in look.weighed:

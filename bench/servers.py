@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dyno.facts.limits import Limit, parse, with_statistic
-from dyno.measure.timeline import Column, Requests
+from dyno.measure.timeline import LimitColumn, Requests
 
 _NORMAL = NormalDist()
 _CHUNK = 256
@@ -60,7 +60,7 @@ def requests_of(load: Load, limits: list[Limit]) -> Requests:
     for limit in limits:
         if limit.stem != "failed":
             values = np.where(failed, math.nan, latencies[limit.stem])
-            columns[limit.metric] = Column(values, values)
+            columns[limit.metric] = LimitColumn(values, values)
     return Requests(sent, first, end, failed, columns, turn if turn.any() else None)
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dyno.facts.find import Look, Weighed
+from dyno.facts.find import ProbeLook, Weighed
 from dyno.facts.limits import Limit, parse
 from dyno.facts.record import Record
 from dyno.measure import backlog
 from dyno.measure.correlation import together
 from dyno.measure.judge import Judge, evidences
-from dyno.measure.search import Probe, Search, Step, enough, monotone
+from dyno.measure.search import Probe, ProbeStep, Search, enough, monotone
 from dyno.measure.sequential import evidence
-from dyno.measure.timeline import ANSWERED, Column, Requests, Timeline
+from dyno.measure.timeline import ANSWERED, LimitColumn, Requests, Timeline
 from dyno.units import NS_PER_MS, NS_PER_S
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
@@ -31,7 +31,7 @@ def answered(limits: list[Limit], values_ms: list[float], gap_s: float = 0.01) -
     sent = np.arange(len(values_ms)) * gap_s
     took = np.array(values_ms)
     end = sent + took / 1e3
-    columns = {limit.metric: Column(took, took) for limit in limits if limit.stem != "failed"}
+    columns = {limit.metric: LimitColumn(took, took) for limit in limits if limit.stem != "failed"}
     return Requests(sent, end, end, np.zeros(len(sent), bool), columns)
 
 
@@ -164,7 +164,7 @@ def with_open(seconds: float, share: float, hang: bool) -> Requests:
     took = 0.1 * np.exp(0.1 * rng.standard_normal(len(sent)))
     end = np.where(hangs, math.inf, sent + took) if hang else sent + took
     values = np.where(np.isinf(end), math.nan, took * 1e3)
-    columns = {"p90_e2el_ms": Column(values, values)}
+    columns = {"p90_e2el_ms": LimitColumn(values, values)}
     return Requests(sent, end, end, np.zeros(len(sent), bool), columns)
 
 
@@ -267,16 +267,16 @@ def test_a_queue_that_grows_is_seen_and_one_that_varies_is_not() -> None:
 # ---- the search ----
 
 
-def look(margin: float, worth: float = 300.0, grows: bool = False) -> Look:
+def look(margin: float, worth: float = 300.0, grows: bool = False) -> ProbeLook:
     share = 0.1 * math.exp(2 * margin)
     weighed = Weighed(int(worth), worth, min(share, 1.0), min(share, 1.0), 0.0, margin, 0.02, 500 * math.exp(margin))
-    return Look(10.0, 1.0, 0.5, int(worth), 30.0, True, True, [weighed], grows)
+    return ProbeLook(10.0, 1.0, 0.5, int(worth), 30.0, True, True, [weighed], grows)
 
 
-def searched(margin_at: float, most: float = 1024.0, whole: bool = True) -> tuple[Search, list[Step]]:
+def searched(margin_at: float, most: float = 1024.0, whole: bool = True) -> tuple[Search, list[ProbeStep]]:
     """A search of a server whose margin is the log of the load over `margin_at`."""
     search = Search([P90], 1, most, whole=whole, start=4)
-    steps: list[Step] = []
+    steps: list[ProbeStep] = []
     while (step := search.next(600.0 - 10 * len(steps), 10.0 * len(steps))) and len(steps) < 60:
         steps.append(step)
         search.add(Probe(step.level, look(math.log(step.level / margin_at)), step.brief, 10.0, 10.0 * len(steps)))
@@ -292,7 +292,7 @@ def test_a_search_ends_with_two_loads_around_the_truth() -> None:
 def test_each_end_near_the_target_is_visited_twice() -> None:
     search, _ = searched(45.3)
     known = search.interval()
-    assert all(len(search.at(level)) >= 2 for level in (known.low, known.high))
+    assert all(len(search.probes_at(level)) >= 2 for level in (known.low, known.high))
 
 
 def test_what_every_load_meets_and_what_none_meets() -> None:
@@ -328,7 +328,7 @@ def test_a_backlog_that_grows_misses_at_once() -> None:
     search = Search([P90], 1, 64, whole=False)
     search.add(Probe(50.0, look(-0.3, grows=True), True))
     assert search.shown(50.0) == "misses"
-    assert enough(search, Step(60.0, False, 100.0), look(-0.5, grows=True))
+    assert enough(search, ProbeStep(60.0, False, 100.0), look(-0.5, grows=True))
 
 
 def test_what_95_percent_cant_support_is_called_what_it_is() -> None:

@@ -34,7 +34,7 @@ WANTED = requests(1, output_tokens=8)
 MEMORY_MORE = 300 << 20
 KINDS = {
     None, "garbage", "cut", "empty", "reset", "not_a_stream", "stream_error", "no_text", "encoded", "unasked", "http",
-    "interrupted",
+    "interrupted", "choices",
 }  # fmt: skip
 
 

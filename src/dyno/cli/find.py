@@ -131,7 +131,7 @@ def _again(answer: FindAnswer, options: argparse.Namespace) -> str:
 
 def _without(words: Sequence[str], flags_of_search: Mapping[str, bool]) -> list[str]:
     """Return a command's words without these flags and their values. True: a flag takes any number of values."""
-    kept: list[str] = []
+    remaining: list[str] = []
     skip = several = False
     for word in words:
         name = word.partition("=")[0]
@@ -140,10 +140,10 @@ def _without(words: Sequence[str], flags_of_search: Mapping[str, bool]) -> list[
             skip = "=" not in word and name not in _SWITCHES
         elif word.startswith("--") or not skip:
             skip = False
-            kept.append(word)
+            remaining.append(word)
         else:
             skip = several
-    return kept
+    return remaining
 
 
 def show(answer: object, lines: Iterable[str], folder: Path, *, as_json: bool) -> None:

@@ -20,7 +20,7 @@ from dyno.conduct.trial import finish, measure
 from dyno.conduct.watcher import Watcher
 from dyno.engines.kinds import kind_of
 from dyno.errors import TargetError, UsageError
-from dyno.facts.find import Ended, FindAnswer, FindSpec, LimitFigure, Look, ProbeFacts, SearchTime, StoredProbe
+from dyno.facts.find import Ended, FindAnswer, FindSpec, LimitFigure, ProbeFacts, ProbeLook, SearchTime, StoredProbe
 from dyno.facts.finding import Finding
 from dyno.facts.study import Place
 from dyno.facts.summary import Result
@@ -28,7 +28,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Progress, Stop
 from dyno.load.sessions import Graph
 from dyno.measure.judge import FEWEST, FILL_ENDS, LEAST_S, WAVES
-from dyno.measure.search import Probe, Search, Step
+from dyno.measure.search import Probe, ProbeStep, Search
 from dyno.measure.search_time import Pace, search_time
 from dyno.numbers import count, many, number, percent, rough_time
 from dyno.probe import rig
@@ -151,7 +151,7 @@ class Finder:
 
     # ---- a probe ----
 
-    def _try(self, session: Session, step: Step) -> Ended | None:
+    def _try(self, session: Session, step: ProbeStep) -> Ended | None:
         """Probe a load. Return why the search must end; None: it goes on."""
         for _ in range(_AGAIN + 1):
             began_s = self._before_s + self.spent_s
@@ -182,7 +182,7 @@ class Finder:
             if finding.code.startswith("correctness.") and finding.level != "note":
                 self._findings[finding.code] = finding
 
-    def _void(self, result: Result, look: Look) -> str:
+    def _void(self, result: Result, look: ProbeLook) -> str:
         """Say why a probe doesn't count, whatever its target; '' where it does."""
         if not result.served.completed and not self._overloaded(result):
             return next(
@@ -221,7 +221,9 @@ class Finder:
             return ""
         return f"Other programs used {number(min(used, cores), digits=2)} of {cores} cores."
 
-    def _probe(self, session: Session, step: Step, confirm_s: float | None = None) -> tuple[Outcome, Look, float]:
+    def _probe(
+        self, session: Session, step: ProbeStep, confirm_s: float | None = None
+    ) -> tuple[Outcome, ProbeLook, float]:
         self._tried += 1
         trial = self._trial(step, confirm_s)
         stop = Stop()
@@ -262,7 +264,7 @@ class Finder:
         look = final_look(task, run.records(), _looked_at(run, stop, enough_s))
         return outcome, look, took_s
 
-    def _words(self, step: Step, confirm_s: float | None) -> str:
+    def _words(self, step: ProbeStep, confirm_s: float | None) -> str:
         """'Between 16 and 64; trying 32; about 40 s left'."""
         unit = " requests/s" if self.spec.over == "rate" else ""
         if confirm_s:
@@ -279,16 +281,16 @@ class Finder:
         if self.estimate is not None:
             about_s = min(max(self.estimate.most_s - self.spent_s, step.most_s), self.left_s)
             left = f"; about {rough_time(max(about_s, 1.0))} left"
-        again = "again " if self.search.at(step.level) else ""
+        again = "again " if self.search.probes_at(step.level) else ""
         text = f"Probe {self._tried}: {known}trying {self.spec.over} {count(step.level)}{unit} {again}".rstrip()
         return f"{text}{left}"
 
-    def _estimate(self, look: Look) -> None:
+    def _estimate(self, look: ProbeLook) -> None:
         """Estimate the whole search by its first probe."""
         self.estimate = search_time(self.spec, Pace(look.length_s, self._prompt_s))
         self.watcher.phase(time_words(self.estimate, self.spec.budget_s, self.spent_s))
 
-    def _trial(self, step: Step, confirm_s: float | None) -> TrialSpec:
+    def _trial(self, step: ProbeStep, confirm_s: float | None) -> TrialSpec:
         """The trial at a load, with prompts of its own: those of another probe may be in the server's cache."""
         seed = self.trial.workload.seed + 7919 * self._tried
         first = self._tried == self._tried_before + 1
@@ -307,7 +309,7 @@ class Finder:
             self.trial, workload=workload, load=load, percentiles=self._percentiles, correctness_check=checked
         )
 
-    def _requests(self, step: Step, confirm_s: float | None) -> int:
+    def _requests(self, step: ProbeStep, confirm_s: float | None) -> int:
         """Return how many prompts a probe needs: by the rates of those so far, and no more than can be made quickly."""
         level, time_s = step.level, confirm_s or self.search.expected_s(step)
         if not self.whole:
@@ -321,7 +323,7 @@ class Finder:
         quickly = time_s * _MAKING / self._prompt_s if self._prompt_s else math.inf
         return int(min(max(min(needed, quickly), least), _PROMPTS_MOST)) + 1
 
-    def _add(self, outcome: Outcome, look: Look, step: Step, took_s: float, began_s: float) -> None:
+    def _add(self, outcome: Outcome, look: ProbeLook, step: ProbeStep, took_s: float, began_s: float) -> None:
         self._learn(StoredProbe(self._facts(outcome, look, step, took_s, began_s), look))
         write(self._probes_path, pretty(self._stored))
 
@@ -331,7 +333,7 @@ class Finder:
         self.probes.append(facts)
         self.search.add(Probe(facts.level, probe.look, facts.brief, facts.duration_s, facts.began_s))
 
-    def _facts(self, outcome: Outcome, look: Look, step: Step, took_s: float, began_s: float) -> ProbeFacts:
+    def _facts(self, outcome: Outcome, look: ProbeLook, step: ProbeStep, took_s: float, began_s: float) -> ProbeFacts:
         served = outcome.result.served
         return ProbeFacts(
             level=step.level,
@@ -353,7 +355,7 @@ class Finder:
     def _confirmed(self, session: Session, answer: FindAnswer, level: float) -> FindAnswer:
         """Return the answer with a longer run at its load; without it, where that was cut off."""
         assert self.spec.confirm_s is not None
-        step = Step(level, False, self.spec.confirm_s)
+        step = ProbeStep(level, False, self.spec.confirm_s)
         try:
             outcome, look, took_s = self._probe(session, step, confirm_s=self.spec.confirm_s)
         except KeyboardInterrupt:
@@ -448,7 +450,7 @@ def _faster(times: float) -> float:
     return times if times > 1 else math.sqrt(times)
 
 
-def _value(look: Look, i: int) -> float | None:
+def _value(look: ProbeLook, i: int) -> float | None:
     return look.weighed[i].value if look.weighed else None
 
 

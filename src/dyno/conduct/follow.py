@@ -17,14 +17,14 @@ from typing import Any
 
 import msgspec
 
-from dyno.facts.find import Look
+from dyno.facts.find import ProbeLook
 from dyno.facts.limits import Limit
 from dyno.facts.record import Record
 from dyno.load import decode
 from dyno.load.protocols import PROTOCOLS
 from dyno.load.spool import CLOCK, READ, SENT, Frame, frames
 from dyno.measure.judge import Judge
-from dyno.measure.search import Probe, Search, Step, enough, looks
+from dyno.measure.search import Probe, ProbeStep, Search, enough, looks
 from dyno.measure.timeline import Timeline
 from dyno.units import seconds
 
@@ -49,7 +49,7 @@ class FollowTask(msgspec.Struct, frozen=True):
     least: float
     most: float
     whole: bool
-    step: Step
+    step: ProbeStep
     budget_s: float
     probes: list[Probe] = []
     turns: list[int] = []  # of each request of the workload; []: there are no sessions
@@ -112,7 +112,7 @@ class Following:
         self.timeline.finish(record, self.task.turn(record.index))
 
     def enough(self) -> bool:
-        """Look, if it is time to."""
+        """ProbeLook, if it is time to."""
         if self.now_s < self._next_s:
             return False
         while self._next_s <= self.now_s:
@@ -121,17 +121,17 @@ class Following:
             return False
         return enough(self._search, self.task.step, self.look())
 
-    def look(self) -> Look:
+    def look(self) -> ProbeLook:
         return self._judge.look(self.timeline.requests(), self.now_s)
 
 
-def final_look(task: FollowTask, records: Iterator[Record], now_s: float) -> Look:
+def final_look(task: FollowTask, records: Iterator[Record], now_s: float) -> ProbeLook:
     """Return what a probe shows, by its records, at the time when it was enough."""
     timeline = Timeline(task.limits)
     for record in records:
         timeline.finish(record, task.turn(record.index))
     if not len(timeline):
-        return Look(now_s, now_s, now_s, 0, 0.0, False)
+        return ProbeLook(now_s, now_s, now_s, 0, 0.0, False)
     return task.judge(task.search()).look(timeline.requests(), now_s)
 
 
@@ -156,7 +156,7 @@ def main() -> None:
 
 
 def _ticking(read: Iterator[Frame], following: Following) -> Iterator[Frame]:
-    """Look at each clock frame; end when that is enough."""
+    """ProbeLook at each clock frame; end when that is enough."""
     for frame in read:
         if frame[1] == CLOCK and following.enough():
             print(following.now_s, flush=True)

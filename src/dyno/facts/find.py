@@ -113,7 +113,7 @@ class Weighed(msgspec.Struct, frozen=True):
     batches_low: list[float] = []
 
 
-class Look(msgspec.Struct, frozen=True):
+class ProbeLook(msgspec.Struct, frozen=True):
     """What a probe shows at a time."""
 
     now_s: float
@@ -162,7 +162,7 @@ class StoredProbe(msgspec.Struct, frozen=True):
     """A probe as a search's folder keeps it, to continue the search."""
 
     facts: ProbeFacts
-    look: Look
+    look: ProbeLook
 
 
 class SearchTime(msgspec.Struct, frozen=True):

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dyno.facts.find import Look, Weighed
+from dyno.facts.find import ProbeLook, Weighed
 from dyno.facts.limits import Limit
 from dyno.measure import backlog
 from dyno.measure.correlation import FEWEST_BATCHES, together
 from dyno.measure.sequential import evidence, evidence_of_mean
-from dyno.measure.timeline import Column, Requests
+from dyno.measure.timeline import LimitColumn, Requests
 
 FEWEST = 20  # requests that count
 WAVES = 3  # so many times the concurrency
@@ -53,12 +53,12 @@ class Judge:
         self._least = least_factor or [1.0] * len(limits)
         self._failures_judged = any(limit.stem == "failed" for limit in limits)
 
-    def look(self, requests: Requests, now_s: float) -> Look:
+    def look(self, requests: Requests, now_s: float) -> ProbeLook:
         sent_count = int(np.searchsorted(requests.sent, now_s, side="right"))
         r = _first(requests, sent_count)
         ended = int((r.end <= now_s).sum())
         if not ended:
-            return Look(now_s, now_s, now_s, 0, 0.0, False)
+            return ProbeLook(now_s, now_s, now_s, 0, 0.0, False)
         length_s = float((np.minimum(r.end, now_s) - r.sent).sum()) / ended  # open ones count with their age
         from_s = self._from(r, now_s, length_s)
         first = int(np.searchsorted(r.sent, from_s))
@@ -74,12 +74,12 @@ class Judge:
             rough = count >= max(ROUGH_FEWEST, self.wave) and window_s >= self._window(length_s) / ROUGH
             weighed = self._weigh(r, first, now_s, length_s, window_s)
             grows = not self.wave and backlog.grows(r, 0.0, now_s)
-            return Look(now_s, from_s, length_s, count, rate, False, rough, weighed, grows)
+            return ProbeLook(now_s, from_s, length_s, count, rate, False, rough, weighed, grows)
         weighed = self._weigh(r, first, now_s, length_s, window_s)
         grows = swells = False
         if not self.wave:
             grows, swells = backlog.grows(r, 0.0, now_s), backlog.swells(r, from_s, now_s)
-        return Look(now_s, from_s, length_s, count, rate, True, True, weighed, grows, swells)
+        return ProbeLook(now_s, from_s, length_s, count, rate, True, True, weighed, grows, swells)
 
     def _window(self, length_s: float) -> float:
         """Return how long requests must count: in an open loop long enough for a queue to show."""
@@ -185,7 +185,7 @@ class Judge:
         return unlike
 
     def _factor(
-        self, unlike: np.ndarray, high: np.ndarray, column: Column, r: Requests, open_: np.ndarray, now_s: float,
+        self, unlike: np.ndarray, high: np.ndarray, column: LimitColumn, r: Requests, open_: np.ndarray, now_s: float,
         percentile: float,
     ) -> float:  # fmt: skip
         """How many requests are worth one. Where nearly all are late, or in time, their latencies say it."""
@@ -201,7 +201,7 @@ class Judge:
         return max(factor, *(together((took > top).astype(float), wave) for top in tops))
 
     def _quantile(
-        self, r: Requests, column: Column, limit: Limit, open_: np.ndarray, worth: float, now_s: float
+        self, r: Requests, column: LimitColumn, limit: Limit, open_: np.ndarray, worth: float, now_s: float
     ) -> tuple[float | None, float, float | None]:
         """Return the figure, the log of it over its limit, and the error of that."""
         assert limit.percentile is not None
@@ -225,7 +225,7 @@ class Judge:
         return value, math.log(value / limit.most), max(math.log(top / low) / 2, 1e-3)
 
     def _batches(
-        self, r: Requests, column: Column, limit: Limit, open_: np.ndarray, now_s: float
+        self, r: Requests, column: LimitColumn, limit: Limit, open_: np.ndarray, now_s: float
     ) -> tuple[list[float], list[float]]:
         """Return the margin in each of some long batches: far from the limit, they say more than how many are late."""
         assert limit.percentile is not None
@@ -306,14 +306,14 @@ class Judge:
         )
 
 
-def _seen(r: Requests, column: Column, limit: Limit, now_s: float) -> tuple[Column, np.ndarray]:
+def _seen(r: Requests, column: LimitColumn, limit: Limit, now_s: float) -> tuple[LimitColumn, np.ndarray]:
     """Return a latency as far as it is known at a time, and which requests may still get one."""
     if limit.stem != "ttft":
         return column, r.end > now_s
     come = (r.first <= now_s) & (r.end > now_s) & np.isnan(column.high)
     if come.any():  # by its first bytes, at the latest
         at_most = (r.first - r.sent) * 1e3
-        column = Column(np.where(come, at_most, column.low), np.where(come, at_most, column.high))
+        column = LimitColumn(np.where(come, at_most, column.low), np.where(come, at_most, column.high))
     return column, (r.first > now_s) & (r.end > now_s)
 
 
@@ -323,7 +323,7 @@ def _first(r: Requests, count: int) -> Requests:
 
 def _part(r: Requests, a: int, b: int) -> Requests:
     columns = {
-        name: Column(*(None if each is None else each[a:b] for each in column))  # type: ignore[arg-type]
+        name: LimitColumn(*(None if each is None else each[a:b] for each in column))  # type: ignore[arg-type]
         for name, column in r.columns.items()
     }
     return Requests(

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 import numpy as np
 
-from dyno.facts.find import Look, Outcome
+from dyno.facts.find import Outcome, ProbeLook
 from dyno.facts.limits import Limit
 from dyno.measure.judge import LEAST_S, evidences
 from dyno.measure.statistics import quantile
@@ -29,7 +29,7 @@ _COARSE = 1.5  # loads of a bracket, one over the other: narrower ones take long
 _VARIES, _VARIES_WORTH = 0.02, 2.0
 _SECURE = 0.35  # a margin at which an end is shown first: nearer ones follow if there is time
 _FEW_STEPS = 8.0  # whole loads up to which the next one is far
-_APART = 0.035  # log of a load over the crossing, at least
+_LEAST_AWAY = 0.035  # log of a load over the crossing, at least
 _HOPE_AFTER, _HOPE = 0.6, 0.1  # of a probe's time, and of the evidence that decides: the rest won't bring it
 _VISITS = 3.0  # of the time left, for one probe
 _TRIES = 3  # long probes of a load that is still undecided
@@ -83,13 +83,13 @@ class Probe(msgspec.Struct, frozen=True):
     """A load that was tried, once."""
 
     level: float
-    look: Look
+    look: ProbeLook
     brief: bool
     took_s: float = 0.0  # with all that a probe costs
     began_s: float = 0.0  # since the search began
 
 
-class Step(msgspec.Struct, frozen=True):
+class ProbeStep(msgspec.Struct, frozen=True):
     """A probe to make."""
 
     level: float
@@ -137,7 +137,7 @@ class Search:
     # ---- what is known of a load ----
 
     @_remembered
-    def at(self, level: float) -> list[Probe]:
+    def probes_at(self, level: float) -> list[Probe]:
         return [p for p in self.probes if p.level == level]
 
     def needed(self, level: float) -> float:
@@ -153,10 +153,10 @@ class Search:
         """Return the loads with a probe that could decide them, in the order of the first one."""
         return list(dict.fromkeys(p.level for p in self.probes if p.look.ready))
 
-    def strength(self, level: float, more: Look | None = None) -> tuple[float, float]:
+    def strength(self, level: float, more: ProbeLook | None = None) -> tuple[float, float]:
         """Return the evidence that a load meets the target and that it misses it, as shares of what decides it. `more`:
         a probe under way."""
-        looks = [p.look for p in self.at(level)] + ([more] if more is not None else [])
+        looks = [p.look for p in self.probes_at(level)] + ([more] if more is not None else [])
         if any(look.grows for look in looks):
             return 0.0, 1.0
         looks = [look for look in looks if look.ready]
@@ -175,7 +175,7 @@ class Search:
 
     def sides(self, level: float) -> list[bool | None]:
         """Return for each limit whether a load keeps it. None: undecided."""
-        looks = [p.look for p in self.at(level) if p.look.ready]
+        looks = [p.look for p in self.probes_at(level) if p.look.ready]
         out: list[bool | None] = []
         for i, limit in enumerate(self.limits):
             meets, misses = evidences(limit, [look.weighed[i] for look in looks])
@@ -185,7 +185,7 @@ class Search:
         return out
 
     @_remembered
-    def outcome(self, level: float, more: Look | None = None) -> Outcome:
+    def outcome(self, level: float, more: ProbeLook | None = None) -> Outcome:
         """By one load's own evidence, however its probes vary."""
         meets, misses = self.strength(level, more)
         if misses >= 1:
@@ -196,7 +196,7 @@ class Search:
     def likely(self, level: float) -> Outcome:
         """By its evidence, and by how much probes of one load differ: as far as one visit can show it."""
         outcome = self.outcome(level)
-        if outcome == "undecided" or any(p.look.grows for p in self.at(level)):
+        if outcome == "undecided" or any(p.look.grows for p in self.probes_at(level)):
             return outcome
         return outcome if abs(self.margin(level)) >= self.variation_at(level) else "undecided"
 
@@ -207,7 +207,7 @@ class Search:
         return outcome if self._revisited(level) else "undecided"
 
     def _revisited(self, level: float) -> bool:
-        if abs(self.margin(level)) >= _SINGLE or any(p.look.grows for p in self.at(level)):
+        if abs(self.margin(level)) >= _SINGLE or any(p.look.grows for p in self.probes_at(level)):
             return True
         visits = self.visits(level)
         between_s = min(_BETWEEN_S, _BETWEEN * self.budget_s)
@@ -220,7 +220,7 @@ class Search:
         """Return a load's probes by time: those that follow one another soon see the same state of the server."""
         apart_s = min(_VISIT_S, _BETWEEN * self.budget_s / 2)
         out: list[list[Probe]] = []
-        for p in self.at(level):
+        for p in self.probes_at(level):
             if not p.look.ready or not p.look.weighed:
                 continue
             if out and p.began_s - out[-1][0].began_s < apart_s:
@@ -232,7 +232,7 @@ class Search:
     @_remembered
     def margin(self, level: float) -> float:
         """Return the log of the figure over its limit: of the limit that is missed most, over all its probes."""
-        probes = self.at(level)
+        probes = self.probes_at(level)
         if any(p.look.grows for p in probes):
             return max(p.look.margin for p in probes)
         ready = [p for p in probes if p.look.ready] or probes
@@ -327,7 +327,7 @@ class Search:
 
     # ---- what to try next ----
 
-    def next(self, left_s: float, spent_s: float = 0.0) -> Step | None:
+    def next(self, left_s: float, spent_s: float = 0.0) -> ProbeStep | None:
         """Return the next probe. None: there is no more to learn in the time left."""
         self.budget_s = max(self.budget_s, left_s + spent_s)
         step = self._next(left_s, spent_s)
@@ -336,7 +336,7 @@ class Search:
         last_s = left_s if self.probes else left_s / 2
         return msgspec.structs.replace(step, most_s=min(step.most_s, last_s), last_s=last_s)
 
-    def _next(self, left_s: float, spent_s: float) -> Step | None:
+    def _next(self, left_s: float, spent_s: float) -> ProbeStep | None:
         if not self.probes:
             return self._brief(self._start, left_s)
         low, high = self.bracket()
@@ -352,8 +352,8 @@ class Search:
                 return self._brief(level, left_s)
         return self._prove(left_s, spent_s)
 
-    def _brief(self, level: float, left_s: float) -> Step:
-        return Step(self._rounded(level), True, max(min(1.5 * self._least_s(level), left_s / 3), LEAST_S))
+    def _brief(self, level: float, left_s: float) -> ProbeStep:
+        return ProbeStep(self._rounded(level), True, max(min(1.5 * self._least_s(level), left_s / 3), LEAST_S))
 
     def _least_s(self, level: float) -> float:
         """Return how long a probe lasts at least, by those so far: until it is ready."""
@@ -364,27 +364,33 @@ class Search:
         wait_s = nearest.look.from_s + max(LEAST_S, 4 * nearest.look.length_s)
         return 1.2 * wait_s * math.sqrt(max(level / nearest.level, 1.0) if self.whole else 1.0)
 
-    def _upwards(self, last: float, left_s: float) -> Step | None:
+    def _upwards(self, last: float, left_s: float) -> ProbeStep | None:
         if last < self.most:
             near = self.margin(last) > _NEAR
             return self._brief(min(last * (_SMALL_STEP if near else _STEP), self.most), left_s)
-        return None if self.shown(self.most) == "meets" else Step(self.most, False, self._long_s(self.most, left_s))
+        return (
+            None if self.shown(self.most) == "meets" else ProbeStep(self.most, False, self._long_s(self.most, left_s))
+        )
 
-    def _downwards(self, last: float, left_s: float) -> Step | None:
+    def _downwards(self, last: float, left_s: float) -> ProbeStep | None:
         if last > self.least:
             step = _SMALL_STEP if last / self.least <= 8 else _STEP
             return self._brief(max(last / step, self.least), left_s)
-        return None if self.shown(self.least) == "misses" else Step(self.least, False, self._long_s(self.least, left_s))
+        return (
+            None
+            if self.shown(self.least) == "misses"
+            else ProbeStep(self.least, False, self._long_s(self.least, left_s))
+        )
 
     def _long_s(self, level: float, left_s: float) -> float:
         return max(left_s / _VISITS, min(self._least_s(level), left_s))
 
-    def expected_s(self, step: Step) -> float:
+    def expected_s(self, step: ProbeStep) -> float:
         """Return how long a probe will probably take, by the margin there."""
         least_s = self._least_s(step.level)
         if step.brief or len(self.probes) < 2:
             return min(1.5 * least_s, step.most_s)
-        margin = self.margin(step.level) if self.at(step.level) else self._guess(step.level)
+        margin = self.margin(step.level) if self.probes_at(step.level) else self._guess(step.level)
         margin = min(max(abs(margin), _TOO_NEAR), 0.7)
         decided_s = (self.needed(step.level) + _OPENING) / (self.pace() * margin * margin)
         return min(max(1.5 * decided_s, 2 * least_s), step.most_s)
@@ -392,7 +398,7 @@ class Search:
     def _guess(self, level: float) -> float:
         return self.slope() * math.log(level / self.crossing())
 
-    def _prove(self, left_s: float, spent_s: float) -> Step | None:
+    def _prove(self, left_s: float, spent_s: float) -> ProbeStep | None:
         """Find a load that meets the target and one that misses it, as near to the crossing as they can be shown; then
         visit both again, in turns."""
         low, high = self._ends()
@@ -401,7 +407,7 @@ class Search:
             last = self.probes[-1].level <= self.crossing()
             below = sides[0] if len(sides) == 1 else not last
             level = self._candidate(below, left_s / _VISITS)
-            return Step(level, False, self._long_s(level, left_s))
+            return ProbeStep(level, False, self._long_s(level, left_s))
         return self._tighten(low, high, left_s, spent_s) or self._again(low, high, left_s)
 
     @_remembered
@@ -411,15 +417,15 @@ class Search:
         top = math.inf if high is None else high
         return max((x for x in self._order if x < top and self.likely(x) == "meets"), default=None), high
 
-    def _again(self, low: float, high: float, left_s: float) -> Step | None:
+    def _again(self, low: float, high: float, left_s: float) -> ProbeStep | None:
         """Visit an end again: the one whose last visit is longer ago."""
         ends = [x for x in (low, high) if self.shown(x) == "undecided"]
         if not ends:
             return None
-        level = min(ends, key=lambda x: self.at(x)[-1].began_s)
-        longest_s = max(p.look.now_s for p in self.at(level))
+        level = min(ends, key=lambda x: self.probes_at(x)[-1].began_s)
+        longest_s = max(p.look.now_s for p in self.probes_at(level))
         uneven = _UNEVEN[len(self.probes) % len(_UNEVEN)]
-        return Step(level, False, min(max(longest_s, self._least_s(level), _LONG_LEAST_S) * uneven, left_s))
+        return ProbeStep(level, False, min(max(longest_s, self._least_s(level), _LONG_LEAST_S) * uneven, left_s))
 
     def _candidate(self, below: bool, time_s: float) -> float:
         """Return the load on a side of the crossing that can be shown in this time, as near as possible."""
@@ -433,7 +439,9 @@ class Search:
         begun = [x for x in begun if (self._time_left(x, below) or math.inf) < _RATHER * time_s]
         if begun:  # what it has shown so far counts
             return (max if below else min)(begun)
-        stuck = [x for x in self._order if self._side(x, crossing, below) and any(not p.brief for p in self.at(x))]
+        stuck = [
+            x for x in self._order if self._side(x, crossing, below) and any(not p.brief for p in self.probes_at(x))
+        ]
         stuck = [x for x in stuck if low < x < high]
         if stuck and (low == 0 if below else math.isinf(high)):
             farthest = max(abs(math.log(x / crossing)) for x in stuck)
@@ -441,7 +449,7 @@ class Search:
             level = self._outward(crossing * math.exp(-away if below else away), below)
             level = min(max(level, self.least), self.most)
         near = [x for x in self._order if self._side(x, crossing, below) and self._near(x, level)]
-        near = [x for x in near if sum(not p.brief for p in self.at(x)) < _TRIES]
+        near = [x for x in near if sum(not p.brief for p in self.probes_at(x)) < _TRIES]
         return min(near, key=lambda x: abs(math.log(x / level)), default=level)
 
     def _side(self, level: float, crossing: float, below: bool) -> bool:
@@ -458,7 +466,7 @@ class Search:
         varies = quantile(1 - ERROR / 2, degrees) * spread / math.sqrt(2) / slope
         needed = self.needed(math.nan)
         margin = math.sqrt((needed + _OPENING) / (self.pace() * max(time_s, 1.0)))
-        return max(1.15 * margin / slope, 1.1 * varies, _APART)
+        return max(1.15 * margin / slope, 1.1 * varies, _LEAST_AWAY)
 
     def pace(self) -> float:
         """Return the evidence that a second brings, for a margin of 1: half the square of the margin over its error."""
@@ -468,7 +476,7 @@ class Search:
         each = [0.5 / (max(_error(p.look), _LEAST_ERROR) ** 2 * max(p.took_s, 0.1)) for p in near]
         return float(np.median(each)) if each else _PACE
 
-    def _tighten(self, met: float, missed: float, left_s: float, spent_s: float) -> Step | None:
+    def _tighten(self, met: float, missed: float, left_s: float, spent_s: float) -> ProbeStep | None:
         """Return a load nearer to the crossing than an end, if it can be shown in a time that it is worth."""
         if missed / met <= 1 + self.resolution or (self.whole and missed - met <= 1):
             return None
@@ -476,15 +484,15 @@ class Search:
         most_s = self._worth_s(math.log(missed / met), left_s, spent_s)
         for below in sorted((True, False), key=lambda b: -abs(math.log((met if b else missed) / crossing))):
             known = met if below else missed
-            apart = abs(math.log(known / crossing))
+            distance = abs(math.log(known / crossing))
             for share in _NEARER:
-                level = self._outward(crossing * math.exp(-apart * share if below else apart * share), below)
+                level = self._outward(crossing * math.exp(-distance * share if below else distance * share), below)
                 gain = abs(math.log(level / known))
                 least = max(math.log1p(self.resolution) / 3, _STEP_IN * math.log(missed / met))
                 if gain < least or not met < level < missed or self._hopeless(level, below):
                     continue
                 if (time_s := self._decided_s(level, below)) <= most_s:
-                    return Step(level, False, min(max(1.5 * time_s, 2 * self._least_s(level)), most_s))
+                    return ProbeStep(level, False, min(max(1.5 * time_s, 2 * self._least_s(level)), most_s))
         return None
 
     def _decided_s(self, level: float, below: bool) -> float:
@@ -501,7 +509,7 @@ class Search:
     def _hopeless(self, level: float, below: bool) -> bool:
         """Return whether a load was tried for long without getting near a decision, or turned out to be on the other
         side."""
-        tried = [p for p in self.at(level) if not p.brief]
+        tried = [p for p in self.probes_at(level) if not p.brief]
         if not tried:
             return False
         return len(tried) >= _TRIES or self.strength(level)[0 if below else 1] < 0.1 * len(tried)
@@ -517,7 +525,7 @@ class Search:
 
     def _again_s(self) -> float:
         """Return how long it takes to visit both ends again."""
-        visits = [max(p.took_s for p in self.at(x)) for x in self._ends() if x is not None]
+        visits = [max(p.took_s for p in self.probes_at(x)) for x in self._ends() if x is not None]
         return sum(s if s > _BETWEEN_S / 2 else (_VISITS_EACH - 1) * s for s in visits)
 
     # ---- the crossing ----
@@ -547,7 +555,7 @@ class Search:
     def _fit(self) -> tuple[np.ndarray, np.ndarray]:
         levels = sorted(self._order)
         margins = [float(np.clip(self.margin(x), -2.0, 2.0)) for x in levels]
-        weights = [sum(_weight(p.look) for p in self.at(x)) for x in levels]
+        weights = [sum(_weight(p.look) for p in self.probes_at(x)) for x in levels]
         return np.log(np.array(levels)), monotone(margins, weights)
 
     def _rounded(self, level: float) -> float:
@@ -584,13 +592,13 @@ class Search:
 
     def _time_left(self, level: float, below: bool) -> float | None:
         strength = self.strength(level)[0 if below else 1]
-        took = sum(p.took_s for p in self.at(level))
+        took = sum(p.took_s for p in self.probes_at(level))
         if strength <= 0.1:
             return None
         return took * max(1 / min(strength, 1.0) - 1, 0.2)
 
 
-def _weight(look: Look) -> float:
+def _weight(look: ProbeLook) -> float:
     return min((w.worth for w in look.weighed), default=0.0) + 0.1 * (1 + look.ready)
 
 
@@ -618,7 +626,7 @@ def monotone(values: Sequence[float], weights: Sequence[float]) -> np.ndarray:
     return np.array([*itertools.chain.from_iterable([value] * n for value, _, n in blocks)])
 
 
-def looks(step: Step, first_s: float = 0.5, times: float = 1.25) -> Iterator[float]:
+def looks(step: ProbeStep, first_s: float = 0.5, times: float = 1.25) -> Iterator[float]:
     """Yield when a probe is looked at: each time when it has lasted this many times as long."""
     at_s = first_s
     while at_s < step.last_s:
@@ -627,13 +635,13 @@ def looks(step: Step, first_s: float = 0.5, times: float = 1.25) -> Iterator[flo
     yield step.last_s
 
 
-def _error(look: Look) -> float:
+def _error(look: ProbeLook) -> float:
     """Return the error of the margin that counts."""
     worst = max(look.weighed, key=lambda w: w.margin)
     return math.inf if worst.error is None else worst.error
 
 
-def enough(search: Search, step: Step, look: Look) -> bool:
+def enough(search: Search, step: ProbeStep, look: ProbeLook) -> bool:
     """Return whether a probe has shown what it can: it is decided, or the rest of its time won't decide it."""
     if look.grows or look.now_s >= step.last_s:
         return True
@@ -645,7 +653,7 @@ def enough(search: Search, step: Step, look: Look) -> bool:
     if not step.brief and look.now_s < min(_LONG_LEAST_S, _BETWEEN * search.budget_s, step.most_s):
         return False
     if outcome != "undecided":  # a second visit is to be compared with the first
-        return look.now_s >= min(max((p.look.now_s for p in search.at(step.level)), default=0.0) / 2, _AGAIN_S)
+        return look.now_s >= min(max((p.look.now_s for p in search.probes_at(step.level)), default=0.0) / 2, _AGAIN_S)
     if step.brief:
         return abs(look.margin) > max(3 * _error(look), 0.15) or _error(look) < _CLOSE
     if look.now_s < _HOPE_AFTER * step.most_s:

@@ -16,7 +16,7 @@ from dyno.units import NS_PER_MS, seconds
 ANSWERED = "the load had answered its question"  # why open requests were cut off: see load/wire.py
 
 
-class Column(NamedTuple):
+class LimitColumn(NamedTuple):
     """A latency of each request: the least and the most that it can be, in ms. NaN: none, or none yet."""
 
     low: np.ndarray
@@ -32,7 +32,7 @@ class Requests(NamedTuple):
     first: np.ndarray  # when its first token had come at the latest; infinity: it hasn't
     end: np.ndarray  # infinity: open
     failed: np.ndarray
-    columns: dict[str, Column]  # of each limit, by its metric
+    columns: dict[str, LimitColumn]  # of each limit, by its metric
     turn: np.ndarray | None = None
 
 
@@ -90,7 +90,7 @@ class Timeline:
         for limit in self._limits:
             table = np.array(self._cells[limit.metric], dtype=float).reshape(-1, 4)[order]
             gaps = (table[:, 2], table[:, 3]) if limit.stem == "itl" else (None, None)
-            columns[limit.metric] = Column(table[:, 0], table[:, 1], *gaps)
+            columns[limit.metric] = LimitColumn(table[:, 0], table[:, 1], *gaps)
         turn = np.array(self._turn)[order] if any(self._turn) else None
         sent, first, end = (np.array(each)[order] for each in (self._sent, self._first, self._end))
         return Requests(sent, first, end, np.array(self._failed)[order], columns, turn)
