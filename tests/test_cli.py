@@ -557,6 +557,7 @@ def test_the_command_line_names_all_backends_and_datasets_there_are() -> None:
     assert set(DATASETS) == set(WORKLOAD_DATASETS)
 
 
+@pytest.mark.engines
 def test_the_doctor_describes_the_machine_and_calibrates_alone_and_beside_a_load(dyno: Callable[..., Done]) -> None:
     done = dyno("doctor", "--streams", "8", "--json")
     assert done.code == 0

@@ -160,6 +160,7 @@ def test_throughput_of_one_run_is_judged_by_slices_of_time() -> None:
 # ---- splits of one study's repeats ----
 
 
+@pytest.mark.nightly
 @pytest.mark.real  # it takes seconds
 @pytest.mark.parametrize(("count", "half"), [(6, 3), (10, 5)])
 def test_a_studys_repeats_against_themselves_show_no_difference_in_nine_of_ten_splits(count: int, half: int) -> None:

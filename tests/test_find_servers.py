@@ -18,6 +18,7 @@ from test_find import MODEL, answer, find
 CHECKED = ["--random-input-len", "8", "--random-output-len", "3", "--disable-tqdm", "--tokenizer", str(MODEL)]
 
 
+@pytest.mark.engines
 def test_requests_that_hang_are_late(
     scripted: Callable[..., Scripted], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_server_that_fails_every_request_is_not_an_answer(
     assert "no load meets it" not in out and ("500" in out or "500" in err)
 
 
+@pytest.mark.engines
 def test_a_server_that_says_it_is_overloaded_misses_the_target(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

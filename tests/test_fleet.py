@@ -191,6 +191,7 @@ def test_a_server_of_another_quantization_than_asked_for_stops_the_trial(tmp_pat
     assert listed(tmp_path / "runs") == []  # nothing was measured
 
 
+@pytest.mark.engines
 def test_a_q4_label_on_a_q8_server_that_still_runs_is_void(tmp_path: Path) -> None:
     """As in a published report: the server of the test before still ran, and llama.cpp answers to any name."""
     with start(EngineSpec("llamacpp", quantization="Q8_0", max_num_seqs=1, max_model_len=256), tmp_path / "e") as up:
@@ -527,6 +528,7 @@ def test_an_engine_that_dies_in_the_warm_up_is_told_by_its_own_words(tmp_path: P
         trial.serve(a_trial(spec, workload=work), runs=tmp_path, headers={})
 
 
+@pytest.mark.engines
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_the_commands_after_are_run_whatever_signal_ends_the_start(
     tmp_path: Path, number: signal.Signals, killed: Callable[[list[str], str, signal.Signals], str]

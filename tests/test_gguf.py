@@ -229,6 +229,7 @@ test_gguf.quantized(Path({path!r}), "Q8_0")
 """
 
 
+@pytest.mark.engines
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_step_leaves_no_model_and_no_tool_and_the_same_command_continues(
     home: Path, f16: Path, how: signal.Signals

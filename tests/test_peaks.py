@@ -139,6 +139,7 @@ def test_of_unlike_devices_only_common_precisions_count() -> None:
 # ---- the processor ----
 
 
+@pytest.mark.engines
 def test_the_processor_is_really_measured_and_the_figures_kept(tmp_path: Path) -> None:
     """Whatever else runs: any machine reads a gigabyte and multiplies a billion times in a second."""
     found, unknown = peaks.of_processor(RIG, cache=tmp_path / "peaks.json")

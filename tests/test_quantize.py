@@ -225,6 +225,7 @@ def test_a_model_is_made_again_after_its_source_or_its_calibration_text_has_chan
     assert "quantizing" not in capsys.readouterr().err
 
 
+@pytest.mark.engines
 @pytest.mark.parametrize(
     ("behaviour", "message"),
     [

@@ -62,6 +62,7 @@ def here(measured: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return measured
 
 
+@pytest.mark.engines
 def test_a_study_ends_with_its_page_in_its_folder(here: Path) -> None:
     text = (here / "runs/s/report.html").read_text()
     assert "<title>" in text and "quick" in text and "Two fakes, one of which breaks streams." in text

@@ -39,6 +39,7 @@ def asked(capsys: pytest.CaptureFixture[str], query: str, runs: Path) -> list[di
     return rows
 
 
+@pytest.mark.engines
 def test_a_search_is_one_line_and_its_probes_are_marked(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -190,6 +190,7 @@ def test_ctrl_c_keeps_what_is_done_and_says_how_to_go_on(here: Path) -> None:
 # ---- the file changes ----
 
 
+@pytest.mark.engines
 def test_a_changed_file_says_what_differs_and_can_extend_or_begin_anew(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -606,6 +607,7 @@ def test_a_study_that_comes_with_dyno_is_found_by_its_name(here: Path, capsys: p
     assert main(["run", "no/such.toml"]) == 2
 
 
+@pytest.mark.engines
 def test_the_screen_shows_the_study_and_its_load(here: Path) -> None:
     """In a terminal of its own: lines that stay in place, with counts, rates and what is left."""
     import pty

@@ -431,6 +431,7 @@ def test_an_error_event_of_tgis_openai_routes_is_an_error() -> None:
     assert (reading.error, reading.error_detail) == ("stream_error", "Model is overloaded")
 
 
+@pytest.mark.engines
 def test_tgi_before_2_3_tells_no_prompt_length() -> None:
     details = {"finish_reason": "stop_sequence", "generated_tokens": 1, "seed": None}
     event = {"token": {"id": 1, "text": " a", "logprob": None, "special": False}, "details": details}
