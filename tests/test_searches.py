@@ -92,7 +92,10 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ("cliff", "conversations") else pytest.param(name, marks=pytest.mark.nightly) for name in CASES],
+)
 def test_the_interval_covers_the_truth_in_the_time_estimated(name: str, fake: StartFake, tmp_path: Path) -> None:
     case = CASES[name]
     flags = ["--target", case.target, "--from", f"{case.least:g}", "--to", f"{case.most:g}", "--resolution",

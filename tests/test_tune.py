@@ -236,7 +236,7 @@ def test_an_engine_that_dies_under_load_is_one_failed_setting(
     assert starts_of(runs) == 2  # none for the longer load of a failed setting
 
 
-@pytest.mark.engines  # slow
+@pytest.mark.nightly  # minutes
 def test_the_highest_load_within_a_target_is_an_objective_and_its_best_is_searched_again(tmp_path: Path) -> None:
     tune = """objective = "load"
 target = "ttft_p50:90"
@@ -246,7 +246,7 @@ settings."slots=" = [16]
 target = ["ttft_p50:1"]
 to = 64
 """
-    head = FAKE.replace("seconds = 0.7", "seconds = 4")
+    head = FAKE.replace("seconds = 0.7", "seconds = 10")
     path, runs = written(tmp_path, tune, more=', "slots=2"', head=head), tmp_path / "runs"
     assert main(["tune", path, "--runs", str(runs)]) == 0
     answer = stored(runs / "study-tune")
@@ -258,7 +258,7 @@ to = 64
     assert f"--max-concurrency {answer.best.judged:g}" in answer.commands[0]
     assert answer.gain is not None and answer.gain.best > answer.gain.default
     searches = [r for p in runs.glob("*/trials/*/summary.json") if (r := Run(p.parent).result().find)]
-    assert sorted(s.spec.budget_s for s in searches) == [24, 24, 72, 72]
+    assert sorted(s.spec.budget_s for s in searches) == [60, 60, 180, 180]
     assert {(s.spec.most, s.spec.limits[0].most) for s in searches} == {(64, 90)}  # [find]'s range, [tune]'s target
     before = starts_of(runs)
     assert main(["tune", path, "--runs", str(runs)]) == 0
@@ -268,7 +268,7 @@ to = 64
 @pytest.mark.engines  # slow
 def test_a_search_in_which_no_load_meets_the_target_is_refused_with_the_lowest_load(tmp_path: Path) -> None:
     tune = 'objective = "load"\ntarget = "ttft_p50:20"\nsettings."slots=" = [16]\n'
-    trial = tuner_of(tmp_path, tune, head=FAKE.replace("0.7", "2")).attempt({})
+    trial = tuner_of(tmp_path, tune, head=FAKE.replace("0.7", "8")).attempt({})
     assert trial.value is None and trial.objection == "No load meets the target, not even concurrency 1."
 
 

@@ -5,6 +5,7 @@ import numpy as np
 FEWEST_BATCHES = 8
 _EQUAL = 1e-12  # of the mean square: a variance that is none
 _STILL_GROWING = 1.3  # from one batch size to the next: there is no plateau yet
+_MOST_BEYOND = 2.5  # times what the largest batches show: their own variance is known from a few of them
 
 
 def together(values: np.ndarray, wave: int = 1) -> float:
@@ -24,5 +25,5 @@ def together(values: np.ndarray, wave: int = 1) -> float:
         factor = max(factor, last)
         size *= 2
     if last == factor and last > _STILL_GROWING * previous:
-        factor *= (last / previous) ** 2
+        factor *= min((last / previous) ** 2, _MOST_BEYOND)
     return min(factor, float(n))

@@ -21,7 +21,7 @@ from dyno.measure.judge import LEAST_S, evidences
 from dyno.measure.statistics import quantile
 
 ERROR = 0.05  # that the interval doesn't contain the answer
-_EVEN, _EVEN_SHARE = 6, 0.75  # loads that share most of the error; further ones share the rest
+_EVEN, _EVEN_SHARE = 12, 0.75  # loads that share most of the error; further ones share the rest
 _STEP, _SMALL_STEP = 4.0, 2.0  # while no load misses
 _NEAR = -0.35  # a margin above this, 70 % of the limit: the target is near
 _COARSE = 1.5  # loads of a bracket, one over the other: narrower ones take long probes
