@@ -52,15 +52,15 @@ def outcome(limits: list[str], values_ms: list[float], failed: int = 0, wave: in
 @pytest.mark.parametrize(
     ("name", "seeds"),
     [("independent, p90", 4), ("AR(1) 0.6, p90", 2), ("prefill first, waves", 2), ("429 above 24", 2), ("cliff", 2),
-     ("chat, turns grow", 2), ("run to run 5 %", 2), ("M/M/1", 2)],
+     ("chat, turns grow", 2), ("run to run 5 %", 2), ("M/M/1", 16)],
 )  # fmt: skip
 def test_the_interval_contains_the_truth(name: str, seeds: int) -> None:
-    """`bench/find.py` has a thousand searches of each."""
+    """One of eight may be wrong: an interval of 95 % is, in one of twenty. `bench/find.py` has more searches of each."""
     model = server(name)
-    for seed in range(seeds):
-        found = find(model, seed)
-        assert found.low <= model.truth <= found.high, found
-        assert found.low < model.served
+    answers = [find(model, seed) for seed in range(seeds)]
+    wrong = [found for found in answers if not found.low <= model.truth <= found.high]
+    assert len(wrong) <= seeds // 8, wrong
+    assert all(found.low < model.served for found in answers)
 
 
 def test_lengths_that_vary_are_no_backlog() -> None:
