@@ -55,7 +55,7 @@ def outcome(limits: list[str], values_ms: list[float], failed: int = 0, wave: in
      ("chat, turns grow", 2), ("run to run 5 %", 2), ("M/M/1", 16)],
 )  # fmt: skip
 def test_the_interval_contains_the_truth(name: str, seeds: int) -> None:
-    """One of eight may be wrong: an interval of 95 % is, in one of twenty. `bench/find.py` has more searches of each."""
+    """One of eight may be wrong: of 95 % intervals one in twenty is. `bench/find.py` has more searches."""
     model = server(name)
     answers = [find(model, seed) for seed in range(seeds)]
     wrong = [found for found in answers if not found.low <= model.truth <= found.high]
