@@ -80,16 +80,25 @@ def short(e: Evidence) -> Iterator[Finding]:
 def ramp(e: Evidence | Row) -> Iterator[Finding]:
     """A short run is ramp-up and drain: fewer requests were open than requested."""
     if isinstance(e, Row):
-        asked, done, streams = e.number("concurrency"), e.get("completed"), in_flight(e, "mean_itl_ms")
-        if e.kind == "serve" and done and streams is not None and asked and asked >= 2 and streams < FULL * asked:
-            each = f"{done:,.0f} requests, {number(done / asked, digits=2)} per slot"
-            text = f"{number(streams)} requests were in flight on average at concurrency {asked:,g} ({each})."
-            lines = locations([e], "request_throughput", "completed")
-            yield note("statistics.ramp_and_drain", text, locations=lines)
-    elif (s := e.summary).completed > 1 and not e.trial.replays:
-        share = (s.steady.end_s - s.steady.start_s) / s.duration_s if s.steady else 0.0
-        if share < 0.5:
-            yield note("statistics.ramp_and_drain", f"Only {percent(share)} of the run was at steady load.")
+        yield from _ramp_of_row(e)
+        return
+    s = e.summary
+    if s.completed <= 1 or e.trial.replays:
+        return
+    share = (s.steady.end_s - s.steady.start_s) / s.duration_s if s.steady else 0.0
+    if share < 0.5:
+        yield note("statistics.ramp_and_drain", f"Only {percent(share)} of the run was at steady load.")
+
+
+def _ramp_of_row(row: Row) -> Iterator[Finding]:
+    asked, done, streams = row.number("concurrency"), row.get("completed"), in_flight(row, "mean_itl_ms")
+    if row.kind != "serve" or not done or streams is None:
+        return
+    if asked and asked >= 2 and streams < FULL * asked:
+        each = f"{done:,.0f} requests, {number(done / asked, digits=2)} per slot"
+        text = f"{number(streams)} requests were in flight on average at concurrency {asked:,g} ({each})."
+        lines = locations([row], "request_throughput", "completed")
+        yield note("statistics.ramp_and_drain", text, locations=lines)
 
 
 def single_run(e: Circumstances) -> Iterator[Finding]:

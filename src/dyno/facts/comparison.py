@@ -79,7 +79,7 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def interval_words(self) -> str:
-        """The two ends; or why nobody can use them."""
+        """The two ends, or why they are of no use."""
         if self.enough_repeats is not None:
             return self.too_few
         return points_interval(self.low, self.high) if self.points else change_interval(self.low, self.high)

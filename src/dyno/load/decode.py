@@ -212,22 +212,9 @@ def _read_answer(
     exchange: _Exchange, raw: bytes, head: http1.Head, record: Record, protocol: WireProtocol, zero_ns: int, whole: bool
 ) -> None:
     record.status = head.status
-    if head.status != 200:
-        record.error = f"http_{head.status}"
-        record.error_detail = http1.body(raw, head)[:DETAIL_MAX].decode("utf-8", "replace").strip()
+    if (refused := _not_a_stream(raw, head)) is not None:
+        record.error, record.error_detail = refused
         return
-    if head.encoding:
-        record.error = "encoded"
-        record.error_detail = f"the answer is encoded ({head.encoding}), although dyno asked for plain text"
-        return
-    if "event-stream" not in head.content_type:
-        body = http1.body(raw, head)
-        if not body.lstrip().startswith(b"data:"):
-            record.error = "not_a_stream"
-            record.error_detail = (
-                f"{head.content_type or 'no content type'}: {body[:DETAIL_MAX].decode('utf-8', 'replace')}"
-            )
-            return
     reading = protocol.read(events(raw, head, whole))
     if reading.finish_end is not None:
         reading.chunk_ends.append(reading.finish_end)
@@ -235,9 +222,29 @@ def _read_answer(
     _place(exchange, raw, reading.chunk_ends, _MORE_CHUNKS if head.chunked else _MORE_BYTES, record, zero_ns)
     if reading.finish_end is not None and record.chunk_ns[-1] - record.chunk_ns[-2] <= LATE_NS:
         _drop_last(reading, record)
-    record.chunk_tokens = reading.chunk_tokens or None
+    _note_text(reading, record)
+    _note_counts(reading, record)
+    record.error, record.error_detail = reading.error, reading.error_detail
+    if record.error is None and not record.chunk_ns:
+        _note_silence(reading, record)
+
+
+def _not_a_stream(raw: bytes, head: http1.Head) -> tuple[str, str] | None:
+    """Return the error and its detail of an answer that has no events to read."""
+    if head.status != 200:
+        return f"http_{head.status}", http1.body(raw, head)[:DETAIL_MAX].decode("utf-8", "replace").strip()
+    if head.encoding:
+        return "encoded", f"the answer is encoded ({head.encoding}), although dyno asked for plain text"
+    if "event-stream" in head.content_type:
+        return None
+    body = http1.body(raw, head)
+    if body.lstrip().startswith(b"data:"):
+        return None
+    return "not_a_stream", f"{head.content_type or 'no content type'}: {body[:DETAIL_MAX].decode('utf-8', 'replace')}"
+
+
+def _note_text(reading: StreamReading, record: Record) -> None:
     record.silent = [i for i, text in enumerate(reading.texts) if not text]
-    record.first_tokens, record.leading_chunks = reading.first_tokens, reading.leading
     record.first_chars = len(reading.texts[0]) if reading.texts else 0
     record.empty_chunks = reading.empty_chunks
     record.text = "".join(reading.texts)
@@ -245,6 +252,12 @@ def _read_answer(
         record.reasoning = True
         record.answer_from = answers.index(True) if True in answers else None
         record.reasoning_chunks = sum(bool(text) and not own for text, own in zip(reading.texts, answers, strict=True))
+
+
+def _note_counts(reading: StreamReading, record: Record) -> None:
+    """What the server reports: tokens, and how the answer ended."""
+    record.chunk_tokens = reading.chunk_tokens or None
+    record.first_tokens, record.leading_chunks = reading.first_tokens, reading.leading
     record.reasoning_tokens = reading.reasoning_tokens
     record.prompt_tokens = reading.prompt_tokens
     record.cached_tokens = reading.cached_tokens
@@ -253,11 +266,15 @@ def _read_answer(
     record.finish_reason = reading.finish_reason and reading.finish_reason[:NAME_MAX]
     record.done = reading.done
     record.model = reading.model and reading.model[:NAME_MAX]
-    record.error, record.error_detail = reading.error, reading.error_detail
-    if record.error is None and not record.chunk_ns and (reading.output_tokens or 0) <= 0:
+
+
+def _note_silence(reading: StreamReading, record: Record) -> None:
+    """An answer without a chunk: it is empty, or has tokens that nothing shows. A single token may be the end's."""
+    tokens = reading.output_tokens or 0
+    if tokens <= 0:
         record.error = "empty"
         record.error_detail = "the answer contained neither text nor tokens"
-    elif record.error is None and not record.chunk_ns and (reading.output_tokens or 0) > 1:
+    elif tokens > 1:
         record.error = "no_text"
         record.error_detail = f"the server reports {reading.output_tokens} tokens but sent no text"
 

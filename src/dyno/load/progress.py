@@ -70,7 +70,7 @@ class TokenPace:
         return response
 
     def leave(self, response: FollowedResponse | None, whole: bool) -> None:
-        """Follow it no longer. What a whole one reports tells how many tokens an event has."""
+        """Follow it no longer. Whole answers show how many tokens an event has."""
         if response is None:
             return
         self._take_in(response)

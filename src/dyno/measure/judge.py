@@ -338,21 +338,47 @@ def evidences(limit: Limit, probes: Sequence[Weighed]) -> tuple[float, float]:
         return 0.0, 0.0
     high = sum(w.high * w.worth for w in probes) / worth
     low = sum(w.low * w.worth for w in probes) / worth
-    if limit.stem == "failed" and not limit.most:  # no number of good requests shows that none will fail
-        return (worth / 4 if high == 0 else 0.0), (math.inf if low > 0 else 0.0)
-    if limit.percentile is None and limit.stem != "failed":
-        spread = math.sqrt(sum(w.spread**2 * w.worth for w in probes) / worth)
-        error = spread / math.sqrt(worth)
-        sides = [(limit.most - high) / error if error else math.inf, (low - limit.most) / error if error else math.inf]
-        return (evidence_of_mean(max(sides[0], 0.0), worth), evidence_of_mean(max(sides[1], 0.0), worth))
-    allowed = limit.most if limit.stem == "failed" else 1 - limit.percentile / 100  # type: ignore[operator]
+    if limit.stem == "failed":
+        return _evidences_of_failures(limit, probes, high, low, worth)
+    if limit.percentile is None:
+        return _evidences_of_mean(limit, probes, high, low, worth)
+    return _evidences_of_share(1 - limit.percentile / 100, probes, high, low, worth)
+
+
+def _evidences_of_failures(
+    limit: Limit, probes: Sequence[Weighed], high: float, low: float, worth: float
+) -> tuple[float, float]:
+    if limit.most:
+        return _evidences_of_share(limit.most, probes, high, low, worth)
+    # No number of good requests shows that none will fail.
+    meets = worth / 4 if high == 0 else 0.0
+    misses = math.inf if low > 0 else 0.0
+    return meets, misses
+
+
+def _evidences_of_mean(
+    limit: Limit, probes: Sequence[Weighed], high: float, low: float, worth: float
+) -> tuple[float, float]:
+    spread = math.sqrt(sum(w.spread**2 * w.worth for w in probes) / worth)
+    error = spread / math.sqrt(worth)
+    if not error:
+        below, above = math.inf, math.inf
+    else:
+        below, above = (limit.most - high) / error, (low - limit.most) / error
+    return evidence_of_mean(max(below, 0.0), worth), evidence_of_mean(max(above, 0.0), worth)
+
+
+def _evidences_of_share(
+    allowed: float, probes: Sequence[Weighed], high: float, low: float, worth: float
+) -> tuple[float, float]:
+    """By how many are late, or by the percentiles of long batches, whichever shows more."""
     worth = min(worth, _worth_of_visits([w.low for w in probes], low))
-    meets = evidence(high * worth, worth, allowed) if high < allowed else 0.0
-    misses = evidence(low * worth, worth, allowed) if low > allowed else 0.0
     trust = min(worth / TRUSTED, 1.0) ** 2  # correlation is known only from enough independent requests
-    by_batches = (batch_evidence([-x for w in probes for x in w.batches]),
-                  batch_evidence([x for w in probes for x in w.batches_low]))  # fmt: skip
-    return max(meets * trust, by_batches[0]), max(misses * trust, by_batches[1])
+    meets = trust * evidence(high * worth, worth, allowed) if high < allowed else 0.0
+    misses = trust * evidence(low * worth, worth, allowed) if low > allowed else 0.0
+    meets_by_batches = batch_evidence([-x for w in probes for x in w.batches])
+    misses_by_batches = batch_evidence([x for w in probes for x in w.batches_low])
+    return max(meets, meets_by_batches), max(misses, misses_by_batches)
 
 
 def _worth_of_visits(shares: Sequence[float], mean: float) -> float:

@@ -28,6 +28,7 @@ _COARSE = 1.5  # loads of a bracket, one over the other: narrower ones take long
 # How much the capacity of a server differs from one visit to the next, before visits have shown it.
 _VARIES, _VARIES_WORTH = 0.02, 2.0
 _SECURE = 0.35  # a margin at which an end is shown first: nearer ones follow if there is time
+_FARTHEST = 3.0  # log of a load over the crossing
 _FEW_STEPS = 8.0  # whole loads up to which the next one is far
 _LEAST_AWAY = 0.035  # log of a load over the crossing, at least
 _HOPE_AFTER, _HOPE = 0.6, 0.1  # of a probe's time, and of the evidence that decides: the rest won't bring it
@@ -430,27 +431,36 @@ class Search:
     def _candidate(self, below: bool, time_s: float) -> float:
         """Return the load on a side of the crossing that can be shown in this time, as near as possible."""
         crossing = self.crossing()
-        secure = 0.0 if self.whole and crossing < _FEW_STEPS else _SECURE / max(self.slope(), 0.5)
-        away = min(max(self._away(time_s), secure, self.resolution / 2), 3.0)
+        between = self._between_ends(crossing, below)
+        begun = [x for x in between if (self._time_left(x, below) or math.inf) < _RATHER * time_s]
+        if begun:  # what it has shown so far counts
+            return max(begun) if below else min(begun)
+        away = self._first_away(crossing, time_s)
+        stuck = [x for x in between if self._long_probes(x)]
+        if stuck and self._ends()[0 if below else 1] is None:
+            farthest = max(abs(math.log(x / crossing)) for x in stuck)
+            away = min(max(away, _OUTWARD * farthest), _FARTHEST)
         level = self._outward(crossing * math.exp(-away if below else away), below)
         level = min(max(level, self.least), self.most)
-        low, high = (self._ends()[0] or 0.0), (self._ends()[1] or math.inf)
-        begun = [x for x in self._order if low < x < high and self._side(x, crossing, below)]
-        begun = [x for x in begun if (self._time_left(x, below) or math.inf) < _RATHER * time_s]
-        if begun:  # what it has shown so far counts
-            return (max if below else min)(begun)
-        stuck = [
-            x for x in self._order if self._side(x, crossing, below) and any(not p.brief for p in self.probes_at(x))
-        ]
-        stuck = [x for x in stuck if low < x < high]
-        if stuck and (low == 0 if below else math.isinf(high)):
-            farthest = max(abs(math.log(x / crossing)) for x in stuck)
-            away = min(max(away, _OUTWARD * farthest), 3.0)
-            level = self._outward(crossing * math.exp(-away if below else away), below)
-            level = min(max(level, self.least), self.most)
         near = [x for x in self._order if self._side(x, crossing, below) and self._near(x, level)]
-        near = [x for x in near if sum(not p.brief for p in self.probes_at(x)) < _TRIES]
+        near = [x for x in near if self._long_probes(x) < _TRIES]
         return min(near, key=lambda x: abs(math.log(x / level)), default=level)
+
+    def _between_ends(self, crossing: float, below: bool) -> list[float]:
+        """Return the loads on a side of the crossing that are nearer to it than the end there."""
+        low, high = self._ends()
+        inside = [x for x in self._order if (low or 0.0) < x < (high or math.inf)]
+        return [x for x in inside if self._side(x, crossing, below)]
+
+    def _first_away(self, crossing: float, time_s: float) -> float:
+        """Return how far from the crossing an end is tried first, in logs of the load."""
+        secure = _SECURE / max(self.slope(), 0.5)
+        if self.whole and crossing < _FEW_STEPS:
+            secure = 0.0
+        return min(max(self._away(time_s), secure, self.resolution / 2), _FARTHEST)
+
+    def _long_probes(self, level: float) -> int:
+        return sum(not p.brief for p in self.probes_at(level))
 
     def _side(self, level: float, crossing: float, below: bool) -> bool:
         return level < crossing if below else level > crossing

@@ -183,7 +183,7 @@ class Error(msgspec.Struct, frozen=True):
 class TooAlike(msgspec.Struct, frozen=True):
     """Neighbours are so alike that a run of this length says nothing about a figure."""
 
-    needed: int | None  # requests that would do; None: no number can be told
+    needed: int | None  # requests that would do; None: unknown
 
 
 class _Spread(NamedTuple):

@@ -1,4 +1,4 @@
-"""Renders a chat template: a process of its own, because a template is somebody's code.
+"""Renders a chat template: a process of its own, because a template is code from a model's files.
 
 Run by its path, without dyno's packages and without the user's environment. The first line that it reads has the
 template and its variables, each further line the messages of a prompt; each is answered by one line. Jinja's sandbox
