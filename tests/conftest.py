@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +37,9 @@ from rigs_over_ssh import ssh_rig, ssh_wheels  # noqa: F401  (fixtures)
 
 # A shell makes what it runs in the background ignore Ctrl-C, and with it every dyno that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Until all tests are collected (pytest_collection_finish): a million objects that stay would be searched repeatedly.
+gc.disable()
 
 # Every dyno that a test starts would compile all its modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -131,6 +134,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if whole or (chosen == "not real" and _is_real(collection_path)) else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """In a clean checkout pytest rewrites the assertions of each file, for seconds in all: one worker does, the others
+    wait for that file and read what is stored."""
+    if not isinstance(collector, pytest.Module):
+        return (yield)
+    with collector.path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return (yield)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _is_real(item.path):
@@ -143,6 +159,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Before each load the wire collects garbage: it needn't search 300,000 objects of pytest's own, nor count them."""
+    gc.enable()
     gc.collect()
     gc.freeze()
     count = gc.get_freeze_count()
