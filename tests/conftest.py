@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from dyno.engines.fake import Fake, FakeSpec
+from dyno.engines.fake import FakeSpec
+from dyno.engines.fake.engine import Fake
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.rig import Rig

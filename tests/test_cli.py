@@ -22,7 +22,8 @@ from dyno.cli.main import main
 from dyno.cli.serve import BACKENDS
 from dyno.cli.settings import DATASETS
 from dyno.conduct import session
-from dyno.engines.fake import Fake, FakeSpec
+from dyno.engines.fake import FakeSpec
+from dyno.engines.fake.engine import Fake
 from dyno.load.protocols import PROTOCOLS
 from dyno.workload import DATASETS as WORKLOAD_DATASETS
 

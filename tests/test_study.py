@@ -18,7 +18,7 @@ from conftest import StartFake
 from dyno.cli.main import main
 from dyno.conduct import study
 from dyno.conduct.trial import measure
-from dyno.engines.fake import Fake
+from dyno.engines.fake.engine import Fake
 from dyno.errors import TargetError
 from dyno.store.study import StudyFolder
 

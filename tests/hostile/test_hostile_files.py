@@ -25,7 +25,8 @@ import zstandard
 
 from dyno.audit.document import read_bytes
 from dyno.cli.main import main
-from dyno.engines.fake import Fake, FakeSpec
+from dyno.engines.fake import FakeSpec
+from dyno.engines.fake.engine import Fake
 from dyno.facts.study import Place, PlannedTrial, Study
 from dyno.probe import model
 from dyno.store.run import Run
