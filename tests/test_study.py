@@ -132,7 +132,7 @@ def test_done_once_it_stays_so_and_engines_met_the_same_prompts(
     assert json.loads((folder / "summary.json").read_text())["summary"]["ttft"] == ttft
 
 
-@pytest.mark.hostile
+@pytest.mark.nightly  # tests/hostile/test_hostile_processes.py kills one, with an engine that flees
 def test_a_study_killed_20_times_ends_like_one_that_was_not(here: Path) -> None:
     write(STUDY)
     assert run("--runs", "calm") == 0
