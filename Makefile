@@ -33,7 +33,7 @@ engines: $(VENV)/.installed
 # Against vLLM, transformers and other people's programs; searches and tuning with real loads; the demo and the shipped
 # studies' twins on the embedded engine. Tests that measure have the cores alone (the marker `alone`).
 test-engines: $(VENV)/.dev
-	$(BIN)/pytest -rfEs -n 2 --dist loadfile -m "engines and not nightly"
+	$(BIN)/pytest -rfEs -n 3 --dist loadgroup -m "engines and not nightly"
 
 # Models converted and quantized by llama.cpp, llm-compressor and AMD Quark, installed outside the project, once (GB,
 # and minutes for a build).
