@@ -33,9 +33,11 @@ from dyno.load.sessions import Graph
 from dyno.load.spool import END, READ, SENT, Spool, frames
 from dyno.load.wire import Traffic, Wire
 from dyno.probe import peaks, rig
+from dyno.probe.telemetry import sampler
 from dyno.transport import Transport
 from dyno.units import NS_PER_S
 from rigs_over_ssh import ssh_rig, ssh_wheels  # noqa: F401  (fixtures)
+from samplers import Nursery, forking
 
 # A shell makes what it runs in the background ignore Ctrl-C, and with it every dyno that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -185,6 +187,20 @@ def _nothing_real(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
         monkeypatch.setattr(subprocess, "Popen", refuse)
         monkeypatch.setattr(socket, "socket", refuse)
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    started = Nursery()
+    yield started
+    started.close()
+
+
+@pytest.fixture(autouse=True)
+def _quick_samplers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where telemetry is not what is tested."""
+    if request.node.get_closest_marker("real") and request.path.stem not in ("test_telemetry", "test_time_left"):
+        monkeypatch.setattr(sampler, "subprocess", forking(request.getfixturevalue("nursery")))
 
 
 @contextmanager
