@@ -31,9 +31,11 @@ engines: $(VENV)/.installed
 	$(BIN)/dyno engines install transformers --variant cpu
 
 # Against vLLM, transformers and other people's programs; searches and tuning with real loads; the demo and the shipped
-# studies' twins on the embedded engine. Tests that measure have the cores alone (the marker `alone`).
+# studies' twins on the embedded engine. Tests that measure a fake engine (the marker `alone`) mostly wait: they come
+# first, and no engine starts beside them.
 test-engines: $(VENV)/.dev
-	$(BIN)/pytest -rfEs -n 3 --dist loadgroup -m "engines and not nightly"
+	$(BIN)/pytest -rfEs -n 3 --dist worksteal -m "engines and alone and not nightly"
+	$(BIN)/pytest -rfEs -n 3 --dist loadgroup -m "engines and not alone and not nightly"
 
 # Models converted and quantized by llama.cpp, llm-compressor and AMD Quark, installed outside the project, once (GB,
 # and minutes for a build).

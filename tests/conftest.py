@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -251,7 +251,8 @@ def _turn(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
     else:
         alone = request.node.get_closest_marker("alone") is not None
-        with turn(request.getfixturevalue("workers_folder"), alone):
+        only_such = "engines and alone" in request.config.option.markexpr  # no test of this run starts an engine
+        with nullcontext() if only_such else turn(request.getfixturevalue("workers_folder"), alone):
             yield
 
 
