@@ -14,33 +14,34 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-_NURSERY = """
-import os, socket
-from dyno.probe.telemetry import loop
 
-asked, running = socket.socket(fileno=0), set()
-while True:
-    folder, pipes, _, _ = socket.recv_fds(asked, 4096, 2)
-    if not folder:
-        break
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            os.setsid()
-            os.chdir(folder)
-            for i, pipe in enumerate(pipes):
-                os.dup2(pipe, i)
-                os.close(pipe)
-            loop.main()
-            code = 0
-        finally:
-            os._exit(code)
-    for pipe in pipes:
-        os.close(pipe)
-    asked.sendall(pid.to_bytes(4, "little"))
-    running = {other for other in running if os.waitpid(other, os.WNOHANG) == (0, 0)} | {pid}
-"""
+def _fork_on_demand() -> None:
+    """The nursery's own program: for each folder and pair of pipes that it receives, a sampler in that folder."""
+    from dyno.probe.telemetry import loop
+
+    running: set[int] = set()
+    asked = socket.socket(fileno=0)
+    while True:
+        folder, pipes, _, _ = socket.recv_fds(asked, 4096, 2)
+        if not folder:
+            return
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                os.setsid()
+                os.chdir(folder)
+                for i, pipe in enumerate(pipes):
+                    os.dup2(pipe, i)
+                    os.close(pipe)
+                loop.main()
+                code = 0
+            finally:
+                os._exit(code)
+        for pipe in pipes:
+            os.close(pipe)
+        asked.sendall(pid.to_bytes(4, "little"))
+        running = {other for other in running if os.waitpid(other, os.WNOHANG) == (0, 0)} | {pid}
 
 
 class Nursery:
@@ -48,7 +49,7 @@ class Nursery:
 
     def __init__(self) -> None:
         self._ask, answer = socket.socketpair()
-        command = [sys.executable, "-P", "-c", _NURSERY]
+        command = [sys.executable, "-P", __file__]
         self._process = subprocess.Popen(
             command, stdin=answer, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
@@ -99,3 +100,7 @@ def forking(nursery: Nursery) -> Any:
 
     names = {name: getattr(subprocess, name) for name in ("PIPE", "DEVNULL", "TimeoutExpired")}
     return SimpleNamespace(Popen=start, **names)
+
+
+if __name__ == "__main__":
+    _fork_on_demand()
