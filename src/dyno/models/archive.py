@@ -209,7 +209,7 @@ def _put(model: PackedModel, staged: Path, say: Say) -> ModelEntry:
             staged.mkdir(exist_ok=True)
             for path in staged.iterdir():
                 path.replace(part / path.name)
-            root = OutsideName.single(model.entry.name).below(shelf.models_folder())
+            root = shelf.model_folder(model.entry.name)
         path = OutsideName(model.path).below(root) if model.path else root
         folder = path.parent if path.suffix == ".gguf" else path
         entry = msgspec.structs.replace(

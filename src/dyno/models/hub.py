@@ -166,6 +166,7 @@ def _fetch(recipe: ModelRecipe, source: HubSource, log: Path, say: Say, below: S
         sums = _watch(worker, storage, listing.files, total, say, below)
     root = snapshot_folder(storage, listing.commit)
     path = engine_path(root, list(listing.files)) if source.kind == "model" else root
+    folder = path.parent if path.suffix == ".gguf" else path
     entry = ModelEntry(
         name=recipe.name,
         recipe=recipe,
@@ -173,7 +174,7 @@ def _fetch(recipe: ModelRecipe, source: HubSource, log: Path, say: Say, below: S
         path=str(path),
         origin=origin,
         files={
-            os.path.relpath(root / name, path.parent if path.suffix == ".gguf" else path): ModelFile(f.size, sums[name])
+            os.path.relpath(OutsideName(name).below(root), folder): ModelFile(f.size, sums[name])
             for name, f in listing.files.items()
         },
         created=shelf.now(),
@@ -249,7 +250,9 @@ def engine_path(root: Path, names: list[str]) -> Path:
     """Return what an engine is given: the folder, or the GGUF file where that is all there is."""
     models = sorted(n for n in names if n.endswith(".gguf") and "mmproj" not in n)
     firsts = [n for n in models if not re.search(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", n)]
-    return root / firsts[0] if len(firsts) == 1 and "config.json" not in names else root
+    if len(firsts) != 1 or "config.json" in names:
+        return root
+    return OutsideName(firsts[0]).below(root)
 
 
 def fetched(entry: ModelEntry) -> dict[str, ModelFile]:
@@ -264,6 +267,13 @@ def snapshot_root(entry: ModelEntry) -> Path | None:
     if entry.step != "pull" or not entry.origin.startswith("hub:"):
         return None
     return next((p for p in (entry.folder, *entry.folder.parents) if p.name == commit), None)
+
+
+def drop(entry: ModelEntry, name: str) -> None:
+    """Remove a damaged file of a fetched model, so that it is fetched again. Only the Hub's cache is touched."""
+    root, path = snapshot_root(entry), (entry.folder / name).resolve()
+    if root is not None and path.is_relative_to(root.parents[1].resolve()):
+        path.unlink(missing_ok=True)
 
 
 def remove(entry: ModelEntry) -> str:
