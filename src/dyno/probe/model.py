@@ -59,7 +59,7 @@ def of_hub(name: str, environ: Mapping[str, str] = os.environ) -> ModelShape | N
     folder = OutsideName.single(f"models--{name.replace('/', '--')}").below(hub_cache(environ))
     try:
         commit = read_file(folder / "refs" / "main", 4096).decode().strip()
-        snapshots = [OutsideName.digest(commit).below(folder / "snapshots")]
+        snapshots = [OutsideName.single(commit).below(folder / "snapshots")]
     except (OSError, ValueError):  # fetched by a revision: the only one there
         snapshots = list(folder.glob("snapshots/*"))
     return read(snapshots[0]) if len(snapshots) == 1 else None
