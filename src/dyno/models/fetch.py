@@ -51,7 +51,6 @@ _AT_ONCE = 8  # files, as huggingface_hub does it
 _TRIES, _LIMITED_TRIES = 3, 5  # without a byte more; where the Hub limits requests
 _LONGEST_WAIT_S = 600
 _TIMEOUT_S = 30.0
-_PART = 1 << 20  # bytes: what a cut may lose of each file
 _LIST_MAX, _LIST_S, _LIST_FILES = 64 << 20, 120.0, 100_000  # bytes of a list, unpacked; seconds; files
 _SLOWEST, _SLOWEST_S = 1024, 60.0  # bytes in so many seconds: a body that is slower has stopped
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -176,7 +175,7 @@ class Fetch:
         with get_session().stream("GET", url, **asked) as response:
             hf_raise_for_status(response)
             data = bytearray()
-            for part in response.iter_bytes(_PART):
+            for part in response.iter_bytes():
                 data += part
                 if len(data) > _LIST_MAX:
                     raise _Unanswerable(f"its list is larger than {human_bytes(_LIST_MAX)}")
@@ -298,7 +297,7 @@ class Fetch:
                 out.truncate(0)  # it sends the whole file
                 here = 0
             pace = _Pace()
-            for part in response.iter_raw(_PART):
+            for part in response.iter_raw():
                 room = size - here
                 out.write(part[:room])
                 here += min(len(part), room)
