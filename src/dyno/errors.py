@@ -10,6 +10,7 @@ DynoError                exit 1   it failed
 │   └── Unreachable      exit 1   there is no connection to it; what it runs goes on
 ├── StoreError           exit 1   a run or result can't be written or read
 │   └── NotSummedUp      exit 1   a trial is measured, but can't be summarized
+├── DrawError            exit 1   a picture or a page's charts can't be drawn
 ├── ImportFailed         exit 1   another tool's file can't be opened
 ├── StudyStopped         exit 1   a study stopped: a trial failed, or an engine's version changed
 └── Interrupted          exit 130 Ctrl-C after the load: measured, but not summarized
@@ -67,6 +68,10 @@ class StoreError(DynoError):
 
 
 class NotSummedUp(StoreError):
+    pass
+
+
+class DrawError(DynoError):
     pass
 
 
