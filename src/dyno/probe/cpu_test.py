@@ -1,7 +1,7 @@
 """Measure how fast the CPU reads memory and multiplies matrices: a small test in its own process.
 
-Run as `python -m dyno.probe.cpu_test CORES FREE_BYTES DYNO`, with one thread for each call into BLAS (the caller sets that). Each core
-has a worker, and all do the same thing at the same times. Prints JSON.
+Run as `python -m dyno.probe.cpu_test CORES FREE_BYTES DYNO`, with one thread for each call into BLAS (the caller sets
+that). Each core has a worker, and all do the same thing at the same times. Prints JSON. DYNO: the caller's process id.
 """
 
 import contextlib

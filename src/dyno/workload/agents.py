@@ -15,7 +15,7 @@ from dyno.errors import WorkloadError
 from dyno.facts.workload import Request, Turn, WorkloadSpec
 from dyno.workload.blocks import Blocks
 from dyno.workload.calls import AgentSession, Call, checked_tools, converted, text_of
-from dyno.workload.recorded import read
+from dyno.workload.recorded import numbered_lines, read
 from dyno.workload.rounds import block_session, rounds
 from dyno.workload.spans import spans
 from dyno.workload.tokenizer import Tokenizer, special_ids
@@ -136,9 +136,8 @@ def _documents(path: str) -> Iterator[AgentDocument]:
     try:
         whole = msgspec.json.decode(data)
     except files.BROKEN:
-        for number, line in enumerate(data.splitlines(), 1):
-            if line.strip():
-                yield _document(f"{path}, line {number}", _decoded(line, f"{path}, line {number}"))
+        for number, line in numbered_lines(data):
+            yield _document(f"{path}, line {number}", _decoded(line, f"{path}, line {number}"))
         return
     for number, value in enumerate(whole if isinstance(whole, list) else [whole], 1):
         yield _document(f"{path}, entry {number}" if isinstance(whole, list) else path, value)
