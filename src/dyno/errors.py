@@ -22,12 +22,16 @@ import errno
 
 from dyno import secrets
 
+_LONGEST = 2000  # characters of a message
+
 
 class DynoError(Exception):
     exit_code = 1
 
     def __init__(self, text: str) -> None:
-        """Remove secrets: a message quotes servers, engines and files."""
+        """Remove secrets, and the middle of a long text: a message quotes servers, engines and files."""
+        if len(text) > _LONGEST:
+            text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
         super().__init__(secrets.clean(secrets.without_looks(text)))
 
 

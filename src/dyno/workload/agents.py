@@ -13,6 +13,7 @@ import msgspec
 from dyno import files
 from dyno.errors import WorkloadError
 from dyno.facts.workload import Request, Turn, WorkloadSpec
+from dyno.visible import one_line
 from dyno.workload.blocks import Blocks
 from dyno.workload.calls import AgentSession, Call, checked_tools, converted, text_of
 from dyno.workload.recorded import numbered_lines, read
@@ -165,7 +166,7 @@ def _document(where: str, value: Any) -> AgentDocument:
         if needed <= keys:
             return AgentDocument(where, value, kind)
     names = ", ".join(sorted(map(str, keys))[:8]) or "it is not an object"
-    raise WorkloadError(f"{where}: not an agent session ({names}). {_SHAPES}.")
+    raise WorkloadError(f"{where}: not an agent session ({one_line(names)}). {_SHAPES}.")
 
 
 # ---- conversations ----

@@ -146,6 +146,7 @@ def read(path: str) -> bytes:
         raise WorkloadError(f"{path} can't be decompressed: {e}. Was its download cut off?") from None
     except OSError as e:
         raise WorkloadError(f"{path} can't be read: {e.strerror}. Check --dataset-path.") from None
+    data = data.removeprefix(b"\xef\xbb\xbf")  # the mark that some Windows editors put first
     if not data or data.isspace():
         raise WorkloadError(f"{path} is empty. Was its download cut off?")
-    return data.removeprefix(b"\xef\xbb\xbf")  # the mark that some Windows editors put first
+    return data

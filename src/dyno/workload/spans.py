@@ -118,7 +118,7 @@ def _time_s(where: str, raw: dict[str, Any], *names: str) -> float:
 def _session(members: list[ModelSpan]) -> AgentSession:
     by_id = {span.id: span for span in members}
     timed = sorted((span for span in members if span.is_call), key=lambda span: (span.start_s, span.end_s))
-    lineages = [[ancestor.window for ancestor in _lineage(span, by_id)] for span in timed]
+    lineages = _lineages(timed, by_id)
     after = ordered(lineages)
     calls: list[Call] = []
     known: dict[bytes, int] = {}  # digest of a call's messages and answer → its number
@@ -147,23 +147,40 @@ def _session(members: list[ModelSpan]) -> AgentSession:
     return AgentSession(calls, timed[0].start_s)
 
 
-def _lineage(span: ModelSpan, by_id: dict[str, ModelSpan]) -> list[ModelSpan]:
-    """Return the spans that lead to it, outermost first."""
-    lineage, seen = [span], {span.id}
-    while (parent := lineage[-1].parent) is not None:
-        if parent not in by_id:
-            raise WorkloadError(
-                f"{lineage[-1].where}: its parent {parent} is not in the file. Export the whole trace, or remove the "
-                "parent's id."
-            )
-        if len(lineage) > _DEEPEST:
-            raise WorkloadError(f"{span.where}: it is inside more than {_DEEPEST} other spans. Correct their parents.")
-        if parent in seen:
-            names = " → ".join([*(ancestor.id for ancestor in lineage), parent])
+def _lineages(spans: list[ModelSpan], by_id: dict[str, ModelSpan]) -> list[list[CallWindow]]:
+    """Return for each span the windows that lead to it, outermost first and its own last."""
+    known: dict[str, list[CallWindow]] = {}
+    for span in spans:
+        way = _way_up(span, by_id, known)
+        while way:
+            inner = way.pop()
+            above = known[inner.parent] if inner.parent is not None else []
+            if len(above) >= _DEEPEST:
+                raise WorkloadError(
+                    f"{inner.where}: it is inside more than {_DEEPEST} other spans. Correct their parents."
+                )
+            known[inner.id] = [*above, inner.window]
+    return [known[span.id] for span in spans]
+
+
+def _way_up(span: ModelSpan, by_id: dict[str, ModelSpan], known: dict[str, list[CallWindow]]) -> list[ModelSpan]:
+    """Return the span and those that it is inside of, up to one whose lineage is known."""
+    way: list[ModelSpan] = []
+    seen: set[str] = set()
+    current: ModelSpan | None = span
+    while current is not None and current.id not in known:
+        if current.id in seen:
+            names = " → ".join([*(inner.id for inner in way), current.id])
             raise WorkloadError(f"{span.where}: its parents form a cycle: {names}. Correct their parent_span_id.")
-        lineage.append(by_id[parent])
-        seen.add(parent)
-    return lineage[::-1]
+        way.append(current)
+        seen.add(current.id)
+        if current.parent is not None and current.parent not in by_id:
+            raise WorkloadError(
+                f"{current.where}: its parent {current.parent} is not in the file. Export the whole trace, or remove "
+                "the parent's id."
+            )
+        current = by_id[current.parent] if current.parent is not None else None
+    return way
 
 
 def _comes_before(after: list[list[int]], earlier: int, later: int) -> bool:

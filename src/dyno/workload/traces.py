@@ -14,6 +14,7 @@ import msgspec
 from dyno import files
 from dyno.errors import WorkloadError
 from dyno.facts.workload import OUT_OF_ORDER, Dropped, Request, Turn, WorkloadSpec
+from dyno.visible import one_line
 from dyno.workload.blocks import Blocks
 from dyno.workload.recorded import numbered_lines, read
 from dyno.workload.tokenizer import Tokenizer
@@ -121,7 +122,7 @@ def _entries(spec: WorkloadSpec, path: str, form: TraceFormat) -> Iterator[Trace
             advice = "Check --dataset-name: timed_trace reads columns of any name."
             if spec.dataset == "timed_trace":
                 advice = "Name its columns with --timed-trace-label-timestamp, -input-length, -output-length."
-            seen = ", ".join(list(row)[:_SHOWN])
+            seen = one_line(", ".join(list(row)[:_SHOWN]))
             raise WorkloadError(f"{where}: no {' or '.join(missing)}. It has {seen}. {advice}")
         if form.only and row[form.only[0]] != form.only[1]:
             continue
