@@ -92,7 +92,7 @@ def read_safetensors(path: Path) -> list[Tensor]:
 
 
 def _fits(entry: _Entry) -> bool:
-    """Return whether a tensor has as many values as its bytes. Of a type that isn't known, a value has a bit or more."""
+    """Return whether a tensor has as many values as its bytes. A value of an unknown type has a bit or more."""
     if len(entry.shape) > _DIMENSIONS_MAX:
         return False
     bits = 8 * (entry.data_offsets[1] - entry.data_offsets[0])

@@ -12,6 +12,7 @@ import re
 import select
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -106,7 +107,7 @@ class SshMachine:
             assert process.stdin and process.stdout
             quiet_s, limit_s = _QUIET_S.get(verb), _LIMITS_S.get(verb)
             process.stdout = io.BufferedReader(_Pipe(process.stdout, quiet_s, self.spec.host))
-            clock = threading.Timer(limit_s or 1e6, process.kill)
+            clock = threading.Timer(limit_s or 1e6, _kill, [process])
             clock.daemon = True
             clock.start()
             try:
@@ -116,7 +117,7 @@ class SshMachine:
                 yield process
                 code = self._code(process)
             except BaseException:
-                process.kill()
+                _kill(process)
                 process.wait()
                 raise
             finally:
@@ -169,6 +170,12 @@ class SshMachine:
             yield
         finally:
             subprocess.run(self._ssh("-O", "cancel", "-L", ports), capture_output=True)
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """Kill ssh and what it started, such as a ProxyCommand: whoever holds the pipe would be waited for."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 class _Pipe(io.RawIOBase):
