@@ -9,6 +9,7 @@ import pytest
 from conftest import StartFake
 from dyno.cli import find
 from dyno.cli.main import main
+from dyno.report import draw
 
 _FLAGS = [
     "--target", "ttft_p50:2s", "--to", "1", "--budget", "20", "--random-input-len", "8", "--random-output-len", "2",
@@ -31,7 +32,7 @@ def test_a_picture_library_that_crashes_costs_the_picture_and_not_the_answer(
     def svg(*_: Any, **__: Any) -> str:
         raise PanicException("no fonts\nat canvas.rs:7")
 
-    monkeypatch.setattr("dyno.report.picture.vl_convert.vegalite_to_svg", svg)
+    monkeypatch.setattr("dyno.report.picture.drawn", svg)
     code, out, err = search(fake(first_ms=50.0).base_url, tmp_path, capsys)
     [answer] = tmp_path.glob("*/find.json")
     assert code == 0 and "concurrency 1" in out
@@ -43,11 +44,16 @@ def test_a_picture_library_that_crashes_costs_the_picture_and_not_the_answer(
 def test_a_picture_library_that_is_missing_costs_the_picture_and_not_the_answer(
     fake: StartFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "vl_convert", None)
-    monkeypatch.delitem(sys.modules, "dyno.report.picture", raising=False)
+    without = "import sys; sys.modules['vl_convert'] = None; from dyno.report.draw_worker import main; main()"
+    monkeypatch.setattr(draw, "WORKER", [sys.executable, "-c", without])
+    monkeypatch.setattr(draw, "_DRAWER", draw._Drawer())
     code, out, err = search(fake(first_ms=50.0).base_url, tmp_path, capsys)
     assert code == 0 and "concurrency 1" in out
-    assert "find.svg is missing (ModuleNotFoundError" in err and "The answer is complete without it." in err
+    assert (
+        "find.svg is missing (DrawError: " in err
+        and "ModuleNotFoundError" in err
+        and "The answer is complete without it." in err
+    )
 
 
 @pytest.mark.parametrize(("error", "words"), [(SystemExit(3), "(SystemExit: 3)"), (ValueError(), "(ValueError)")])

@@ -21,6 +21,8 @@ ROWS: list[set[str]] = [
         "files",
         "http",
         "option",
+        "outside",
+        "scratch",
         "secrets",
         "transport",
         "visible",

@@ -15,6 +15,7 @@ from dyno.facts.recipe import ModelRecipe
 from dyno.models import archive, checksum, hub, shelf
 from dyno.models.cache import place
 from dyno.models.shelf import ModelEntry, ModelFile
+from dyno.outside import OutsideName
 from dyno.probe.model import hub_cache
 
 COMMIT = "c" * 40
@@ -54,7 +55,7 @@ def fetched_model() -> ModelEntry:
         sums = checksum.read(draft)
         blob = storage / "blobs" / (sums.git if len(data) < 100 else sums.sha256)
         draft.replace(blob)
-        place(blob, root / name)
+        place(blob, OutsideName(name), root)
         files[name] = ModelFile(len(data), sums.sha256)
     recipe = ModelRecipe("hub:acme/tiny")
     entry = ModelEntry(recipe.name, recipe, "pull", str(root), f"hub:acme/tiny@{COMMIT}", files, shelf.now())

@@ -19,7 +19,7 @@ from dyno.cli.main import main
 from dyno.errors import DynoError
 from dyno.facts.recipe import ModelRecipe
 from dyno.models import hub, shelf
-from dyno.models.cache import unsafe
+from dyno.outside import is_safe
 from hub_server import TOKEN, HubServer, commit_of, serving
 
 REPO = "acme/tiny"
@@ -266,8 +266,8 @@ def test_a_disk_that_fills_halfway_keeps_what_was_fetched(
 
 @pytest.mark.parametrize("name", ["../../evil", "/etc/evil", "a/../b", "a\\b"])
 def test_an_unsafe_name_is_one_that_leads_elsewhere(name: str) -> None:
-    assert unsafe(name)
-    assert not unsafe("Q4_K_M/model-00001-of-00002.gguf")
+    assert not is_safe(name)
+    assert is_safe("Q4_K_M/model-00001-of-00002.gguf")
 
 
 def test_a_server_that_lists_an_unsafe_name_writes_nothing(server: HubServer, pull: Pull, tmp_path: Path) -> None:

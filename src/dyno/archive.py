@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 from typing import IO
 
 from dyno.numbers import human_bytes
+from dyno.outside import OutsideName, UnsafeName
 
 _HEADER = 1 << 20  # bytes of a member's extended header
 
@@ -26,18 +27,20 @@ class Member(tarfile.TarInfo):
 
 def plain_files(
     stream: IO[bytes], deepest: int, each: Callable[[], None] = lambda: None
-) -> Iterator[tuple[tuple[str, ...], int, IO[bytes]]]:
-    """Yield path, size and content of each file in a stream, one after the other. `each`: called for every member."""
+) -> Iterator[tuple[OutsideName, int, IO[bytes]]]:
+    """Yield name, size and content of each file in a stream, one after the other. `each`: called for every member."""
     with tarfile.open(fileobj=stream, mode="r|", tarinfo=Member) as tar:
         while (member := tar.next()) is not None:
             tar.members.clear()  # type: ignore[attr-defined]  # it would keep them all
             each()
             if member.isdir():
                 continue
-            parts = PurePosixPath(member.name).parts
-            plain = member.isreg() and not member.issparse()
-            if not plain or not 1 <= len(parts) <= deepest or parts[0] == "/" or ".." in parts:
+            if not member.isreg() or member.issparse():
                 raise UnsafeMember(member.name[:200])
+            try:
+                name = OutsideName(str(PurePosixPath(member.name)), deepest)
+            except UnsafeName as e:
+                raise UnsafeMember(str(e)) from None
             source = tar.extractfile(member)
             assert source is not None  # of a regular file
-            yield parts, member.size, source
+            yield name, member.size, source

@@ -10,6 +10,7 @@ DynoError                exit 1   it failed
 │   └── Unreachable      exit 1   there is no connection to it; what it runs goes on
 ├── StoreError           exit 1   a run or result can't be written or read
 │   └── NotSummedUp      exit 1   a trial is measured, but can't be summarized
+├── DrawError            exit 1   a picture or a page's charts can't be drawn
 ├── ImportFailed         exit 1   another tool's file can't be opened
 ├── StudyStopped         exit 1   a study stopped: a trial failed, or an engine's version changed
 └── Interrupted          exit 130 Ctrl-C after the load: measured, but not summarized
@@ -21,12 +22,16 @@ import errno
 
 from dyno import secrets
 
+_LONGEST = 2000  # characters of a message
+
 
 class DynoError(Exception):
     exit_code = 1
 
     def __init__(self, text: str) -> None:
-        """Remove secrets: a message quotes servers, engines and files."""
+        """Remove secrets, and the middle of a long text: a message quotes servers, engines and files."""
+        if len(text) > _LONGEST:
+            text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
         super().__init__(secrets.clean(secrets.without_looks(text)))
 
 
@@ -67,6 +72,10 @@ class StoreError(DynoError):
 
 
 class NotSummedUp(StoreError):
+    pass
+
+
+class DrawError(DynoError):
     pass
 
 

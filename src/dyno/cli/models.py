@@ -243,7 +243,7 @@ def verify(options: argparse.Namespace) -> int:
         wrong = shelf.verify(entry, line.below)
         if wrong and hub.snapshot_root(entry):
             for name in wrong:
-                (entry.folder / name).resolve().unlink(missing_ok=True)
+                hub.drop(entry, name)
     if wrong:
         raise ModelError(f"{entry.name}: {'; '.join(f'{n} {why}' for n, why in wrong.items())}. {_again(entry)}")
     unread = sum(not f.sha256 for f in entry.files.values())

@@ -11,7 +11,7 @@ from urllib.parse import quote, urljoin
 from dyno import secrets
 from dyno.cli import exit_codes, settings
 from dyno.cli.flags import pairs
-from dyno.errors import DynoError, StoreError, UsageError
+from dyno.errors import DrawError, DynoError, StoreError, UsageError
 from dyno.facts.report import Chart, Report
 from dyno.numbers import many
 from dyno.report.csv_table import csv
@@ -229,9 +229,15 @@ def _write(report: Report, charts: list[Chart], output: Path, options: argparse.
 
 def _write_page(report: Report, charts: list[Chart], output: Path, url: str = "") -> list[Path]:
     """`url`: of the page, or of its folder. With it goes a picture for link previews."""
-    from dyno.report.page import Address, main_chart, page
+    from dyno.report.page import Address, bundle, main_chart, page
     from dyno.report.picture import card
 
+    try:
+        if charts:
+            bundle(_cache())
+    except DrawError as e:
+        print(f"dyno: {output} has no charts. {e} Its tables and findings are complete.", file=sys.stderr)
+        charts = []
     if not url:
         _save(output, page(report, charts, _cache()).encode())
         return [output]

@@ -8,7 +8,7 @@ import msgspec
 from dyno.errors import ModelError, WorkloadError
 from dyno.facts.workload import DataFile, WorkloadSpec
 from dyno.models import hub
-from dyno.models.cache import snapshot, storage_folder
+from dyno.models.cache import snapshot, snapshot_folder, storage_folder
 from dyno.models.shelf import Say
 
 
@@ -42,8 +42,8 @@ def _cached(name: str | None) -> str | None:
     repo, _, revision = text.partition("@")
     storage = storage_folder("dataset", repo)
     commit, _ = snapshot(storage, revision or "main")
-    folder = storage / "snapshots" / commit
-    if not commit or not folder.is_dir():
+    folder = snapshot_folder(storage, commit) if commit else None
+    if folder is None or not folder.is_dir():
         raise WorkloadError(
             f"The dataset {repo} isn't on this machine. Fetch it with `hf download --repo-type dataset {repo}`, or "
             "give a folder or file with --dataset-path."

@@ -10,18 +10,17 @@ import hashlib
 import io
 import os
 import re
-import shutil
 import sys
 import tarfile
-import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
 import msgspec
 
-from dyno import secrets
+from dyno import files, secrets
 from dyno.archive import UnsafeMember, plain_files
 from dyno.conduct import study_plan
 from dyno.conduct.held import FarMachine, Published
@@ -32,16 +31,21 @@ from dyno.facts.elsewhere import RigEntry, RigPython
 from dyno.facts.study import PlannedTrial, Study
 from dyno.facts.trial import TrialSpec
 from dyno.numbers import human_bytes, many
+from dyno.outside import OutsideName
 from dyno.probe.model import looks_local
 from dyno.rigs import wheel
 from dyno.rigs.dstack import DstackRig, configurations, run_name
 from dyno.rigs.register import Register, new_id
 from dyno.rigs.ssh import SshMachine, events
-from dyno.store.run import PASSING, RAW, Run, make_folder, private
-from dyno.store.study import StudyFolder, trial_name
+from dyno.scratch import scratch, sweep
+from dyno.store.run import PASSING, RAW, Run, make_folder, private, read
+from dyno.store.study import Failure, StudyFolder, trial_name
 
 PATIENCE_S = 600.0  # without a connection
 _LARGEST, _FILES, _DEEPEST = 64 << 30, 100_000, 8  # bytes, files and folders in a run folder that comes home
+_LIST = 64 << 20  # bytes of the list of its files
+_SPARE = 256 << 20  # bytes that stay free on this disk
+_ARRIVALS = 4  # times that one run folder may come home damaged
 _FACTS = ("trial.json", "engine.json", "summary.json")  # by which dyno there knows what is done, and by which version
 
 Say = Callable[[str], None]
@@ -67,6 +71,7 @@ class Elsewhere:
         self.register = register()
         self.begun = False  # something runs there
         self._rented: DstackRig | None = None
+        self._damaged: Counter[str] = Counter()  # run folder → times that it didn't arrive whole
         self._offset = -1  # bytes of its log that were shown; -1: none, and only the last ones are
 
     def conduct(self, wanted: Sequence[PlannedTrial], words: Sequence[str]) -> None:
@@ -74,8 +79,7 @@ class Elsewhere:
 
         KeyboardInterrupt stops it there, fetches what is finished and cleans up.
         """
-        for path in self.folder.path.glob(".coming-*"):  # of a dyno that was killed
-            shutil.rmtree(path, ignore_errors=True)
+        sweep(self.folder.path, ".coming-")
         if entry := self._earlier():
             self.say(f"resuming: started at {entry.since}")
             # Without a way there dstack had not provided the machine yet, and nothing was started on it.
@@ -252,13 +256,8 @@ class Elsewhere:
             try:
                 with machine.started("follow", str(self._offset)) as process:
                     for event in events(process):
-                        deadline, pause_s = 0.0, 1.0
-                        for text in strings(event.get("log")):
-                            self.say(secrets.clean(text))
-                        if isinstance(event.get("offset"), int):
-                            self._offset = event["offset"]
-                        if "finished" in event:
-                            self._take(machine, str(event["finished"]), names)
+                        if self._heard(event) or self._took(machine, event, names):
+                            deadline, pause_s = 0.0, 1.0
                         if "ended" in event:
                             self._skip(event.get("skipped"), names)
                             self._take_logs(machine, strings(event.get("engines")))
@@ -275,34 +274,54 @@ class Elsewhere:
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, 30.0)
 
-    def _take(self, machine: SshMachine, inner: str, names: dict[str, PlannedTrial]) -> None:
-        """Bring a run folder home, unless it is here, or of a trial that wasn't asked for."""
+    def _heard(self, event: dict[str, Any]) -> bool:
+        """Show lines of its log. True: there was something new."""
+        for text in strings(event.get("log")):
+            self.say(secrets.clean(" ".join(text.splitlines())))
+        offset = event.get("offset")
+        if type(offset) is not int or offset <= self._offset:
+            return False
+        self._offset = offset
+        return True
+
+    def _took(self, machine: SshMachine, event: dict[str, Any], names: dict[str, PlannedTrial]) -> bool:
+        """Bring a run folder home, unless it is here, or of a trial that wasn't asked for. True: it is new here."""
+        inner = str(event.get("finished", ""))
         planned = names.get(inner.rpartition("/")[2])
         if planned is None or self.folder.run(planned.place).whole:
-            return
-        with self._fetched(machine, inner, planned.place.label) as path:
-            if not Run(path).whole and not (path / "failed.json").is_file():
-                raise RigError(f"{self.rig} sent a folder for {planned.place.label} that is not a run.")
-            self.folder.take(planned.place, path)
+            return False
+        label = planned.place.label
+        try:
+            with self._fetched(machine, inner, label) as path:
+                _check_run(path, planned, self.rig)
+                self.folder.take(planned.place, path)
+        except Unreachable as e:
+            self._damaged[inner] += 1
+            if self._damaged[inner] < _ARRIVALS:
+                raise
+            raise RigError(f"{label} came home damaged {_ARRIVALS} times, last: {e}") from None
+        return True
 
     def _take_logs(self, machine: SshMachine, inner: Sequence[str]) -> None:
         """Fetch the folders of the engines' starts, with their whole logs."""
         for name in inner:
             start = re.fullmatch(r"runs/[^/]+/engines/(\d{3,}-[\w.-]{1,100})", name)
-            if start and not (goal := self.folder.engines_path / f"{self.rig}-{machine.job}-{start[1]}").exists():
+            if start is None:
+                continue
+            goal = OutsideName.single(f"{self.rig}-{machine.job}-{start[1]}").below(self.folder.engines_path)
+            if not goal.exists():
                 with self._fetched(machine, name, start[1]) as path:
                     path.rename(goal)
 
     @contextlib.contextmanager
     def _fetched(self, machine: SshMachine, inner: str, what: str) -> Iterator[Path]:
         """Fetch a folder into a temporary place of the study's."""
-        prefix = tempfile.TemporaryDirectory(prefix=".coming-", dir=self.folder.path)
         rule = msgspec.json.encode({**dict.fromkeys(PASSING, ""), **RAW}).decode()
-        with machine.started("pack", inner, rule) as process, prefix as temporary:
+        with machine.started("pack", inner, rule) as process, scratch(".coming-", self.folder.path) as temporary:
             assert process.stdout and process.stdin
             process.stdin.close()
-            unpack(process.stdout, Path(temporary, "run"), what)
-            yield Path(temporary, "run")
+            unpack(process.stdout, temporary / "run", what)
+            yield temporary / "run"
 
     def _skip(self, skipped: Any, names: dict[str, PlannedTrial]) -> None:
         ids = {p.place.id for p in names.values()}
@@ -418,20 +437,59 @@ def _alive(process: int) -> bool:
         return False
 
 
+_Length = Annotated[int, msgspec.Meta(ge=0)]
+
+
+def _check_run(path: Path, planned: PlannedTrial, rig: str) -> None:
+    """Refuse a folder that isn't a run of this trial, before it takes the place of one."""
+    run, label = Run(path), planned.place.label
+    try:
+        if run.whole:
+            run.result()
+            place = run.manifest().place
+            if place is None or place.id != planned.place.id:
+                raise RigError(f"{rig} sent a run of another trial for {label}. It was refused.")
+        elif (path / "failed.json").is_file():
+            read(path / "failed.json", Failure)
+        else:
+            raise RigError(f"{rig} sent a folder for {label} that is not a run. It was refused.")
+    except StoreError as e:
+        raise RigError(f"{rig} sent a result for {label} that can't be read, and it was refused: {e}") from None
+
+
+def _listed(stream: IO[bytes], folder: Path, what: str) -> dict[str, tuple[int, str]]:
+    """Read the list of files that come, and refuse one that this disk can't take."""
+    size = re.fullmatch(rb"(\d{1,12})\n", stream.readline(20))
+    if size is None or int(size[1]) > _LIST:
+        raise ValueError("its list of files has no size, or is too large")
+    listed = msgspec.json.decode(stream.read(int(size[1])), type=dict[str, tuple[_Length, str]])
+    total = sum(length for length, _ in listed.values())
+    if len(listed) > _FILES or total > _LARGEST:
+        raise RigError(f"{what}: the run folder has {many(len(listed), 'file')}, more than dyno takes.")
+    free = files.free_bytes(folder)
+    if total + _SPARE > free:
+        raise StoreError(f"{what} needs {human_bytes(total)}, but the disk of {folder} has {human_bytes(free)} free.")
+    return listed
+
+
 def unpack(stream: IO[bytes], folder: Path, what: str) -> None:
     """Write the files that a stream lists with their checksums, and nothing else."""
+    members = 0
+
+    def each() -> None:
+        nonlocal members
+        members += 1
+        if members > 2 * _FILES:
+            raise ValueError("it has more members than files")
+
     try:
-        size = int(stream.readline(20))
-        listed = msgspec.json.decode(stream.read(min(size, _LARGEST >> 10)), type=dict[str, tuple[int, str]])
-        if len(listed) > _FILES or sum(length for length, _ in listed.values()) > _LARGEST:
-            raise RigError(f"{what}: the run folder has {many(len(listed), 'file')}, more than dyno takes.")
+        listed = _listed(stream, folder, what)
         make_folder(folder)
-        for parts, length, source in plain_files(stream, _DEEPEST):
-            name = "/".join(parts)
-            expected = listed.pop(name, None)
+        for name, length, source in plain_files(stream, _DEEPEST, each):
+            expected = listed.pop(str(name), None)
             if expected is None or expected[0] != length:
-                raise RigError(f"{what}: the other machine sent {name!r}, which it didn't list.")
-            path = folder.joinpath(*parts)
+                raise RigError(f"{what}: the other machine sent {str(name)!r}, which it didn't list.")
+            path = name.below(folder)
             make_folder(path.parent)
             total = hashlib.sha256()
             with open(path, "xb", opener=private) as out:
@@ -439,7 +497,7 @@ def unpack(stream: IO[bytes], folder: Path, what: str) -> None:
                     total.update(data)
                     out.write(data)
             if total.hexdigest() != expected[1]:
-                raise RigError(f"{what}: {name!r} was damaged on its way home. Repeat the command.")
+                raise RigError(f"{what}: {str(name)!r} was damaged on its way home. Repeat the command.")
     except UnsafeMember as e:
         raise RigError(
             f"{what}: the other machine sent {str(e)!r}, a link or an unsafe path. It was refused."

@@ -28,6 +28,7 @@ from dyno.rigs.ssh import SshMachine, lines
 from dyno.store.run import Run, write
 
 _PINGS = 51
+_LINE, _PORTS = 4096, 1024  # bytes; of one engine, a replica each
 _CONNECT_S = 10.0
 _LOOK_S = 0.2
 
@@ -141,10 +142,12 @@ def held(far: FarMachine, order: HoldOrder, folder: Path, say: Say, below: Below
     try:
         with machine.started("run", "dyno.conduct.hold") as process, contextlib.ExitStack() as last:
             assert process.stdin and process.stdout
-            process.stdout.readline()  # it reads its stdin from here on
+            process.stdout.readline(_LINE)  # it reads its stdin from here on
             process.stdin.write(msgspec.json.encode(order) + b"\n")
             process.stdin.flush()
             engine = _ready(process, folder, say, below)
+            if not 1 <= len(engine.ports) <= _PORTS:
+                raise EngineError(f"{host} reports an engine with {len(engine.ports)} ports.")
             ports = [free_port() for _ in (*engine.ports, engine.echo)]
             for local, remote in zip(ports, (*engine.ports, engine.echo), strict=True):
                 last.enter_context(machine.forwarded(local, remote))

@@ -55,15 +55,23 @@ class DstackSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 8000
 
 
+# The machine describes itself: its words are a part of a folder's name and of pip's command.
+_Word = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_]{1,40}\Z")]
+_Minor = Annotated[int, msgspec.Meta(ge=0, le=999)]
+
+
 class RigPython(msgspec.Struct, frozen=True):
     """The Python that dyno uses on another machine, and what that machine is."""
 
-    python: str  # path
-    version: tuple[int, int]
-    tag: str  # cpython-311
-    system: str  # Linux
-    machine: str  # x86_64
-    libc: tuple[str, str]  # glibc, 2.36
+    python: Annotated[str, msgspec.Meta(max_length=4096)]  # path
+    version: tuple[_Minor, _Minor]
+    tag: Annotated[str, msgspec.Meta(pattern=r"\A[a-z]{1,20}-[0-9]{1,6}\Z")]  # cpython-311
+    system: _Word  # Linux
+    machine: _Word  # x86_64
+    libc: tuple[  # glibc, 2.36; both empty: another library
+        Annotated[str, msgspec.Meta(pattern=r"\A[a-z]{0,20}\Z")],
+        Annotated[str, msgspec.Meta(pattern=r"\A(\d{1,3}(\.\d{1,3}){0,3})?\Z")],
+    ]
 
 
 class RigEntry(msgspec.Struct, frozen=True, kw_only=True):

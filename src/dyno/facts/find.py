@@ -143,7 +143,7 @@ class ProbeFacts(msgspec.Struct, frozen=True):
     sent: int
     duration_s: float
     figures: list[LimitFigure]
-    run: str  # its folder, in that of the search
+    run: Annotated[str, msgspec.Meta(pattern=r"\A(?!\.)[\w.-]{1,200}\Z")]  # its folder, in that of the search
     queue_grew: bool = False
     throughput: float | None = None  # output tokens/s
     verdict: str = ""

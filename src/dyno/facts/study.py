@@ -54,7 +54,9 @@ class Place(msgspec.Struct, frozen=True):
     """A trial's place in its study: names from the file, and the settings that vary among its trials."""
 
     study: str
-    id: str  # of the resolved trial: the same id, the same measurement
+    id: Annotated[
+        str, msgspec.Meta(pattern=r"\A[\w-]{1,80}\Z")
+    ]  # of the resolved trial: the same id, the same measurement
     engine: str
     workload: str
     load: str

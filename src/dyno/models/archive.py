@@ -4,9 +4,7 @@ It is a plain tar, as weights don't shrink: dyno-models.json, then NAME/PATH of 
 """
 
 import os
-import re
 import tarfile
-import tempfile
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -18,10 +16,12 @@ from dyno import files
 from dyno.archive import UnsafeMember, plain_files
 from dyno.errors import ModelError, UsageError
 from dyno.models import checksum, hub, shelf
-from dyno.models.cache import etag, place, storage_folder, unsafe
+from dyno.models.cache import blob_path, etag, place, ref_path, snapshot_folder, storage_folder
 from dyno.models.shelf import ModelEntry, ModelFile, Say
 from dyno.numbers import human_bytes
+from dyno.outside import OutsideName, UnsafeName
 from dyno.probe.model import hub_cache
+from dyno.scratch import scratch
 
 _MANIFEST, _MANIFEST_MAX = "dyno-models.json", 64 << 20
 _DEEPEST = 16  # folders inside one another
@@ -109,15 +109,15 @@ def import_file(file: Path, say: Say, below: Say) -> list[ModelEntry]:
         for folder in (cache, own):
             folder.mkdir(parents=True, exist_ok=True)
         with (
-            tempfile.TemporaryDirectory(prefix=".dyno-import-", dir=cache) as for_hub,
-            tempfile.TemporaryDirectory(prefix=".import-", dir=own) as for_shelf,
+            scratch(".dyno-import-", cache) as for_hub,
+            scratch(".import-", own) as for_shelf,
             files.opened(file, pipes=True) as stream,
         ):
-            staged = _read(stream, file, (Path(for_hub), Path(for_shelf)), say, below)
+            staged = _read(stream, file, (for_hub, for_shelf), say, below)
             return [_put(model, folder, say) for model, folder in staged]
     except FileNotFoundError as e:
         raise UsageError(f"{e.filename}: no such file.") from None
-    except UnsafeMember as e:
+    except (UnsafeMember, UnsafeName) as e:
         raise ModelError(
             f"{file} contains {str(e)!r}, which is a link or an unsafe path, so it isn't from `dyno models export`. "
             "Nothing was imported."
@@ -135,23 +135,28 @@ def _read(
 ) -> list[tuple[PackedModel, Path]]:
     """Write the archive's files to a place on the disk of their own, and check each."""
     members = plain_files(stream, _DEEPEST)
-    parts, size, source = next(members, ((), 0, BytesIO()))
-    if parts != (_MANIFEST,) or size > _MANIFEST_MAX:
+    first, size, source = next(members, (None, 0, BytesIO()))
+    if str(first) != _MANIFEST or size > _MANIFEST_MAX:
         raise ValueError("no manifest")
     manifest = msgspec.json.decode(source.read(), type=PackedModels)
     missing: dict[str, tuple[Path, ModelFile]] = {}
-    staged = []
+    staged: list[tuple[PackedModel, Path]] = []
+    if not manifest.models:
+        raise ValueError("its manifest lists no model")
     for model in manifest.models:
-        _check_names(model)
-        folder = folders[0 if model.blobs else 1] / model.entry.name
+        _check_model(model)
+        own = f"{model.entry.name}/"
+        if model.entry.name in {m.entry.name for m, _ in staged}:
+            raise ValueError(f"{model.entry.name} is listed twice")
+        folder = OutsideName.single(model.entry.name).below(folders[0 if model.blobs else 1])
         staged.append((model, folder))
-        missing |= {f"{model.entry.name}/{name}": (folder / name, f) for name, f in model.files.items()}
+        missing |= {own + name: (OutsideName(name).below(folder), f) for name, f in model.files.items()}
     needed, free = sum(f.size_bytes for _, f in missing.values()), files.free_bytes(folders[0])
     if needed > free:
         raise ModelError(f"{file} needs {human_bytes(needed)}, but the disk has {human_bytes(free)} free.")
     say(f"Reading {len(staged)} models, {human_bytes(needed)}")
-    for parts, size, source in members:
-        name = "/".join(parts)
+    for member, size, source in members:
+        name = str(member)
         path, facts = missing.pop(name, (None, None))
         if path is None or facts is None or size != facts.size_bytes:
             raise ValueError(f"{name} is not as the manifest lists it")
@@ -159,7 +164,7 @@ def _read(
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as out:
             sums = checksum.copy(source, out, size)
-        blob = next((m.blobs.get(name.partition("/")[2]) for m, _ in staged if m.entry.name == parts[0]), None)
+        blob = next((m.blobs.get(name.partition("/")[2]) for m, _ in staged if m.entry.name == member.parts[0]), None)
         if sums.sha256 != facts.sha256 or (blob and not sums.matches(blob)):
             raise ModelError(f"{name} is corrupted in {file}. Nothing was imported. Copy the archive again.")
     if missing:
@@ -167,15 +172,33 @@ def _read(
     return staged
 
 
-def _check_names(model: PackedModel) -> None:
+def _check_model(model: PackedModel) -> None:
+    """Refuse a model whose names lead elsewhere, or that has no place here: before anything is written."""
     entry = model.entry
-    names = [*model.files, *([model.path] if model.path else [])]
-    if unsafe(entry.name) or "/" in entry.name or entry.name.startswith(".") or any(unsafe(name) for name in names):
-        raise UnsafeMember(entry.name)
+    OutsideName.single(entry.name)
+    for name in (*model.files, *([model.path] if model.path else [])):
+        OutsideName(name)
+    if entry.name != entry.recipe.name:
+        raise ValueError(f"{entry.name} is not the name of its recipe, {entry.recipe.name}")
+    if any(facts.size_bytes < 0 for facts in model.files.values()):
+        raise ValueError(f"{entry.name} has a file of a negative size")
+    if model.path and not any(name == model.path or name.startswith(f"{model.path}/") for name in model.files):
+        raise ValueError(f"{entry.name} has no {model.path}")
     if model.blobs:
-        hashes = [*model.blobs.values(), entry.origin.rpartition("@")[2]]
-        if set(model.blobs) != set(model.files) or not all(re.fullmatch("[0-9a-f]{40,64}", text) for text in hashes):
-            raise ValueError(f"{entry.name} has no place in the Hub's cache")
+        _check_place(model)
+
+
+def _check_place(model: PackedModel) -> None:
+    """Refuse a fetched model that has no place in the Hub's cache."""
+    try:
+        source = hub.parse(model.entry.origin)
+        hub.parse(model.entry.recipe.source)
+    except UsageError as e:
+        raise ValueError(str(e)) from None
+    if not isinstance(source, hub.HubSource) or set(model.blobs) != set(model.files):
+        raise ValueError(f"{model.entry.name} has no place in the Hub's cache")
+    for digest in (source.revision, *model.blobs.values()):
+        OutsideName.digest(digest)
 
 
 def _put(model: PackedModel, staged: Path, say: Say) -> ModelEntry:
@@ -186,13 +209,13 @@ def _put(model: PackedModel, staged: Path, say: Say) -> ModelEntry:
             staged.mkdir(exist_ok=True)
             for path in staged.iterdir():
                 path.replace(part / path.name)
-            root = shelf.models_folder() / model.entry.name
-        path = root / model.path if model.path else root
+            root = shelf.model_folder(model.entry.name)
+        path = OutsideName(model.path).below(root) if model.path else root
         folder = path.parent if path.suffix == ".gguf" else path
         entry = msgspec.structs.replace(
             model.entry,
             path=str(path),
-            files={os.path.relpath(root / name, folder): facts for name, facts in model.files.items()},
+            files={os.path.relpath(OutsideName(n).below(root), folder): facts for n, facts in model.files.items()},
         )
         return shelf.put(part, entry)
 
@@ -201,14 +224,16 @@ def _into_cache(model: PackedModel, staged: Path) -> Path:
     source = hub.parse(model.entry.origin)
     assert isinstance(source, hub.HubSource)
     storage = storage_folder(source.kind, source.repo)
-    root = storage / "snapshots" / source.revision
+    root = snapshot_folder(storage, source.revision)
     (storage / "blobs").mkdir(parents=True, exist_ok=True)
-    for name, blob in model.blobs.items():
-        (staged / name).replace(storage / "blobs" / blob)
-        place(storage / "blobs" / blob, root / name)
+    for text, digest in model.blobs.items():
+        name, blob = OutsideName(text), blob_path(storage, digest)
+        name.below(staged).replace(blob)
+        place(blob, name, root)
     asked = hub.parse(model.entry.recipe.source)
-    ref = storage / "refs" / (asked.revision if isinstance(asked, hub.HubSource) else "main")
-    if ref.name != source.revision and not ref.exists():  # what this machine has of its own stays
+    revision = asked.revision if isinstance(asked, hub.HubSource) else "main"
+    ref = ref_path(storage, revision)
+    if revision != source.revision and not ref.exists():  # what this machine has of its own stays
         ref.parent.mkdir(parents=True, exist_ok=True)
         ref.write_text(source.revision)
     return root

@@ -3,6 +3,9 @@
 It reads a `Job` from stdin and writes the `Listing`; after a `Go` it fetches, and writes an `Event` for each file. Each
 is a line of JSON. Files are fetched over HTTP by ranges: huggingface_hub begins a file anew after a kill, here it is
 continued. The token is huggingface_hub's to find: HF_TOKEN, or its own file.
+
+The Hub may be anybody's (HF_ENDPOINT), so nothing that it sends is believed: the list has bounds of size and time, each
+body ends at its listed size, and each name is an `OutsideName` (decisions/0027-outside.md).
 """
 
 import contextlib
@@ -15,30 +18,83 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Annotated, Any, BinaryIO, TypeVar
+from urllib.parse import quote
 
 import msgspec
-from huggingface_hub import HfApi, constants, errors, get_token, hf_hub_download, hf_hub_url
-from huggingface_hub.file_download import get_hf_file_metadata, http_get
-from huggingface_hub.utils import build_hf_headers, filter_repo_objects  # type: ignore[attr-defined]
+from huggingface_hub import constants, errors, get_token, hf_hub_url
+from huggingface_hub.file_download import get_hf_file_metadata, xet_get
+from huggingface_hub.utils import (  # type: ignore[attr-defined]
+    build_hf_headers,
+    filter_repo_objects,
+    get_session,
+    hf_raise_for_status,
+)
 
 from dyno.errors import ModelError
 from dyno.models import checksum
-from dyno.models.cache import FetchedFile, place, snapshot, storage_folder, unsafe
+from dyno.models.cache import (
+    FetchedFile,
+    blob_path,
+    partial_path,
+    place,
+    ref_path,
+    snapshot,
+    snapshot_folder,
+    storage_folder,
+)
 from dyno.models.messages import Event, Go, Job, Listing
+from dyno.numbers import human_bytes
+from dyno.outside import OutsideName, UnsafeName, is_safe
 
 _AT_ONCE = 8  # files, as huggingface_hub does it
 _TRIES, _LIMITED_TRIES = 3, 5  # without a byte more; where the Hub limits requests
 _LONGEST_WAIT_S = 600
 _TIMEOUT_S = 30.0
+_LIST_MAX, _LIST_S, _LIST_FILES = 64 << 20, 120.0, 100_000  # bytes of a list, unpacked; seconds; files
+_SLOWEST, _SLOWEST_S = 1024, 60.0  # bytes in so many seconds: a body that is slower has stopped
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _IMPORT = "copy the files from another machine with `dyno models export` and `import`"
 _HttpError: Any = errors.HfHubHTTPError.__bases__[0]  # of the HTTP library that this huggingface_hub uses
 T = TypeVar("T")
+_Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
+
+
+class _Large(msgspec.Struct):
+    """What the Hub lists of a file that it keeps in its storage."""
+
+    sha256: str
+    size: _Size
+
+
+class _Sibling(msgspec.Struct):
+    """A file as the Hub lists it. A mirror's list may have names only."""
+
+    rfilename: str
+    size: _Size | None = None
+    blobId: str | None = None
+    lfs: _Large | None = None
+
+
+class _RepoInfo(msgspec.Struct):
+    sha: str
+    siblings: list[_Sibling] = []
+
+
+class _Ref(msgspec.Struct):
+    name: str
+
+
+class _Refs(msgspec.Struct):
+    branches: list[_Ref] = []
+    tags: list[_Ref] = []
+
+
+class _Unanswerable(ValueError):
+    """The Hub's answer is too large, too slow or not what its API promises. Its text says which."""
 
 
 def main() -> None:
-    constants.DOWNLOAD_CHUNK_SIZE = 1 << 20  # bytes: what a cut may lose of each file; its own are ten times as many
     lines = sys.stdin.buffer
     job = msgspec.json.decode(lines.readline(), type=Job)
     try:
@@ -59,7 +115,6 @@ def _write(message: Event | Listing) -> None:
 class Fetch:
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._api = HfApi()
         self._page = f"{constants.ENDPOINT}/{'datasets/' if job.kind == 'dataset' else ''}{job.repo}"
         self._storage = storage_folder(job.kind, job.repo)
         with self._explained():
@@ -72,30 +127,64 @@ class Fetch:
 
     def _list(self) -> Listing:
         job = self._job
-        info: Any = self._api.repo_info(
-            job.repo, repo_type=job.kind, revision=job.revision, files_metadata=True, timeout=_TIMEOUT_S
-        )
-        siblings = {s.rfilename: s for s in info.siblings or []}
+        deadline = time.monotonic() + _LIST_S
+        info = self._answer(f"revision/{quote(job.revision, safe='')}", _RepoInfo, deadline, blobs="True")
+        siblings = {s.rfilename: s for s in info.siblings}
         names = sorted(siblings)
-        if wrong := next((name for name in names if unsafe(name)), None):
-            raise ModelError(f"{job.repo} lists {wrong!r}, an unsafe file name. Nothing was fetched.")
-        listed = {}
-        for name in self._chosen(names):
-            s = siblings[name]
-            size, etag = (s.lfs.size, s.lfs.sha256) if s.lfs else (s.size, s.blob_id)
-            if size is None or etag is None:  # a mirror's list may have names only
-                about = get_hf_file_metadata(hf_hub_url(job.repo, name, repo_type=job.kind, revision=info.sha))
-                size, etag = about.size, about.etag
-            listed[name] = FetchedFile(size or 0, etag or "")
+        if len(names) > _LIST_FILES:
+            raise ModelError(f"{job.repo} lists {len(names):,} files, more than dyno takes. Nothing was fetched.")
+        unsafe = [name for name in names if not is_safe(name)]
+        if unsafe:
+            raise ModelError(f"{job.repo} lists {unsafe[0]!r:.200}, an unsafe file name. Nothing was fetched.")
+        listed = {name: self._facts(siblings[name], info.sha, deadline) for name in self._chosen(names)}
         if not listed:
             some = f"{', '.join(names[:8])}{', …' if len(names) > 8 else ''}" or "none"
             raise ModelError(f"No file of {job.repo} matches. Its files: {some}. Check --include and --exclude.")
-        hashes = [info.sha or "", *(file.etag for file in listed.values())]
-        if not all(re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", text) for text in hashes):
+        try:
+            for digest in (info.sha, *(file.etag for file in listed.values())):
+                OutsideName.digest(digest)
+        except UnsafeName:
             raise ModelError(
                 f"{constants.ENDPOINT} lists {job.repo} without checksums. It doesn't serve the Hub's API."
-            )
-        return Listing(hashes[0], listed)
+            ) from None
+        return Listing(info.sha, listed)
+
+    def _facts(self, sibling: _Sibling, commit: str, deadline: float) -> FetchedFile:
+        size, etag = sibling.size, sibling.blobId
+        if sibling.lfs:
+            size, etag = sibling.lfs.size, sibling.lfs.sha256
+        if size is None or etag is None:
+            if time.monotonic() > deadline:
+                raise _Unanswerable(f"its list was not complete after {_LIST_S:.0f} s")
+            about = get_hf_file_metadata(self._url(sibling.rfilename, commit), timeout=_TIMEOUT_S)
+            size, etag = about.size, about.etag
+        return FetchedFile(max(size or 0, 0), etag or "")
+
+    def _url(self, name: str, commit: str) -> str:
+        return hf_hub_url(self._job.repo, name, repo_type=self._job.kind, revision=commit)
+
+    def _answer(self, what: str, kind: type[T], deadline: float, **params: str) -> T:
+        """Ask the Hub's API, and read no more of its answer than a list may have."""
+        url = f"{constants.ENDPOINT}/api/{self._job.kind}s/{self._job.repo}/{what}"
+        asked: dict[str, Any] = {
+            "headers": build_hf_headers(),
+            "params": params,
+            "timeout": _TIMEOUT_S,
+            "follow_redirects": True,
+        }
+        with get_session().stream("GET", url, **asked) as response:
+            hf_raise_for_status(response)
+            data = bytearray()
+            for part in response.iter_bytes():
+                data += part
+                if len(data) > _LIST_MAX:
+                    raise _Unanswerable(f"its list is larger than {human_bytes(_LIST_MAX)}")
+                if time.monotonic() > deadline:
+                    raise _Unanswerable(f"its list was not complete after {_LIST_S:.0f} s")
+        try:
+            return msgspec.json.decode(bytes(data), type=kind)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
+            raise _Unanswerable(f"its list can't be read: {e}") from None
 
     def _cached(self) -> Listing | None:
         """The files that the Hub's cache has of this revision. Their checksums are the names of their blobs."""
@@ -116,15 +205,17 @@ class Fetch:
         for job in as_completed(jobs):
             _write(Event(file=jobs[job], sha256=job.result()))
         if self._job.revision != listing.commit:
-            ref = self._storage / "refs" / self._job.revision
-            ref.parent.mkdir(parents=True, exist_ok=True)
-            ref.write_text(listing.commit)
+            with self._explained():
+                ref = ref_path(self._storage, self._job.revision)
+                ref.parent.mkdir(parents=True, exist_ok=True)
+                ref.write_text(listing.commit)
 
     def _one(self, name: str, file: FetchedFile, known: str | None) -> str:
         """Fetch and check one file; return its SHA-256."""
-        blob = self._storage / "blobs" / file.etag
-        link = self._storage / "snapshots" / self.listing.commit / name
         with self._explained(name):
+            placed, root = OutsideName(name), snapshot_folder(self._storage, self.listing.commit)
+            link = placed.below(root)
+            blob = blob_path(self._storage, file.etag) if file.etag else link  # a cache without links has no etags
             for _ in range(2):
                 whole = next((p for p in (blob, link) if p.is_file() and p.stat().st_size == file.size), None)
                 if whole and known:
@@ -134,7 +225,7 @@ class Fetch:
                 if not file.etag or sums.matches(file.etag):
                     if path != link:
                         path.replace(blob)
-                        place(blob, link)
+                        place(blob, placed, root)
                     return sums.sha256
                 path.unlink()
                 _write(Event(note=f"{name} is corrupted: its checksum differs from the Hub's. Fetching it again"))
@@ -149,41 +240,71 @@ class Fetch:
             raise ModelError(
                 f"{name} of {self._job.repo} is incomplete in the Hub's cache, and the Hub can't be asked."
             )
-        commit = self.listing.commit
-        if file.size > constants.MAX_HTTP_DOWNLOAD_SIZE:  # the Hub sends these by its own protocol only, Xet
-            hf_hub_download(self._job.repo, name, repo_type=self._job.kind, revision=commit)
-            return blob
         blob.parent.mkdir(parents=True, exist_ok=True)
-        part = blob.with_name(f"{blob.name}.incomplete")
-        url = hf_hub_url(self._job.repo, name, repo_type=self._job.kind, revision=commit)
+        part = partial_path(self._storage, file.etag)
+        url = self._url(name, self.listing.commit)
         with part.open("ab") as out:
             fcntl.flock(out, fcntl.LOCK_EX)  # of two dynos, one fetches it
-            self._fill(out, url, file.size)
+            if file.size > constants.MAX_HTTP_DOWNLOAD_SIZE:  # the Hub sends these by its own protocol only, Xet
+                self._fill_by_xet(part, url, file)
+            else:
+                self._fill(out, url, file.size)
         return part if part.exists() else blob  # the other dyno was first
 
+    def _fill_by_xet(self, part: Path, url: str, file: FetchedFile) -> None:
+        """Let the Hub's own protocol write the file. hf_hub_download would choose the path by what the Hub answers."""
+        data = get_hf_file_metadata(url, timeout=_TIMEOUT_S).xet_file_data
+        if data is None:
+            raise _Unanswerable(f"it lists {human_bytes(file.size)}, but doesn't send such a file by Xet")
+        xet_get(incomplete_path=part, xet_file_data=data, headers=build_hf_headers(), expected_size=file.size)
+
     def _fill(self, out: BinaryIO, url: str, size: int) -> None:
-        tries = 0
-        while (here := os.fstat(out.fileno()).st_size) != size:
+        """Fetch until the file has its listed size. Each of a few tries must bring a byte that none before it had."""
+        most = tries = 0
+        while (here := _length(out)) != size:
             if here > size:
                 out.truncate(0)
                 here = 0
             try:
-                # Ranges are of the bytes that are sent: they must not be compressed.
-                headers = {**build_hf_headers(), "accept-encoding": "identity"}
-                out.seek(here)
-                http_get(url, out, resume_size=here, headers=headers, expected_size=size)
-                out.flush()
+                self._append(out, url, here, size)
+                failure = None
             except (_HttpError, OSError) as e:
                 status = e.response.status_code if isinstance(e, errors.HfHubHTTPError) else None
-                out.flush()
-                gained = os.fstat(out.fileno()).st_size > here
-                tries = 1 if gained else tries + 1
-                fatal = status is not None and status != 416 and status < 500
-                if fatal or getattr(e, "errno", None) in _FULL or tries >= _TRIES:
+                if (status is not None and status != 416 and status < 500) or getattr(e, "errno", None) in _FULL:
                     raise
                 if status == 416:
                     out.truncate(0)
-                time.sleep(0.5 * tries)
+                failure = e
+            now = _length(out)
+            tries, most = (0, now) if now > most else (tries + 1, most)
+            if tries >= _TRIES:
+                listed = f"it lists {human_bytes(size)}, but sends {human_bytes(most)}"
+                raise failure or _Unanswerable(listed)
+            if failure:
+                time.sleep(0.5 * (tries + 1))
+
+    def _append(self, out: BinaryIO, url: str, here: int, size: int) -> None:
+        """Write what is missing of a file, and not a byte more than it lists."""
+        # Ranges are of the bytes that are sent: they must not be compressed.
+        headers = {**build_hf_headers(), "accept-encoding": "identity"}
+        if here:
+            headers["range"] = f"bytes={here}-"
+        asked: dict[str, Any] = {"headers": headers, "timeout": _TIMEOUT_S, "follow_redirects": True}
+        with get_session().stream("GET", url, **asked) as response:
+            hf_raise_for_status(response)
+            span = re.match(r"bytes (\d+)-", response.headers.get("content-range", ""))
+            if response.status_code != 206 or not span or int(span[1]) != here:
+                out.truncate(0)  # it sends the whole file
+                here = 0
+            pace = _Pace()
+            for part in response.iter_raw():
+                room = size - here
+                out.write(part[:room])
+                here += min(len(part), room)
+                if len(part) > room:
+                    raise _Unanswerable(f"it lists {human_bytes(size)}, but sends more")
+                pace.check(here)
+            out.flush()
 
     def _patient(self, ask: Callable[[], T]) -> T:
         """Ask the Hub; where it limits requests, wait as it says."""
@@ -206,6 +327,11 @@ class Fetch:
             yield
         except ModelError:
             raise
+        except _Unanswerable as e:
+            what = f"{name} of {self._job.repo}" if name else self._job.repo
+            raise ModelError(f"{constants.ENDPOINT} answers wrongly for {what}: {e}. Try another mirror.") from None
+        except UnsafeName as e:
+            raise ModelError(f"{str(e)!r} of {self._job.repo} would lead out of the Hub's cache.") from None
         except (_HttpError, errors.OfflineModeIsEnabled, OSError, ValueError) as e:
             raise ModelError(self._sentence(e, name)) from None
 
@@ -251,11 +377,30 @@ class Fetch:
 
     def _revisions(self) -> str:
         try:
-            refs = self._api.list_repo_refs(self._job.repo, repo_type=self._job.kind)
+            refs = self._answer("refs", _Refs, time.monotonic() + _TIMEOUT_S)
         except (_HttpError, OSError, ValueError):
             return " Check the name after @."
         names = [ref.name for ref in (*refs.branches, *refs.tags)]
         return f" It has {', '.join(names[:12])}{', …' if len(names) > 12 else ''}."
+
+
+class _Pace:
+    """Notices a body that comes too slowly to ever end."""
+
+    def __init__(self) -> None:
+        self._since, self._here = time.monotonic(), 0
+
+    def check(self, here: int) -> None:
+        now = time.monotonic()
+        if now - self._since > _SLOWEST_S:
+            if here - self._here < _SLOWEST:
+                raise TimeoutError(errno.ETIMEDOUT, f"fewer than {_SLOWEST} bytes in {_SLOWEST_S:.0f} s")
+            self._since, self._here = now, here
+
+
+def _length(out: BinaryIO) -> int:
+    out.flush()
+    return os.fstat(out.fileno()).st_size
 
 
 def _first_line(e: Exception) -> str:

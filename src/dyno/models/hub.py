@@ -24,10 +24,11 @@ from dyno.facts.recipe import ModelRecipe
 from dyno.facts.workload import DataFile
 from dyno.files import free_bytes
 from dyno.models import check, checksum, shelf
-from dyno.models.cache import FetchedFile, etag, snapshot, storage_folder
+from dyno.models.cache import FetchedFile, blob_path, etag, partial_path, snapshot, snapshot_folder, storage_folder
 from dyno.models.messages import Event, Go, Job, Listing
 from dyno.models.shelf import ModelEntry, ModelFile, Say
 from dyno.numbers import duration, human_bytes
+from dyno.outside import OutsideName, is_safe
 from dyno.probe.model import looks_local
 
 # Data sets that are a known file on the Hub.
@@ -60,7 +61,7 @@ def parse(source: str) -> HubSource | Path:
     repo = name.removeprefix("datasets/")
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", repo) or ".." in repo or "--" in repo:
         raise UsageError(f"{source!r} is not a model. Give hub:OWNER/NAME, hub:OWNER/NAME@REVISION, or a path.")
-    if revision and not re.fullmatch(r"[\w.-]+(/[\w.-]+)*", revision):
+    if revision and not (re.fullmatch(r"[\w./-]+", revision) and is_safe(revision)):
         raise UsageError(f"{revision!r} is not a revision. Give a branch, a tag or a commit.")
     return HubSource(kind, repo, revision or "main")
 
@@ -132,7 +133,10 @@ def _hear(worker: EngineProcess, timeout_s: float, say: Say) -> Listing | Event 
             raise ModelError(f"The fetching process ended: {' | '.join(worker.last_lines(3))}. Try again.")
         if line is None:
             return None
-    message = msgspec.json.decode(line, type=Listing | Event)
+    try:
+        message = msgspec.json.decode(line, type=Listing | Event)
+    except msgspec.MsgspecError as e:
+        raise ModelError(f"The fetching process printed what dyno doesn't understand: {e}. Try again.") from None
     if isinstance(message, Event):
         if message.error:
             raise ModelError(message.error)
@@ -160,8 +164,9 @@ def _fetch(recipe: ModelRecipe, source: HubSource, log: Path, say: Say, below: S
         known = {n: f.sha256 for e in shelf.entries() if e.origin == origin and e.whole for n, f in fetched(e).items()}
         worker.say(msgspec.json.encode(Go(known)))
         sums = _watch(worker, storage, listing.files, total, say, below)
-    root = storage / "snapshots" / listing.commit
+    root = snapshot_folder(storage, listing.commit)
     path = engine_path(root, list(listing.files)) if source.kind == "model" else root
+    folder = path.parent if path.suffix == ".gguf" else path
     entry = ModelEntry(
         name=recipe.name,
         recipe=recipe,
@@ -169,7 +174,7 @@ def _fetch(recipe: ModelRecipe, source: HubSource, log: Path, say: Say, below: S
         path=str(path),
         origin=origin,
         files={
-            os.path.relpath(root / name, path.parent if path.suffix == ".gguf" else path): ModelFile(f.size, sums[name])
+            os.path.relpath(OutsideName(name).below(root), folder): ModelFile(f.size, sums[name])
             for name, f in listing.files.items()
         },
         created=shelf.now(),
@@ -218,8 +223,8 @@ def _present(storage: Path, files: Mapping[str, FetchedFile]) -> int:
     """Return the bytes that are on disk, of whole files and of parts."""
     total = 0
     for name, bytes_max in {f.etag: f.size for f in files.values() if f.etag}.items():
-        blob = storage / "blobs" / name
-        for path in (blob, blob.with_name(f"{name}.incomplete"), blob):  # a part may become the whole meanwhile
+        blob = blob_path(storage, name)
+        for path in (blob, partial_path(storage, name), blob):  # a part may become the whole meanwhile
             with contextlib.suppress(FileNotFoundError):
                 total += min(path.stat().st_size, bytes_max)
                 break
@@ -245,7 +250,9 @@ def engine_path(root: Path, names: list[str]) -> Path:
     """Return what an engine is given: the folder, or the GGUF file where that is all there is."""
     models = sorted(n for n in names if n.endswith(".gguf") and "mmproj" not in n)
     firsts = [n for n in models if not re.search(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", n)]
-    return root / firsts[0] if len(firsts) == 1 and "config.json" not in names else root
+    if len(firsts) != 1 or "config.json" in names:
+        return root
+    return OutsideName(firsts[0]).below(root)
 
 
 def fetched(entry: ModelEntry) -> dict[str, ModelFile]:
@@ -260,6 +267,13 @@ def snapshot_root(entry: ModelEntry) -> Path | None:
     if entry.step != "pull" or not entry.origin.startswith("hub:"):
         return None
     return next((p for p in (entry.folder, *entry.folder.parents) if p.name == commit), None)
+
+
+def drop(entry: ModelEntry, name: str) -> None:
+    """Remove a damaged file of a fetched model, so that it is fetched again. Only the Hub's cache is touched."""
+    root, path = snapshot_root(entry), (entry.folder / name).resolve()
+    if root is not None and path.is_relative_to(root.parents[1].resolve()):
+        path.unlink(missing_ok=True)
 
 
 def remove(entry: ModelEntry) -> str:
@@ -362,4 +376,4 @@ def dataset_file(source: str) -> Path | None:
     storage = storage_folder(place.kind, place.repo)
     commit, files = snapshot(storage, place.revision)
     name = next((n for n in files if fnmatch(n, recipe.include[0])), None)
-    return storage / "snapshots" / commit / name if name else None
+    return OutsideName(name).below(snapshot_folder(storage, commit)) if name else None

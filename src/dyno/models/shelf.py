@@ -17,11 +17,13 @@ from typing import Literal
 
 import msgspec
 
+from dyno import files
 from dyno.engines.environment import home
 from dyno.errors import NotFound, StoreError, UsageError
 from dyno.facts.recipe import ModelRecipe
 from dyno.models import checksum
 from dyno.numbers import duration, human_bytes
+from dyno.outside import OutsideName
 
 Say = Callable[[str], None]
 _MANIFEST = "dyno.json"
@@ -73,6 +75,10 @@ def models_folder() -> Path:
     return home() / "models"
 
 
+def model_folder(name: str) -> Path:
+    return OutsideName.single(name).below(models_folder())
+
+
 def find(recipe: ModelRecipe) -> ModelEntry | None:
     """Return the model of this recipe, if it is there and whole."""
     entry = read(recipe.name)
@@ -81,8 +87,8 @@ def find(recipe: ModelRecipe) -> ModelEntry | None:
 
 def read(name: str) -> ModelEntry | None:
     try:
-        return msgspec.json.decode((models_folder() / name / _MANIFEST).read_bytes(), type=ModelEntry)
-    except (OSError, msgspec.MsgspecError):
+        return msgspec.json.decode(files.read(model_folder(name) / _MANIFEST), type=ModelEntry)
+    except (OSError, *files.BROKEN):
         return None
 
 
@@ -97,7 +103,7 @@ def making(recipe: ModelRecipe, say: Say) -> Iterator[Path]:
 
     What an earlier attempt left is removed: half a model is none. The kernel unlocks it if dyno is killed.
     """
-    folder = models_folder() / recipe.name
+    folder = model_folder(recipe.name)
     try:
         models_folder().mkdir(parents=True, exist_ok=True)
         opened = (models_folder() / f".{recipe.name}.lock").open("a")
@@ -123,7 +129,7 @@ def making(recipe: ModelRecipe, say: Say) -> Iterator[Path]:
 
 def put(part: Path, entry: ModelEntry) -> ModelEntry:
     """Make the folder of `making` the model's own."""
-    folder = models_folder() / entry.name
+    folder = model_folder(entry.name)
     shutil.rmtree(folder, ignore_errors=True)
     (part / _MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(entry), indent=2))
     part.replace(folder)
@@ -141,19 +147,19 @@ def put_made(
     say: Say,
 ) -> ModelEntry:
     """Put what a tool made of `source` on the shelf. `began`: by the monotonic clock; `by`: tool and version."""
-    files = {
+    contents = {
         p.name: ModelFile(p.stat().st_size, checksum.read(p).sha256) for p in sorted(part.iterdir()) if p.is_file()
     }
     log.replace(part / "make.log")
-    file = next((name for name in files if name.endswith(".gguf")), "")
+    file = next((name for name in contents if name.endswith(".gguf")), "")
     took = time.monotonic() - began
     entry = ModelEntry(
         name=recipe.name,
         recipe=recipe,
         step="quantize" if recipe.quantize else "convert",
-        path=str(models_folder() / recipe.name / file),
+        path=str(model_folder(recipe.name) / file),
         origin=source.origin,
-        files=files,
+        files=contents,
         created=now(),
         took_s=round(took, 3),
         parent=source.name,
@@ -211,7 +217,7 @@ def remove(name: str) -> None:
     if name not in known:
         raise UsageError(f"No model named {name!r}. There are: {', '.join(known) or 'none'}.")
     try:
-        (models_folder() / name / _MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(models_folder() / name)
+        (model_folder(name) / _MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(model_folder(name))
     except OSError as e:
         raise StoreError(f"{name} can't be removed: {e.strerror}.") from None

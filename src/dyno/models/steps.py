@@ -80,7 +80,7 @@ def tool(recipe: ModelRecipe) -> str | None:
 def location(recipe: ModelRecipe) -> str:
     """Return the path that an engine gets; of a model that isn't there yet, that of its folder."""
     entry = shelf.find(recipe)
-    return entry.path if entry else str(shelf.models_folder() / recipe.name)
+    return entry.path if entry else str(shelf.model_folder(recipe.name))
 
 
 def origin(recipe: ModelRecipe) -> ModelOrigin | None:

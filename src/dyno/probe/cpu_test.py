@@ -1,12 +1,16 @@
 """Measure how fast the CPU reads memory and multiplies matrices: a small test in its own process.
 
-Run as `python -m dyno.probe.cpu_test CORES`, with one thread for each call into BLAS (the caller sets that). Each core
-has a worker, and all do the same thing at the same times. Prints JSON.
+Run as `python -m dyno.probe.cpu_test CORES FREE_BYTES DYNO`, with one thread for each call into BLAS (the caller sets
+that). Each core has a worker, and all do the same thing at the same times. Prints JSON. DYNO: the caller's process id.
 """
 
+import contextlib
+import ctypes
 import functools
 import json
 import multiprocessing
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -20,6 +24,7 @@ LARGE = 2048 * MiB  # many cores come with caches in which the others fit
 MANY_CORES = 16
 SHARE_MIN = 256 * 1024  # of a worker; below, the call itself takes longer than the reading
 ROUNDS = 3
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl
 SIDE = 512  # of the matrices: they fit a core's own cache
 
 Slot = tuple[int, float, float]  # how often, in how many seconds, and how many of them on the processor
@@ -31,15 +36,24 @@ def sizes(cores: int, free_bytes: int) -> list[int]:
 
 
 def main() -> None:
-    cores, free = int(sys.argv[1]), int(sys.argv[2])
+    cores, free, dyno = (int(word) for word in sys.argv[1:4])
+    die_with(dyno)
     print(json.dumps(measure(cores, sizes(cores, free))))
+
+
+def die_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent dies: killed with -9, dyno can't end a load on all cores."""
+    with contextlib.suppress(OSError, AttributeError):  # not Linux
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before
+        os._exit(1)
 
 
 def measure(cores: int, wanted: list[int]) -> dict[str, Any]:
     """Bytes/s by size, operations/s, and of the time that the workers wanted, the part they were given."""
     context = multiprocessing.get_context("fork")  # with numpy loaded once
     start, queue = context.Barrier(cores), context.SimpleQueue()
-    workers = [context.Process(target=_work, args=(cores, wanted, start, queue.put)) for _ in range(cores)]
+    workers = [context.Process(target=_work, args=(cores, wanted, start, queue.put, os.getpid())) for _ in range(cores)]
     for worker in workers:
         worker.start()
     rows = [queue.get() for _ in workers]
@@ -54,7 +68,8 @@ def _slots(wanted: list[int]) -> list[tuple[int, float]]:
     return [slot for _ in range(ROUNDS) for slot in [*once, (0, 0.1)]]
 
 
-def _work(cores: int, wanted: list[int], start: Any, put: Callable[[list[Slot]], None]) -> None:
+def _work(cores: int, wanted: list[int], start: Any, put: Callable[[list[Slot]], None], parent: int) -> None:
+    die_with(parent)
     memory = np.ones(max(wanted, default=MiB) // cores // 4, dtype=np.float32)  # touched here: it is near this core
     matrix = np.ones((SIDE, SIDE), dtype=np.float32)
     product = np.empty_like(matrix)

@@ -13,6 +13,7 @@ import msgspec
 from dyno.facts.model import ModelShape
 from dyno.files import BROKEN, TEXT
 from dyno.files import read as read_file
+from dyno.outside import OutsideName
 from dyno.probe.tensors import Tensor, read_gguf, read_safetensors
 
 _COUNT_MAX = 1 << 50  # of layers, values and the like: a file may claim anything
@@ -53,12 +54,15 @@ def hub_cache(environ: Mapping[str, str] = os.environ) -> Path:
 
 def of_hub(name: str, environ: Mapping[str, str] = os.environ) -> ModelShape | None:
     """The shape of owner/name as it was fetched from Hugging Face's hub. None: it wasn't, or is elsewhere."""
-    folder = hub_cache(environ) / f"models--{name.replace('/', '--')}"
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        return None
+    folder = OutsideName.single(f"models--{name.replace('/', '--')}").below(hub_cache(environ))
     try:
-        snapshots = [folder / "snapshots" / read_file(folder / "refs" / "main", 4096).decode().strip()]
+        commit = read_file(folder / "refs" / "main", 4096).decode().strip()
+        snapshots = [OutsideName.single(commit).below(folder / "snapshots")]
     except (OSError, ValueError):  # fetched by a revision: the only one there
         snapshots = list(folder.glob("snapshots/*"))
-    return read(snapshots[0]) if len(snapshots) == 1 and re.fullmatch(r"[\w.-]+/[\w.-]+", name) else None
+    return read(snapshots[0]) if len(snapshots) == 1 else None
 
 
 def _folder(path: Path) -> ModelShape:

@@ -283,7 +283,7 @@ def _test(rig: Rig) -> Tested:
     alone = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1")
     free = rig.memory_free_bytes or rig.memory_bytes or 0
     done = subprocess.run(
-        [sys.executable, "-m", "dyno.probe.cpu_test", str(rig.cores), str(free)],
+        [sys.executable, "-m", "dyno.probe.cpu_test", str(rig.cores), str(free), str(os.getpid())],
         env={**os.environ, **alone}, capture_output=True, timeout=_TEST_S, check=True, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     return msgspec.json.decode(done.stdout, type=Tested)

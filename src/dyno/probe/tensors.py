@@ -3,6 +3,7 @@
 import math
 import os
 import struct
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Annotated, Any, NamedTuple
 
@@ -27,6 +28,13 @@ _TYPES = {
     24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
     29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66),
     39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18),
+}  # fmt: skip
+# Of safetensors' types: bits of a value (huggingface/safetensors, Dtype).
+_BITS = {
+    **dict.fromkeys(("F4",), 4), **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16), **dict.fromkeys(("I32", "U32", "F32"), 32),
+    **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
 }  # fmt: skip
 # Values and bytes of a block, by type.
 BLOCKS = {name: (block, size) for name, block, size in _TYPES.values()}
@@ -72,10 +80,25 @@ def read_safetensors(path: Path) -> list[Tensor]:
         raise ValueError(f"{path} has an unreadable header") from None
     if not all(e.data_offsets[0] <= e.data_offsets[1] <= size - 8 - length for e in entries.values()):
         raise ValueError(f"{path} is shorter than its header says")
+    if wrong := next((name for name, entry in entries.items() if not _fits(entry)), None):
+        raise ValueError(f"{path}: the shape of {wrong!r:.80} doesn't fit its bytes")
+    ends = sorted(e.data_offsets for e in entries.values() if e.data_offsets[0] < e.data_offsets[1])
+    if any(begin < end for (_, end), (begin, _) in pairwise(ends)):
+        raise ValueError(f"{path}: two tensors have the same bytes")
     return [
         Tensor(n, e.dtype, e.shape, e.data_offsets[1] - e.data_offsets[0], 8 + length + e.data_offsets[0])
         for n, e in entries.items()
     ]
+
+
+def _fits(entry: _Entry) -> bool:
+    """Return whether a tensor has as many values as its bytes. A value of an unknown type has a bit or more."""
+    if len(entry.shape) > _DIMENSIONS_MAX:
+        return False
+    bits = 8 * (entry.data_offsets[1] - entry.data_offsets[0])
+    each = _BITS.get(entry.dtype)
+    values = math.prod(entry.shape)
+    return values <= bits if each is None else values * each == bits
 
 
 def read_gguf(path: Path) -> tuple[dict[str, Any], list[Tensor]]:

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from textwrap import wrap
 from typing import Any
 
-import vl_convert
-
 from dyno.facts.report import DATA, Chart
+from dyno.report.draw import drawn
 from dyno.report.look import WIDTH, theme
 
 VEGA_LITE = "6.4"
@@ -55,12 +54,12 @@ def png(
     chart: Chart, *, width: int = WIDTH, dark: bool = False, values: Mapping[str, Any] | None = None, scale: float = 2
 ) -> bytes:
     spec = complete(chart, width=width, dark=dark, values=values)
-    return vl_convert.vegalite_to_png(json.dumps(spec), vl_version=VEGA_LITE, scale=scale)
+    return drawn("vegalite_to_png", json.dumps(spec), vl_version=VEGA_LITE, scale=scale)
 
 
 def svg(chart: Chart, *, width: int = WIDTH, dark: bool = False, values: Mapping[str, Any] | None = None) -> str:
     spec = complete(chart, width=width, dark=dark, values=values)
-    return vl_convert.vegalite_to_svg(json.dumps(spec), vl_version=VEGA_LITE)
+    return drawn("vegalite_to_svg", json.dumps(spec), vl_version=VEGA_LITE).decode()
 
 
 def card(chart: Chart, title: str, words: str) -> bytes:
@@ -71,4 +70,4 @@ def card(chart: Chart, title: str, words: str) -> bytes:
     spec["config"]["legend"] |= legend
     text = {"text": wrap(title, 54)[:2], "subtitle": wrap(words, 84)[:4], "fontSize": 20, "subtitleFontSize": 13}
     spec["title"] = {**text, "anchor": "start", "frame": "bounds", "offset": 12, "limit": CARD[0] - 48}
-    return vl_convert.vegalite_to_png(json.dumps(spec), vl_version=VEGA_LITE, scale=2)
+    return drawn("vegalite_to_png", json.dumps(spec), vl_version=VEGA_LITE, scale=2)

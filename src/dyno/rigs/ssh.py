@@ -5,12 +5,17 @@ goes through stdin: no command line has it.
 """
 
 import contextlib
+import io
 import json
+import os
 import re
+import select
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -18,11 +23,17 @@ from typing import IO, Any
 from dyno import secrets
 from dyno.errors import RigError, Unreachable
 from dyno.facts.elsewhere import SshSpec
+from dyno.numbers import duration, human_bytes
 from dyno.rigs import agent
+from dyno.scratch import Scratch
 
 _ALIVE_S = 10  # between signs of life; after three without an answer the connection is lost
 _CONNECT_S = 20
 _LONGEST = 16 << 20  # bytes of a line, or of an answer
+_END_S = 30.0  # from the end of what is read to that of the process
+# Within which a verb has to be over. Those that aren't here may take as long as they like: a study runs for days.
+_LIMITS_S = {"look": 300.0, "status": 120.0, "install": 7200.0, "start": 300.0, "stop": 600.0, "remove": 900.0}
+_QUIET_S = {"pack": 900.0}  # without a byte; before the first one it reads all files
 _START = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.readline())))"
 _SOURCE = Path(agent.__file__).read_bytes
 _ADVICE = {
@@ -41,12 +52,13 @@ class SshMachine:
         self.spec, self.job = spec, job
         if shutil.which("ssh") is None:
             raise RigError("There is no `ssh` on this machine. Install OpenSSH's client.")
-        self._folder = tempfile.mkdtemp(prefix="dyno-ssh-")  # short: a socket's path has a limit
+        self._scratch = Scratch("dyno-s-")  # short: a socket's path has a limit
+        self._folder = self._scratch.path
         self.python = spec.python or "python3"
 
     def close(self) -> None:
         subprocess.run(self._ssh("-O", "exit"), capture_output=True)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.remove()
 
     def _ssh(self, *words: str, command: str | None = None) -> list[str]:
         options = [
@@ -74,7 +86,10 @@ class SshMachine:
                 if send:
                     send(process.stdin)
                 process.stdin.close()
-            return process.stdout.read(_LONGEST)
+            answer = process.stdout.read(_LONGEST)
+            if len(answer) == _LONGEST:
+                raise RigError(f"{self.spec.host} answered with more than {human_bytes(_LONGEST)}.")
+            return answer
 
     def ask(self, verb: str, *words: str) -> dict[str, Any]:
         """Return the last event that a verb prints."""
@@ -90,23 +105,47 @@ class SshMachine:
                 start_new_session=True,  # Ctrl-C is dyno's: it stops the other machine by this connection
             )  # fmt: skip
             assert process.stdin and process.stdout
+            quiet_s, limit_s = _QUIET_S.get(verb), _LIMITS_S.get(verb)
+            process.stdout = io.BufferedReader(_Pipe(process.stdout, quiet_s, self.spec.host))
+            clock = threading.Timer(limit_s or 1e6, _kill, [process])
+            clock.daemon = True
+            clock.start()
             try:
                 with contextlib.suppress(BrokenPipeError):
                     process.stdin.write(b"%d\n" % len(source) + source)
                     process.stdin.flush()
                 yield process
-                code = process.wait()
+                code = self._code(process)
             except BaseException:
-                process.kill()
+                _kill(process)
                 process.wait()
                 raise
             finally:
+                in_time = clock.is_alive()
+                clock.cancel()
                 with contextlib.suppress(BrokenPipeError):
                     process.stdin.close()
                 process.stdout.close()
+            if not in_time:
+                raise Unreachable(f"{self.spec.host} didn't finish `{verb}` within {duration(limit_s)}.")
             if code:
                 errors.seek(0)
                 raise self._failure(code, errors.read(100_000).decode(errors="replace"))
+
+    def _code(self, process: "subprocess.Popen[bytes]") -> int:
+        """Return the exit code. Nothing more is read: what writes on without end is ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(0.5)
+        assert process.stdin and process.stdout
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        with contextlib.suppress(OSError, ValueError):
+            process.stdout.read(_LONGEST)  # the rest of an honest answer, such as the padding of an archive
+        process.stdout.close()
+        try:
+            return process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            raise Unreachable(f"{self.spec.host} doesn't end its answer.") from None
 
     def _failure(self, code: int, words: str) -> RigError:
         lines = [line.strip() for line in words.splitlines() if line.strip()]
@@ -131,6 +170,36 @@ class SshMachine:
             yield
         finally:
             subprocess.run(self._ssh("-O", "cancel", "-L", ports), capture_output=True)
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    """Kill ssh and what it started, such as a ProxyCommand: whoever holds the pipe would be waited for."""
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+class _Pipe(io.RawIOBase):
+    """The output of a process on another machine. `quiet_s`: how long nothing may come; None: for ever."""
+
+    def __init__(self, inner: IO[bytes], quiet_s: float | None, host: str) -> None:
+        self._inner, self._quiet_s, self._host = inner, quiet_s, host
+
+    def readable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._inner.fileno()
+
+    def readinto(self, room: Any) -> int:
+        if self._quiet_s and not select.select([self._inner], [], [], self._quiet_s)[0]:
+            raise Unreachable(f"{self._host} sent nothing for {duration(self._quiet_s)}.")
+        data = os.read(self._inner.fileno(), len(room))
+        room[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._inner.close()
+        super().close()
 
 
 def events(process: "subprocess.Popen[bytes]") -> Iterator[dict[str, Any]]:

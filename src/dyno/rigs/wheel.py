@@ -20,6 +20,7 @@ import dyno
 from dyno.errors import RigError
 from dyno.facts.elsewhere import RigPython
 from dyno.numbers import many
+from dyno.outside import OutsideName
 
 NAME = "llm-dyno"
 # For pages and queries, which are made at home: half of the bytes.
@@ -40,7 +41,8 @@ def same_as_here(remote: RigPython) -> bool:
 
 def wheels(remote: RigPython, cache: Path, say: Callable[[str], None]) -> list[Path]:
     """Return dyno's own wheel and those of its dependencies, for a machine."""
-    folder = cache / f"{remote.tag}-{remote.system.lower()}-{remote.machine}-{'-'.join(remote.libc)}"
+    described = f"{remote.tag}-{remote.system.lower()}-{remote.machine}-{'-'.join(remote.libc)}"
+    folder = OutsideName.single(described).below(cache)
     folder.mkdir(parents=True, exist_ok=True)
     needed = _closure(remote)
     own = _own_wheel(folder)
@@ -166,4 +168,6 @@ def _file_name(name: str) -> str:
 
 
 def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(n) for n in re.findall(r"\d+", text)) or (0, 0)
+    """Return the numbers of a version, two or more."""
+    numbers = tuple(int(n) for n in re.findall(r"\d+", text))
+    return (*numbers, 0, 0)[: max(len(numbers), 2)]

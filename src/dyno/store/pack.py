@@ -17,6 +17,7 @@ from dyno import files
 from dyno.archive import UnsafeMember, plain_files
 from dyno.errors import StoreError, UsageError
 from dyno.numbers import human_bytes
+from dyno.scratch import scratch
 from dyno.store.run import PASSING, RAW, make_folder, private
 from dyno.store.shelf import kind_of, look, look_at_study, probe_folders
 
@@ -179,9 +180,9 @@ def unpack(archive: Path, runs: Path, most: int | None = None) -> list[Path]:
     existed = runs.exists()
     try:
         make_folder(runs)
-        with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=runs) as folder:
-            _extract(archive, Path(folder), most)
-            return _put(Path(folder), runs, archive)
+        with scratch(".unpacking-", runs) as folder:
+            _extract(archive, folder, most)
+            return _put(folder, runs, archive)
     except OSError as e:
         raise StoreError(f"{archive} can't be unpacked into {runs}: {e.strerror or e}.") from None
     finally:
@@ -195,10 +196,10 @@ def _extract(archive: Path, folder: Path, most: int | None) -> None:
         with contextlib.ExitStack() as stack:
             packed = stack.enter_context(files.opened(archive, pipes=True))
             bound = _Bound(archive, packed, most)
-            for parts, _, source in plain_files(cast(IO[bytes], bound.data), _DEEPEST, bound.file):
-                if len(parts) < 2:
-                    raise UnsafeMember(parts[0])
-                path = folder.joinpath(*parts)
+            for name, _, source in plain_files(cast(IO[bytes], bound.data), _DEEPEST, bound.file):
+                if len(name.parts) < 2:
+                    raise UnsafeMember(str(name))
+                path = name.below(folder)
                 make_folder(path.parent)
                 with open(path, "xb", opener=private) as out:
                     shutil.copyfileobj(source, out, 1 << 20)

@@ -13,9 +13,10 @@ import msgspec
 from dyno import files
 from dyno.errors import WorkloadError
 from dyno.facts.workload import Request, Turn, WorkloadSpec
+from dyno.visible import one_line
 from dyno.workload.blocks import Blocks
 from dyno.workload.calls import AgentSession, Call, checked_tools, converted, text_of
-from dyno.workload.recorded import read
+from dyno.workload.recorded import numbered_lines, read
 from dyno.workload.rounds import block_session, rounds
 from dyno.workload.spans import spans
 from dyno.workload.tokenizer import Tokenizer, special_ids
@@ -136,9 +137,8 @@ def _documents(path: str) -> Iterator[AgentDocument]:
     try:
         whole = msgspec.json.decode(data)
     except files.BROKEN:
-        for number, line in enumerate(data.splitlines(), 1):
-            if line.strip():
-                yield _document(f"{path}, line {number}", _decoded(line, f"{path}, line {number}"))
+        for number, line in numbered_lines(data):
+            yield _document(f"{path}, line {number}", _decoded(line, f"{path}, line {number}"))
         return
     for number, value in enumerate(whole if isinstance(whole, list) else [whole], 1):
         yield _document(f"{path}, entry {number}" if isinstance(whole, list) else path, value)
@@ -166,7 +166,7 @@ def _document(where: str, value: Any) -> AgentDocument:
         if needed <= keys:
             return AgentDocument(where, value, kind)
     names = ", ".join(sorted(map(str, keys))[:8]) or "it is not an object"
-    raise WorkloadError(f"{where}: not an agent session ({names}). {_SHAPES}.")
+    raise WorkloadError(f"{where}: not an agent session ({one_line(names)}). {_SHAPES}.")
 
 
 # ---- conversations ----

@@ -50,10 +50,14 @@ def ordered(lineages: list[list[CallWindow]], slack_s: float = 0.0) -> list[list
     closures: list[int] = []  # a bit for each call that comes before, at any distance
     for i, lineage in enumerate(lineages):
         direct, closure = [], 0
-        for j in range(i - 1, -1, -1):
-            if not closure >> j & 1 and _precedes(lineages[j], lineage, slack_s):
+        unknown = (1 << i) - 1  # a bit for each earlier call that follows from no other yet
+        while unknown:
+            j = unknown.bit_length() - 1
+            unknown ^= 1 << j
+            if _precedes(lineages[j], lineage, slack_s):
                 direct.append(j)
                 closure |= closures[j] | 1 << j
+                unknown &= ~closures[j]
         after.append(sorted(direct))
         closures.append(closure)
     return after
@@ -62,10 +66,14 @@ def ordered(lineages: list[list[CallWindow]], slack_s: float = 0.0) -> list[list
 def _precedes(one: list[CallWindow], other: list[CallWindow], slack_s: float) -> bool:
     if one[-1].end_s - slack_s > other[-1].start_s:
         return False
-    for a, b in zip(one, other, strict=False):
-        if a.name != b.name:  # the outermost agents that they don't share, or the calls themselves
-            return a.end_s - slack_s <= b.start_s
-    return True
+    shared, most = 0, min(len(one), len(other))
+    while shared < most:  # two lineages share their beginning: half the rest is decided by one look
+        middle = (shared + most) // 2
+        shared, most = (middle + 1, most) if one[middle].name == other[middle].name else (shared, middle)
+    if shared == min(len(one), len(other)):
+        return True
+    # The outermost agents that they don't share, or the calls themselves.
+    return one[shared].end_s - slack_s <= other[shared].start_s
 
 
 def waits(lineages: list[list[CallWindow]], after: list[list[int]]) -> list[float]:
@@ -81,11 +89,13 @@ def text_of(messages: Iterable[dict[str, Any]]) -> str:
     for message in messages:
         content = message.get("content")
         pieces = content if isinstance(content, list) else [content]
-        parts += [message.get("reasoning_content") or ""]
-        parts += [p.get("text", "") if isinstance(p, dict) else str(p or "") for p in pieces]
-        for call in message.get("tool_calls") or []:
-            function = call.get("function") or {}
-            parts += [str(function.get("name", "")), str(function.get("arguments", ""))]
+        parts += [str(message.get("reasoning_content") or "")]
+        parts += [str((p.get("text", "") if isinstance(p, dict) else p) or "") for p in pieces]
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else []:
+            function = call.get("function") if isinstance(call, dict) else None
+            if isinstance(function, dict):
+                parts += [str(function.get("name", "")), str(function.get("arguments", ""))]
     return "\n".join(part for part in parts if part)
 
 

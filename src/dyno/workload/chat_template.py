@@ -14,7 +14,9 @@ import msgspec
 from dyno import files
 from dyno.errors import TargetError, WorkloadError
 from dyno.http import Client
+from dyno.workload.hub_file import hub_file
 
+_LARGEST = 16 << 20  # bytes of a template or a configuration
 SECONDS = 5  # for a prompt; a template takes less than a millisecond
 _WORKER = Path(__file__).with_name("template_worker.py")
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -105,14 +107,14 @@ def of_server(client: Client) -> ChatTemplate | None:
 
 def of_hub(name: str, fetch: bool = True) -> ChatTemplate | None:
     """Return the template of a model on the Hub; None: it has none, or it is neither here nor can it be fetched."""
-    from huggingface_hub import hf_hub_download, try_to_load_from_cache
+    from huggingface_hub import try_to_load_from_cache
 
     folders: dict[Path, None] = {}
     for file in (_CONFIG, _TEMPLATE):
         with contextlib.suppress(Exception):  # no network, no such file, no right to read it: then there is none
             cached = try_to_load_from_cache(name, file)
             if isinstance(cached, str) or fetch:
-                folders[Path(cached if isinstance(cached, str) else hf_hub_download(name, file)).parent] = None
+                folders[hub_file(name, file, _LARGEST).parent] = None
     return next((template for folder in folders if (template := beside(folder))), None)
 
 

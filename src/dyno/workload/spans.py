@@ -1,5 +1,6 @@
 """OpenTelemetry GenAI spans: model calls with their messages, in the order that times and parents give them."""
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -11,6 +12,7 @@ from dyno import files
 from dyno.errors import WorkloadError
 from dyno.workload.calls import AgentSession, Call, CallWindow, checked_tools, ordered, waits
 
+_DEEPEST = 1000  # spans inside one another
 _INPUT, _OUTPUT = "gen_ai.input.messages", "gen_ai.output.messages"
 _FAILED = (2, "STATUS_CODE_ERROR", "ERROR")
 
@@ -38,7 +40,7 @@ def spans(documents: list[tuple[str, Any]]) -> list[AgentSession]:
     """Return a session for each trace that has model calls."""
     traces: dict[str, list[ModelSpan]] = {}
     for where, value in documents:
-        for raw in _raw_spans(value):
+        for raw in _raw_spans(where, value):
             span = _span(where, raw)
             traces.setdefault(span.trace, []).append(span)
     sessions = [_session(members) for members in traces.values() if any(span.is_call for span in members)]
@@ -50,13 +52,23 @@ def spans(documents: list[tuple[str, Any]]) -> list[AgentSession]:
     return sessions
 
 
-def _raw_spans(value: dict[str, Any]) -> Iterator[Any]:
+def _raw_spans(where: str, value: dict[str, Any]) -> Iterator[Any]:
     if "resourceSpans" not in value:
-        yield from value.get("spans", [value])
+        yield from _list(where, value, "spans") if "spans" in value else [value]
         return
-    for resource in value["resourceSpans"]:
-        for scope in resource.get("scopeSpans", []):
-            yield from scope.get("spans", [])
+    for resource in _list(where, value, "resourceSpans"):
+        for scope in _list(where, resource, "scopeSpans"):
+            yield from _list(where, scope, "spans")
+
+
+def _list(where: str, value: Any, key: str) -> list[Any]:
+    """Return a list of the file, empty where it has none."""
+    given = value.get(key) if isinstance(value, dict) else value
+    if given is None:
+        return []
+    if not isinstance(given, list) or not isinstance(value, dict):
+        raise WorkloadError(f"{where}: {key} is not a list. Correct the file.")
+    return given
 
 
 def _span(where: str, raw: Any) -> ModelSpan:
@@ -99,14 +111,14 @@ def _time_s(where: str, raw: dict[str, Any], *names: str) -> float:
             moment = datetime.fromisoformat(value)
             return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         return int(value) / 1e9  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        raise WorkloadError(f"{where}: {names[0]} is {value!r}, not a date and time. Correct it.") from None
+    except (TypeError, ValueError, OverflowError):
+        raise WorkloadError(f"{where}: {names[0]} is {value!r:.80}, not a date and time. Correct it.") from None
 
 
 def _session(members: list[ModelSpan]) -> AgentSession:
     by_id = {span.id: span for span in members}
     timed = sorted((span for span in members if span.is_call), key=lambda span: (span.start_s, span.end_s))
-    lineages = [[ancestor.window for ancestor in _lineage(span, by_id)] for span in timed]
+    lineages = _lineages(timed, by_id)
     after = ordered(lineages)
     calls: list[Call] = []
     known: dict[bytes, int] = {}  # digest of a call's messages and answer → its number
@@ -129,26 +141,46 @@ def _session(members: list[ModelSpan]) -> AgentSession:
                 history=history,
                 after=after[i],
                 wait_s=wait_s,
-                tools=_json(span, "gen_ai.tool.definitions") or [],
+                tools=_tools(span),
             )
         )
     return AgentSession(calls, timed[0].start_s)
 
 
-def _lineage(span: ModelSpan, by_id: dict[str, ModelSpan]) -> list[ModelSpan]:
-    """Return the spans that lead to it, outermost first."""
-    lineage = [span]
-    while (parent := lineage[-1].parent) is not None:
-        if parent not in by_id:
-            raise WorkloadError(
-                f"{lineage[-1].where}: its parent {parent} is not in the file. Export the whole trace, or remove the "
-                "parent's id."
-            )
-        if any(parent == ancestor.id for ancestor in lineage):
-            names = " → ".join([*(ancestor.id for ancestor in lineage), parent])
+def _lineages(spans: list[ModelSpan], by_id: dict[str, ModelSpan]) -> list[list[CallWindow]]:
+    """Return for each span the windows that lead to it, outermost first and its own last."""
+    known: dict[str, list[CallWindow]] = {}
+    for span in spans:
+        way = _way_up(span, by_id, known)
+        while way:
+            inner = way.pop()
+            above = known[inner.parent] if inner.parent is not None else []
+            if len(above) >= _DEEPEST:
+                raise WorkloadError(
+                    f"{inner.where}: it is inside more than {_DEEPEST} other spans. Correct their parents."
+                )
+            known[inner.id] = [*above, inner.window]
+    return [known[span.id] for span in spans]
+
+
+def _way_up(span: ModelSpan, by_id: dict[str, ModelSpan], known: dict[str, list[CallWindow]]) -> list[ModelSpan]:
+    """Return the span and those that it is inside of, up to one whose lineage is known."""
+    way: list[ModelSpan] = []
+    seen: set[str] = set()
+    current: ModelSpan | None = span
+    while current is not None and current.id not in known:
+        if current.id in seen:
+            names = " → ".join([*(inner.id for inner in way), current.id])
             raise WorkloadError(f"{span.where}: its parents form a cycle: {names}. Correct their parent_span_id.")
-        lineage.append(by_id[parent])
-    return lineage[::-1]
+        way.append(current)
+        seen.add(current.id)
+        if current.parent is not None and current.parent not in by_id:
+            raise WorkloadError(
+                f"{current.where}: its parent {current.parent} is not in the file. Export the whole trace, or remove "
+                "the parent's id."
+            )
+        current = by_id[current.parent] if current.parent is not None else None
+    return way
 
 
 def _comes_before(after: list[list[int]], earlier: int, later: int) -> bool:
@@ -191,25 +223,36 @@ def _input(span: ModelSpan) -> list[dict[str, Any]]:
         raise WorkloadError(f"{span.where}: {_INPUT} is not a list of messages. Correct or delete the span.")
     system = _json(span, "gen_ai.system_instructions")
     parts = [{"role": "system", "parts": system}] if isinstance(system, list) else []
-    return [message for m in [*parts, *given] for message in _messages(m)]
+    return [message for m in [*parts, *given] for message in _messages(span.where, m)]
+
+
+def _tools(span: ModelSpan) -> list[dict[str, Any]]:
+    name = "gen_ai.tool.definitions"
+    given = _json(span, name) or []
+    if not isinstance(given, list) or not all(isinstance(tool, dict) for tool in given):
+        raise WorkloadError(f"{span.where}: {name} is not a list of objects. Correct or delete it.")
+    return given
 
 
 def _answer(span: ModelSpan) -> dict[str, Any] | None:
     given = _json(span, _OUTPUT)
     if isinstance(given, list) and given and isinstance(given[0], dict):
-        return _messages({"role": "assistant", **given[0]})[0]
+        return _messages(span.where, {**given[0], "role": "assistant"})[0]
     text = span.attributes.get("gen_ai.output.text")
     return {"role": "assistant", "content": text} if isinstance(text, str) and text else None
 
 
-def _messages(given: dict[str, Any]) -> list[dict[str, Any]]:
+def _messages(where: str, given: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a message in OpenAI's form. The convention's own form has parts, and may have several tool results."""
     if "parts" not in given:
         return [{key: value for key, value in given.items() if key != "finish_reason"}]
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
-    for part in given["parts"]:
+    parts = given["parts"]
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise WorkloadError(f"{where}: the parts of a message are not a list of objects. Correct or delete the span.")
+    for part in parts:
         if part.get("type") == "tool_call":
             arguments = part.get("arguments")
             text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
@@ -231,6 +274,6 @@ def _output_tokens(span: ModelSpan, answer: dict[str, Any] | None) -> int | None
     names = ["gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"]
     for name in names if answer else [*names, "gen_ai.request.max_tokens"]:
         value = span.attributes.get(name)
-        if isinstance(value, int | str) and str(value).isdigit() and int(value) > 0:
+        if isinstance(value, int | str) and re.fullmatch(r"0*[1-9][0-9]{0,8}", str(value)):
             return int(value)
     return None

@@ -1,6 +1,7 @@
 """A tokenizer: counts text as the server would. From a file, the Hub or the server itself, or a guess."""
 
 import contextlib
+from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar
@@ -13,6 +14,8 @@ from dyno.facts.workload import CountedBy
 from dyno.http import Client
 from dyno.workload import chat_template as chat_templates
 from dyno.workload.chat_template import ChatTemplate
+from dyno.workload.hub_file import hub_file
+from dyno.workload.tokenizer_check import growth_problem
 
 _LARGEST = 256 << 20  # bytes of a tokenizer.json; those of large vocabularies have 30 MB
 _Id = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
@@ -74,24 +77,39 @@ class LocalTokenizer:
 
         self.name, self.folder, self.hub = name, file.parent, hub
         try:
-            self._tokenizer = tokenizers.Tokenizer.from_buffer(files.read(file, _LARGEST))
+            data = files.read(file, _LARGEST)
         except OSError as e:
             raise WorkloadError(f"{file} can't be read: {e.strerror}. Check --tokenizer.") from None
-        except Exception as e:  # tokenizers raises the bare class for whatever the file holds
-            raise WorkloadError(
-                f"{file} is not a readable tokenizer.json ({e}). Give the tokenizer.json of the model, or its folder."
-            ) from None
+        if problem := growth_problem(data):
+            raise WorkloadError(f"{file} is not a tokenizer that dyno uses: {problem}. Check where it comes from.")
+        with self._explained(f"{file} is not a readable tokenizer.json"):
+            self._tokenizer = tokenizers.Tokenizer.from_buffer(data)
         # Some files carry the limits of their training; a server doesn't cut prompts by them.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 
     def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text).ids
+        with self._explained(f"The tokenizer {self.name} fails for a text"):
+            ids: list[int] = self._tokenizer.encode(text).ids
         return ids
 
     def decode(self, ids: list[int]) -> str:
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
+        with self._explained(f"The tokenizer {self.name} fails for its own tokens"):
+            text: str = self._tokenizer.decode(ids, skip_special_tokens=True)
         return text
+
+    @contextlib.contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        """Turn what the library raises into a sentence: the bare class for whatever a file holds, and the panics of
+        Rust, which are no Exception."""
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit, MemoryError):
+            raise
+        except BaseException as e:
+            why = str(e).partition("\n")[0][:200] or type(e).__name__
+            advice = "Give the tokenizer.json of the model, or its folder, with --tokenizer."
+            raise WorkloadError(f"{what} ({why}). {advice}") from None
 
     def count(self, text: str) -> int:
         return len(self.encode(text))
@@ -125,13 +143,10 @@ def _instead(folder: Path) -> str:
 
 
 def _from_hub(name: str) -> Path:
-    from huggingface_hub import errors, hf_hub_download, try_to_load_from_cache  # it reads HF_TOKEN itself
+    from huggingface_hub import errors  # it reads HF_TOKEN itself
 
     try:
-        # The cache first: without a network the Hub's client tries for half a minute.
-        if isinstance(cached := try_to_load_from_cache(name, "tokenizer.json"), str):
-            return Path(cached)
-        return Path(hf_hub_download(name, "tokenizer.json"))
+        return hub_file(name, "tokenizer.json", _LARGEST)
     except errors.GatedRepoError:
         problem = (
             f"The tokenizer of {name} is gated. Accept its terms at https://huggingface.co/{name} "

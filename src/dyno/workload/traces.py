@@ -14,12 +14,14 @@ import msgspec
 from dyno import files
 from dyno.errors import WorkloadError
 from dyno.facts.workload import OUT_OF_ORDER, Dropped, Request, Turn, WorkloadSpec
+from dyno.visible import one_line
 from dyno.workload.blocks import Blocks
-from dyno.workload.recorded import read
+from dyno.workload.recorded import numbered_lines, read
 from dyno.workload.tokenizer import Tokenizer
 
 _MOST_TOKENS = 250_000_000  # of all prompts: their texts, and the requests made of them, take about 5 GB then
 _LATEST_S = 1e11  # a time after this is one in milliseconds or less
+_MOST_ROWS = 20_000_000  # of a Parquet file, which packs equal rows to nothing
 _SHOWN = 12  # columns in a message
 
 
@@ -120,7 +122,7 @@ def _entries(spec: WorkloadSpec, path: str, form: TraceFormat) -> Iterator[Trace
             advice = "Check --dataset-name: timed_trace reads columns of any name."
             if spec.dataset == "timed_trace":
                 advice = "Name its columns with --timed-trace-label-timestamp, -input-length, -output-length."
-            seen = ", ".join(list(row)[:_SHOWN])
+            seen = one_line(", ".join(list(row)[:_SHOWN]))
             raise WorkloadError(f"{where}: no {' or '.join(missing)}. It has {seen}. {advice}")
         if form.only and row[form.only[0]] != form.only[1]:
             continue
@@ -156,9 +158,8 @@ def table_rows(path: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
         for number, row in enumerate(_json(text, list[dict[str, Any]], path), 1):
             yield number, f"entry {number}", row
     elif text.lstrip()[:1] == b"{":
-        for number, line in enumerate(text.splitlines(), 1):
-            if line.strip():
-                yield number, f"line {number}", _json(line, dict[str, Any], f"{path}, line {number}")
+        for number, line in numbered_lines(text):
+            yield number, f"line {number}", _json(line, dict[str, Any], f"{path}, line {number}")
     else:
         lines = csv.DictReader(io.StringIO(text.decode("utf-8", "replace")))
         try:
@@ -183,6 +184,10 @@ def _parquet(data: bytes, path: str) -> Iterator[dict[str, Any]]:
         file.flush()
         try:
             table = duckdb.connect()
+            table.execute("SET threads = 1; SET memory_limit = '2GB'")
+            (count,) = table.execute("SELECT count(*) FROM read_parquet(?)", [file.name]).fetchone() or (0,)
+            if count > _MOST_ROWS:
+                raise WorkloadError(f"{path} has {count:,} rows, more than dyno reads ({_MOST_ROWS:,}).")
             kinds = table.execute("DESCRIBE SELECT * FROM read_parquet(?)", [file.name]).fetchall()
             quoted = [('"' + name.replace('"', '""') + '"', kind) for name, kind, *_ in kinds]
             columns = [f"epoch_us({c}) / 1e6" if kind.startswith("TIMESTAMP") else c for c, kind in quoted]
@@ -199,10 +204,10 @@ def _parquet(data: bytes, path: str) -> Iterator[dict[str, Any]]:
 def _number(value: Any, where: str) -> float:
     try:
         number = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise WorkloadError(f"{where} is {value!r}, not a number. Correct or delete it.")
+        raise WorkloadError(f"{where} is {value!r:.80}, not a number. Correct or delete it.")
     if number < 0:
         raise WorkloadError(f"{where} is {value}; it can't be negative. Correct or delete it.")
     return number
@@ -221,9 +226,9 @@ def _time_s(value: Any, unit_s: float, where: str) -> float:
     if isinstance(value, str) and "-" in value[1:] and ":" in value:
         try:
             moment = datetime.fromisoformat(value.strip())
-        except ValueError:
-            raise WorkloadError(f"{where} is {value!r}, not a date and time. Correct or delete it.") from None
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            raise WorkloadError(f"{where} is {value!r:.80}, not a date and time. Correct or delete it.") from None
     seconds = _number(value, where) * unit_s
     if seconds > _LATEST_S:
         raise WorkloadError(
@@ -238,5 +243,5 @@ def _hash_ids(value: Any, where: str) -> list[int]:
         return []
     try:
         return msgspec.json.decode(value or "[]", type=list[int]) if isinstance(value, str) else list(map(int, value))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise WorkloadError(f"{where}: the hash ids are {str(value)[:40]!r}, not a list of whole numbers.") from None

@@ -14,12 +14,12 @@ from urllib.parse import quote
 
 import jinja2
 import msgspec
-import vl_convert
 from markupsafe import Markup
 
 from dyno.facts.metric import latency
 from dyno.facts.report import Chart, Report
 from dyno.report import per, tables
+from dyno.report.draw import drawn
 from dyno.report.look import Look
 from dyno.report.page.trial import Trial, trial
 from dyno.report.picture import choose
@@ -118,7 +118,7 @@ def bundle(cache_folder: Path | None = None) -> str:
             mark, _, script = path.read_text(encoding="utf-8").partition("\n")
             if mark == _sha256(script):  # else it was cut off, or changed
                 return script
-    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    script = drawn("javascript_bundle", "window.vegaEmbed = vegaEmbed;").decode()
     script = re.sub(r"<(?=/script|!--|script)", r"\\x3c", script, flags=re.IGNORECASE)
     if path is not None:
         with contextlib.suppress(OSError):  # a page is made all the same

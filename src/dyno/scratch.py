@@ -1,0 +1,54 @@
+"""Temporary folders that don't outlive dyno: after a kill -9, the next dyno that makes one there sweeps them."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class Scratch:
+    """A new folder, locked as long as it is used. The kernel unlocks that of a killed dyno."""
+
+    def __init__(self, prefix: str, folder: Path | None = None) -> None:
+        """`folder`: where to make it; None: where this system has temporary files."""
+        folder = folder or Path(tempfile.gettempdir())
+        sweep(folder, prefix)
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
+            self._handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            with contextlib.suppress(OSError):  # a disk without locks
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self.path.exists():
+                break
+            os.close(self._handle)  # another dyno swept it before it was locked
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._handle = -1
+
+
+@contextlib.contextmanager
+def scratch(prefix: str = "dyno-work-", folder: Path | None = None) -> Iterator[Path]:
+    """Yield a new folder and remove it after."""
+    locked = Scratch(prefix, folder)
+    try:
+        yield locked.path
+    finally:
+        locked.remove()
+
+
+def sweep(folder: Path, prefix: str) -> None:
+    """Remove the folders of dynos that were killed: nobody holds their locks any more."""
+    for path in folder.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):  # another user's, or a live dyno's
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(handle)
