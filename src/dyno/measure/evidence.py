@@ -8,7 +8,7 @@ a short probe may be too good on average, a share of late requests is not.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from dyno.facts.find import Weighed
 from dyno.facts.limits import Limit
@@ -16,6 +16,9 @@ from dyno.measure.statistics import beta_share, two_sided
 
 _WITHIN = 1.0  # differences between two probes, that what requests of one probe have in common is worth
 _NONE_FAILED = 4.0  # requests without a failure, for a factor of e: no number of them shows that none ever fails
+
+
+Late = Literal["few", "many"]
 
 
 class Variation(NamedTuple):
@@ -27,24 +30,25 @@ class Variation(NamedTuple):
 
 def doubt_of_meeting(limit: Limit, probes: Sequence[Weighed], variation: Variation) -> float:
     """Return the probability that a load which just misses its limit looks as good as these probes, or better."""
-    share = allowed(limit)
-    if share is None:
-        return _doubt_by_figure([-w.margin_high for w in probes], probes, variation)
-    by_requests = _doubt_by_requests(share, probes, "few")
-    if limit.stem == "failed":
-        return by_requests
-    return max(by_requests, _doubt_by_figure([-w.margin_high for w in probes], probes, variation))
+    return _doubt(limit, probes, [-w.margin_high for w in probes], variation, "few")
 
 
 def doubt_of_missing(limit: Limit, probes: Sequence[Weighed], variation: Variation) -> float:
     """Return the probability that a load which just meets its limit looks as bad as these probes, or worse."""
+    return _doubt(limit, probes, [w.margin_low for w in probes], variation, "many")
+
+
+def _doubt(
+    limit: Limit, probes: Sequence[Weighed], distances: Sequence[float], variation: Variation, what: Late
+) -> float:
+    """`distances`: from the limit, on the side that is to be shown. `what`: few late requests, or many."""
     share = allowed(limit)
-    if share is None:
-        return _doubt_by_figure([w.margin_low for w in probes], probes, variation)
-    by_requests = _doubt_by_requests(share, probes, "many")
     if limit.stem == "failed":
-        return by_requests
-    return max(by_requests, _doubt_by_figure([w.margin_low for w in probes], probes, variation))
+        return _doubt_by_requests(limit.most, probes, what)
+    by_figure = _doubt_by_figure(distances, probes, variation)
+    if share is None or by_figure == 1:
+        return by_figure
+    return max(by_figure, _doubt_by_requests(share, probes, what))
 
 
 def allowed(limit: Limit) -> float | None:
@@ -55,7 +59,6 @@ def allowed(limit: Limit) -> float | None:
 
 
 def _doubt_by_figure(distances: Sequence[float], probes: Sequence[Weighed], variation: Variation) -> float:
-    """`distances`: from the limit, on the side that is to be shown."""
     squares = [max(variation.spread, w.error or 0.0) ** 2 for w in probes]
     weights = [1 / square for square in squares]
     total = sum(weights)
@@ -65,7 +68,7 @@ def _doubt_by_figure(distances: Sequence[float], probes: Sequence[Weighed], vari
     return two_sided(mean * math.sqrt(total), variation.degrees) / 2
 
 
-def _doubt_by_requests(share: float, probes: Sequence[Weighed], what: str) -> float:
+def _doubt_by_requests(share: float, probes: Sequence[Weighed], what: Late) -> float:
     worth = sum(w.worth for w in probes)
     if worth <= 0:
         return 1.0

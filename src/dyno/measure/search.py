@@ -32,7 +32,7 @@ _COARSE = 1.5  # loads of a bracket, one over the other: narrower ones take long
 _AT_IT = 0.1  # a margin by which the crossing is found
 # How much the capacity of a server differs from one probe to the next, before probes have shown it.
 _VARIES, _VARIES_WORTH = 0.05, 3.0
-_OPEN_VARIES = 0.1  # the same in an open loop: queues vary more
+_OPEN_VARIES = 0.07  # the same in an open loop: queues vary more
 _COMPARED = 1.2  # a margin up to which probes of one load tell how much probes differ
 _SINGLE, _DOUBLE = 0.7, 0.35  # margins at which one probe is enough, or two: half or twice the limit; 70 or 140 % of it
 _VISITS = 3  # of a load near the target
@@ -170,6 +170,8 @@ class Search:
             if not probes or any(p.look.swells or p.look.grows for p in probes):
                 continue
             by_limit = [self._limit_met(i, probes) for i in range(len(self.limits))]
+            if max(by_limit) == 1:  # with loads that are higher still, they look no better
+                break
             found = Shown(max(by_limit), self._seen_again(probes))
             best = min(best, found, key=lambda shown: (shown.doubt > _EACH, not shown.again, shown.doubt))
         return best
@@ -185,6 +187,8 @@ class Search:
             if not probes:
                 continue
             by_limit = [self._limit_missed(i, probes) for i in range(len(self.limits))]
+            if min(by_limit) == 1:
+                break
             found = Shown(min(min(by_limit) * len(by_limit), 1.0), self._seen_again(probes))
             best = min(best, found, key=lambda shown: (shown.doubt > _EACH, not shown.again, shown.doubt))
         return best
@@ -601,10 +605,11 @@ def _margin(probes: Sequence[Probe]) -> float:
     """Return the mean margin of probes, of the limit that is missed most. Longer ones count more."""
     weights = [p.look.now_s - p.look.from_s + 1e-3 for p in probes if p.look.weighed]
     columns: list[list[Weighed]] = [p.look.weighed for p in probes if p.look.weighed]
-    if not columns:
-        return 0.0
-    margins = np.array([[w.margin for w in column] for column in columns])
-    return float(np.average(margins, axis=0, weights=weights).max())
+    total = sum(weights)
+    sums = (
+        sum(w.margin * weight for w, weight in zip(each, weights, strict=True)) for each in zip(*columns, strict=True)
+    )
+    return max((each / total for each in sums), default=0.0)
 
 
 def monotone(values: Sequence[float], weights: Sequence[float]) -> np.ndarray:
