@@ -146,6 +146,7 @@ def test_ctrl_c_in_the_first_probe(fake: StartFake, tmp_path: Path) -> None:
     assert process.returncode == 130, err
     assert "not known: no probe was completed." in out or "interrupted" in err
     assert "Traceback" not in err
+    assert list(tmp_path.glob("*/probes.json"))  # `dyno runs` lists a search, not a run
 
 
 @pytest.mark.parametrize(

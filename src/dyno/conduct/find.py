@@ -234,6 +234,8 @@ class Finder:
         prepared = prepare(trial, session)
         self._prompt_s = (time.monotonic() - began) / trial.workload.num_prompts
         run = create(self.folder, f"{self._tried:02d}-{prepared.trial.load.slug}")
+        if not self._probes_path.exists():  # from its first probe on, the folder is that of a search
+            write(self._probes_path, pretty(self._stored))
         if session.fleet:
             run.write_engine(session.fleet.facts)
         requests = prepared.prompts.workload.requests
