@@ -132,6 +132,11 @@ def _is_real(path: Path) -> bool:
     return path.stem in REAL or path.parent.name in ("engines", "hostile", "pages", "tools")
 
 
+def _keeps_cores_busy(item: pytest.Item) -> bool:
+    """By loops of its own: no other test that measures runs beside it."""
+    return "busy" in getattr(item, "fixturenames", ())
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Tests that the markers leave out aren't even imported."""
     chosen, folder = config.option.markexpr, collection_path.parent.name
@@ -156,7 +161,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _is_real(item.path):
             item.add_marker("real")
-        if item.path.stem in ALONE:
+        if item.path.stem in ALONE and not _keeps_cores_busy(item):
             item.add_marker("alone")
         if item.path.parent.name == "hostile":
             item.add_marker("hostile")
@@ -250,7 +255,7 @@ def _turn(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.node.get_closest_marker("engines") is None or request.path.stem == "test_docs_commands":
         yield
     else:
-        alone = request.node.get_closest_marker("alone") is not None
+        alone = request.node.get_closest_marker("alone") is not None or _keeps_cores_busy(request.node)
         only_such = "engines and alone" in request.config.option.markexpr  # no test of this run starts an engine
         with nullcontext() if only_such else turn(request.getfixturevalue("workers_folder"), alone):
             yield
