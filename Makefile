@@ -48,7 +48,7 @@ test-hostile: $(VENV)/.dev
 
 # A report's page in headless Chromium (Debian: apt-get install chromium). Where there is none, -rs says so.
 test-pages: $(VENV)/.dev
-	$(BIN)/pytest -m pages -rfEs tests/pages
+	$(BIN)/pytest -n 2 --dist loadfile -m pages -rfEs tests/pages
 
 # Every command in docs/, run in order against the fake engine or llama.cpp. What measures runs alone. Pages that take
 # a minute and more (`<!-- slow -->`) run with the engines.
