@@ -50,8 +50,7 @@ test-hostile: $(VENV)/.dev
 test-pages: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist loadfile -m pages -rfEs tests/pages
 
-# Every command in docs/, run in order against the fake engine or llama.cpp. What measures runs alone. Pages that take
-# a minute and more (`<!-- slow -->`) run with the engines.
+# Every command in docs/, run in order against the fake engine or llama.cpp. What measures runs alone.
 test-docs: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist worksteal -m docs
 

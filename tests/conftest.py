@@ -157,6 +157,7 @@ def pytest_make_collect_report(
         return (yield)
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _is_real(item.path):
@@ -250,9 +251,8 @@ def built_once(workers_folder: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(autouse=True)
 def _turn(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Where engines start, whole cores are busy: a test that measures waits for them. Commands of a page of the
-    documentation do so one by one."""
-    if request.node.get_closest_marker("engines") is None or request.path.stem == "test_docs_commands":
+    """Where engines start, whole cores are busy: a test that measures waits for them."""
+    if request.node.get_closest_marker("engines") is None:
         yield
     else:
         alone = request.node.get_closest_marker("alone") is not None or _keeps_cores_busy(request.node)
