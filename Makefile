@@ -35,7 +35,7 @@ engines: $(VENV)/.installed
 # first, and no engine starts beside them.
 test-engines: $(VENV)/.dev
 	$(BIN)/pytest -rfEs -n 3 --dist worksteal -m "engines and alone and not nightly"
-	$(BIN)/pytest -rfEs -n 3 --dist loadgroup -m "engines and not alone and not nightly"
+	$(BIN)/pytest -rfEs -n 3 --dist loadfile -m "engines and not alone and not nightly"
 
 # Models converted and quantized by llama.cpp, llm-compressor and AMD Quark, installed outside the project, once (GB,
 # and minutes for a build).

@@ -157,7 +157,6 @@ def pytest_make_collect_report(
         return (yield)
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _is_real(item.path):
@@ -166,8 +165,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("alone")
         if item.path.parent.name == "hostile":
             item.add_marker("hostile")
-        if item.path.parent.name == "engines":  # its tests share an engine, which one worker starts
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 def pytest_collection_finish() -> None:
