@@ -35,7 +35,7 @@ engines: $(VENV)/.installed
 # first, and no engine starts beside them.
 test-engines: $(VENV)/.dev
 	$(BIN)/pytest -rfEs -n 3 --dist worksteal -m "engines and alone and not nightly"
-	$(BIN)/pytest -rfEs -n 3 --dist loadgroup -m "engines and not alone and not nightly"
+	$(BIN)/pytest -rfEs -n 3 --dist loadfile -m "engines and not alone and not nightly"
 
 # Models converted and quantized by llama.cpp, llm-compressor and AMD Quark, installed outside the project, once (GB,
 # and minutes for a build).
@@ -48,10 +48,9 @@ test-hostile: $(VENV)/.dev
 
 # A report's page in headless Chromium (Debian: apt-get install chromium). Where there is none, -rs says so.
 test-pages: $(VENV)/.dev
-	$(BIN)/pytest -m pages -rfEs tests/pages
+	$(BIN)/pytest -n 2 --dist loadfile -m pages -rfEs tests/pages
 
-# Every command in docs/, run in order against the fake engine or llama.cpp. What measures runs alone. Pages that take
-# a minute and more (`<!-- slow -->`) run with the engines.
+# Every command in docs/, run in order against the fake engine or llama.cpp. What measures runs alone.
 test-docs: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist worksteal -m docs
 

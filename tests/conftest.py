@@ -132,6 +132,11 @@ def _is_real(path: Path) -> bool:
     return path.stem in REAL or path.parent.name in ("engines", "hostile", "pages", "tools")
 
 
+def _keeps_cores_busy(item: pytest.Item) -> bool:
+    """By loops of its own: no other test that measures runs beside it."""
+    return "busy" in getattr(item, "fixturenames", ())
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Tests that the markers leave out aren't even imported."""
     chosen, folder = config.option.markexpr, collection_path.parent.name
@@ -156,12 +161,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _is_real(item.path):
             item.add_marker("real")
-        if item.path.stem in ALONE:
+        if item.path.stem in ALONE and not _keeps_cores_busy(item):
             item.add_marker("alone")
         if item.path.parent.name == "hostile":
             item.add_marker("hostile")
-        if item.path.parent.name == "engines":  # its tests share an engine, which one worker starts
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 def pytest_collection_finish() -> None:
@@ -245,12 +248,11 @@ def built_once(workers_folder: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(autouse=True)
 def _turn(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Where engines start, whole cores are busy: a test that measures waits for them. Commands of a page of the
-    documentation do so one by one."""
-    if request.node.get_closest_marker("engines") is None or request.path.stem == "test_docs_commands":
+    """Where engines start, whole cores are busy: a test that measures waits for them."""
+    if request.node.get_closest_marker("engines") is None:
         yield
     else:
-        alone = request.node.get_closest_marker("alone") is not None
+        alone = request.node.get_closest_marker("alone") is not None or _keeps_cores_busy(request.node)
         only_such = "engines and alone" in request.config.option.markexpr  # no test of this run starts an engine
         with nullcontext() if only_such else turn(request.getfixturevalue("workers_folder"), alone):
             yield

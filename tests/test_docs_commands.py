@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,14 +25,17 @@ from reference import ROOT
 _MEASURES = re.compile(r"\bdyno (?:bench|find|tune|run|eval)\b(?!.*--dry-run)|\bdyno-gate\.sh ")
 
 
-def _pages() -> Iterator[object]:
-    for path in DOCS:
-        how = [n.how for n in listings(path) if n.language in RUN and not n.title and not n.how.startswith("not run")]
-        if how:  # a page runs once, as a whole
-            yield pytest.param(path, id=name(path), marks=pytest.mark.engines if "slow" in how else pytest.mark.docs)
+def _pages() -> list[Path]:
+    """Pages with something to run, those that take longest first."""
+    how = {
+        path: [n.how for n in listings(path) if n.language in RUN and not n.title and not n.how.startswith("not run")]
+        for path in DOCS
+    }
+    return sorted((path for path in DOCS if how[path]), key=lambda path: -how[path].count("slow"))
 
 
-@pytest.mark.parametrize("path", list(_pages()))
+@pytest.mark.docs
+@pytest.mark.parametrize("path", _pages(), ids=name)
 def test_the_commands_of_a_page_work(path: Path, tmp_path: Path, workers_folder: Path) -> None:
     for folder in ("studies", "published"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
