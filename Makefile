@@ -31,9 +31,11 @@ engines: $(VENV)/.installed
 	$(BIN)/dyno engines install transformers --variant cpu
 
 # Against vLLM, transformers and other people's programs; searches and tuning with real loads; the demo and the shipped
-# studies' twins on the embedded engine. Tests that measure have the cores alone (the marker `alone`).
+# studies' twins on the embedded engine. Tests that measure a fake engine (the marker `alone`) mostly wait: they come
+# first, and no engine starts beside them.
 test-engines: $(VENV)/.dev
-	$(BIN)/pytest -rfEs -n 2 --dist loadfile -m "engines and not nightly"
+	$(BIN)/pytest -rfEs -n 3 --dist worksteal -m "engines and alone and not nightly"
+	$(BIN)/pytest -rfEs -n 3 --dist loadgroup -m "engines and not alone and not nightly"
 
 # Models converted and quantized by llama.cpp, llm-compressor and AMD Quark, installed outside the project, once (GB,
 # and minutes for a build).
@@ -48,7 +50,8 @@ test-hostile: $(VENV)/.dev
 test-pages: $(VENV)/.dev
 	$(BIN)/pytest -m pages -rfEs tests/pages
 
-# Every command in docs/, run in order against the fake engine or llama.cpp. What measures runs alone.
+# Every command in docs/, run in order against the fake engine or llama.cpp. What measures runs alone. Pages that take
+# a minute and more (`<!-- slow -->`) run with the engines.
 test-docs: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist worksteal -m docs
 

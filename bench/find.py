@@ -62,13 +62,13 @@ def probe(
 ) -> tuple[ProbeLook, int]:
     """Make one probe: as long as the real command would."""
     wave = int(step.level) if model.over == "concurrency" else 0
-    judge = Judge(search.limits, wave, model.turns, search.factors(step.level))
+    judge = Judge(search.limits, wave, model.turns, search.alike_nearby(step.level))
     load = model.load(step.level, rng, begins_s)
     for now_s in looks(step):
         load.until(now_s)
         requests = requests_of(load, model.limits)
         look = judge.look(requests, now_s)
-        if enough(search, step, look):
+        if enough(step, look):
             break
     return look, int(np.searchsorted(requests.sent, look.now_s))
 
@@ -108,9 +108,11 @@ def _describe(search: Search, step: ProbeStep, look: ProbeLook, spent_s: float) 
     words = [f"{spent_s:6.1f}", f"{step.level:7.4g}", "brief" if step.brief else "long ", f"{look.now_s:5.1f}",
              f"n={look.count}", f"ready={look.ready}"]  # fmt: skip
     for w in look.weighed:
-        words.append(f"worth={w.worth:.0f} factor={w.factor:.1f} late={w.low:.3f}-{w.high:.3f} margin={w.margin:+.3f}")
-    meets, misses = search.strength(step.level)
-    words += [f"meets={meets:.2f} misses={misses:.2f} {search.shown(step.level)}", f"crossing={search.crossing():.2f}"]
+        words.append(f"worth={w.worth:.0f} alike={w.alike:.1f} late={w.late_low:.3f}-{w.late_high:.3f} x{w.factor:.1f}")
+        words.append(f"margin={w.margin_low:+.3f} {w.margin:+.3f} {w.margin_high:+.3f}")
+    meets, misses = search.meets(step.level), search.misses(step.level)
+    words.append(f"meets={meets.doubt:.1e} misses={misses.doubt:.1e} {search.shown(step.level)}")
+    words.append(f"crossing={search.crossing():.2f} spread={search.variation().spread:.3f}")
     return " ".join(words)
 
 

@@ -17,7 +17,8 @@ import tempfile
 from pathlib import Path
 
 from dyno.conduct.calibration import Calibration, Shape, calibrate
-from dyno.engines.fake import Fake, FakeSpec
+from dyno.engines.fake import FakeSpec
+from dyno.engines.fake.engine import Fake
 from dyno.numbers import count
 
 LEVELS = (256, 512, 768)  # streams of each process: 25,000, 50,000 and 75,000 chunks/s

@@ -21,7 +21,8 @@ from msgspec.structs import replace
 from dyno.conduct.prepare import Prepared, Prompts
 from dyno.conduct.session import Session
 from dyno.conduct.trial import finish, measure
-from dyno.engines.fake import Fake, FakeSpec
+from dyno.engines.fake import FakeSpec
+from dyno.engines.fake.engine import Fake
 from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetFacts, TargetSpec

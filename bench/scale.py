@@ -27,7 +27,8 @@ from dyno.conduct.calibration import Shape, calibrate
 from dyno.conduct.prepare import Prepared, Prompts
 from dyno.conduct.session import Session
 from dyno.conduct.trial import finish, measure
-from dyno.engines.fake import Fake, FakeSpec
+from dyno.engines.fake import FakeSpec
+from dyno.engines.fake.engine import Fake
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec

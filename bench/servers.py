@@ -55,7 +55,7 @@ def requests_of(load: Load, limits: list[Limit]) -> Requests:
     stems = {limit.stem for limit in limits}
     latencies = {"ttft": (first - sent) * 1e3, "e2el": (end - sent) * 1e3}
     if "tpot" in stems:
-        latencies["tpot"] = (end - first) * 1e3 / 63
+        latencies["tpot"] = (end - np.where(np.isfinite(first), first, 0.0)) * 1e3 / 127
     columns = {}
     for limit in limits:
         if limit.stem != "failed":
@@ -342,8 +342,9 @@ class ChatLoad(ListedLoad):
 def figure(load: Load, limit: Limit, last_s: float, first_s: float = 20.0) -> float:
     load.until(last_s)
     sent, first, end, failed, _ = load.columns()
-    keep = (sent > first_s) & (sent < last_s * 0.97) & ~failed
-    values = {"ttft": first - sent, "e2el": end - sent}[limit.stem][keep] * 1e3
+    keep = (sent > first_s) & (sent < last_s * 0.97) & ~failed & np.isfinite(end)
+    sent, first, end = sent[keep], first[keep], end[keep]
+    values = {"ttft": first - sent, "e2el": end - sent, "tpot": (end - first) / 127}[limit.stem] * 1e3
     return float(values.mean() if limit.percentile is None else np.percentile(values, limit.percentile))
 
 
@@ -630,6 +631,78 @@ class LastFirstLoad(ListedLoad):
             self._send(self._now)
 
 
+class EngineLoad(ListedLoad):
+    """An engine with continuous batching: each step decodes for all that run and prefills a part of what waits. Steps
+    take longer with more of both. All outputs have 128 tokens."""
+
+    def __init__(self, rng: np.random.Generator, users: int = 0, rate: float = 0.0) -> None:
+        super().__init__()
+        self._rng, self._rate = rng, rate
+        self._now, self._step = 0.0, 0
+        self._next = rng.exponential(1 / rate) if rate else math.inf
+        self._left: list[list[float]] = []  # place and prompt tokens still to prefill, in the order of arrival
+        self._ends: list[tuple[int, int]] = []  # step, place
+        for _ in range(users):
+            self._send(0.0)
+
+    def _send(self, at_s: float) -> None:
+        self._left.append([len(self.sent), 512])
+        self.sent.append(at_s)
+        self.first.append(math.inf)
+        self.end.append(math.inf)
+
+    def _prefill(self) -> tuple[int, list[int]]:
+        """Return how many prompt tokens this step takes, and whose prompts it completes."""
+        budget, done = 2048, []
+        while self._left and budget:
+            tokens = min(budget, int(self._left[0][1]))
+            budget -= tokens
+            self._left[0][1] -= tokens
+            if not self._left[0][1]:
+                done.append(int(self._left.pop(0)[0]))
+        return 2048 - budget, done
+
+    def until(self, now_s: float) -> None:
+        while self._now <= now_s:
+            while self._next <= self._now:
+                self._send(self._next)
+                self._next += self._rng.exponential(1 / self._rate)
+            if not self._left and not self._ends:
+                self._now = self._next
+                continue
+            running = len(self._ends)
+            tokens, done = self._prefill()
+            self._step += 1
+            took = 0.0045 + 0.00007 * running + 0.000018 * tokens
+            self._now += took * (1 + 0.05 * abs(float(self._rng.standard_normal())))
+            for place in done:
+                self.first[place] = self._now
+                heapq.heappush(self._ends, (self._step + 127, place))
+            while self._ends and self._ends[0][0] <= self._step:
+                _, place = heapq.heappop(self._ends)
+                self.end[place] = self._now
+                if not self._rate:
+                    self._send(self._now)
+
+
+def _engine_closed() -> Server:
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
+        return EngineLoad(rng, users=int(level))
+
+    target = "tpot_p90:12"
+    truth = long_run(load, target, 4, 200, 100.0, True)
+    return Server("batching engine, closed", target, "concurrency", 1, 1024, truth, load)
+
+
+def _engine_open() -> Server:
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
+        return EngineLoad(rng, rate=level)
+
+    target = "tpot_p90:12"
+    truth = long_run(load, target, 8, 60, 300.0, False)
+    return Server("batching engine, open", target, "rate", 0.1, 1000, truth, load)
+
+
 def _last_first() -> Server:
     def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
         return LastFirstLoad(int(level), rng)
@@ -685,6 +758,7 @@ MODELS: dict[str, Callable[[], Server]] = {
 # Models that the search was not tuned with.
 HELD_OUT: dict[str, Callable[[], Server]] = {
     "gamma speeds": _modulated, "pauses every 7 s": _pauses, "two replicas, one slow": _replicas,
+    "batching engine, closed": _engine_closed, "batching engine, open": _engine_open,
     "last come, first served": _last_first, "priority classes": _priority,
 }  # fmt: skip
 

@@ -22,7 +22,8 @@ import msgspec
 import peers
 
 from dyno.conduct.calibration import Shape, busy_processes, calibrate, server_streams, server_times
-from dyno.engines.fake import Fake, FakeSpec
+from dyno.engines.fake import FakeSpec
+from dyno.engines.fake.engine import Fake
 
 # What issue and README promise, by streams: (TTFT mean, TTFT p99, ITL p99) in ms off the truth at most.
 PROMISED = {64: (2, 2, 0.3), 256: (4, 4, 0.5), 1024: (3, 10, 1.0)}

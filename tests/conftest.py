@@ -2,6 +2,7 @@
 
 import fcntl
 import gc
+import gettext
 import os
 import re
 import shutil
@@ -11,15 +12,16 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
-from dyno.engines.fake import Fake, FakeSpec
+from dyno.engines.fake import FakeSpec
+from dyno.engines.fake.engine import Fake
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.rig import Rig
@@ -31,12 +33,17 @@ from dyno.load.sessions import Graph
 from dyno.load.spool import END, READ, SENT, Spool, frames
 from dyno.load.wire import Traffic, Wire
 from dyno.probe import peaks, rig
+from dyno.probe.telemetry import sampler
 from dyno.transport import Transport
 from dyno.units import NS_PER_S
 from rigs_over_ssh import ssh_rig, ssh_wheels  # noqa: F401  (fixtures)
+from samplers import Nursery, forking
 
 # A shell makes what it runs in the background ignore Ctrl-C, and with it every dyno that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Until all tests are collected (pytest_collection_finish): a million objects that stay would be searched repeatedly.
+gc.disable()
 
 # Every dyno that a test starts would compile all its modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -47,6 +54,7 @@ os.environ["DYNO_TRACEBACK"] = "1"
 
 # argparse asks for a translation of each of its words, and gettext then looks for files: some seconds of the suite.
 os.environ["LANGUAGE"] = "C"
+gettext.dgettext = lambda domain, message: message
 
 # Names of the Hub in tests are made up: dyno would fetch them before an engine starts.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -131,6 +139,19 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if whole or (chosen == "not real" and _is_real(collection_path)) else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """In a clean checkout pytest rewrites the assertions of each file, for seconds in all: one worker does, the others
+    wait for that file and read what is stored."""
+    if not isinstance(collector, pytest.Module):
+        return (yield)
+    with collector.path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return (yield)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _is_real(item.path):
@@ -139,10 +160,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("alone")
         if item.path.parent.name == "hostile":
             item.add_marker("hostile")
+        if item.path.parent.name == "engines":  # its tests share an engine, which one worker starts
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 def pytest_collection_finish() -> None:
     """Before each load the wire collects garbage: it needn't search 300,000 objects of pytest's own, nor count them."""
+    gc.enable()
     gc.collect()
     gc.freeze()
     count = gc.get_freeze_count()
@@ -163,6 +187,20 @@ def _nothing_real(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
         monkeypatch.setattr(subprocess, "Popen", refuse)
         monkeypatch.setattr(socket, "socket", refuse)
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    started = Nursery()
+    yield started
+    started.close()
+
+
+@pytest.fixture(autouse=True)
+def _quick_samplers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where telemetry is not what is tested."""
+    if request.node.get_closest_marker("real") and request.path.stem not in ("test_telemetry", "test_time_left"):
+        monkeypatch.setattr(sampler, "subprocess", forking(request.getfixturevalue("nursery")))
 
 
 @contextmanager
@@ -207,12 +245,14 @@ def built_once(workers_folder: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(autouse=True)
 def _turn(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Where engines start, whole cores are busy: a test that measures waits for them."""
-    if request.node.get_closest_marker("engines") is None:
+    """Where engines start, whole cores are busy: a test that measures waits for them. Commands of a page of the
+    documentation do so one by one."""
+    if request.node.get_closest_marker("engines") is None or request.path.stem == "test_docs_commands":
         yield
     else:
         alone = request.node.get_closest_marker("alone") is not None
-        with turn(request.getfixturevalue("workers_folder"), alone):
+        only_such = "engines and alone" in request.config.option.markexpr  # no test of this run starts an engine
+        with nullcontext() if only_such else turn(request.getfixturevalue("workers_folder"), alone):
             yield
 
 

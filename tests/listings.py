@@ -5,7 +5,7 @@ A comment before a listing says how it is run:
     <!-- not run: REASON -->      it is not
     <!-- server -->               until the page is done, in the background
     <!-- exit 3 -->               it ends with this exit code
-    <!-- slow -->                 only by `make test-engines`
+    <!-- slow -->                 the whole page is run by `make test-engines`
     <!-- needs MODULE -->         only where Python has this module
 
 A listing with a title is a file. The others are run in the order of the page.

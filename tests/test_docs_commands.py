@@ -29,16 +29,12 @@ _MEASURES = re.compile(r"\bdyno (?:bench|find|tune|run|eval)\b(?!.*--dry-run)|\b
 def _pages() -> Iterator[object]:
     for path in DOCS:
         how = [n.how for n in listings(path) if n.language in RUN and not n.title and not n.how.startswith("not run")]
-        if any(h != "slow" for h in how):
-            yield pytest.param(path, False, id=name(path), marks=pytest.mark.docs)
-        if "slow" in how:
-            yield pytest.param(
-                path, True, id=f"{name(path)}, slow ones too", marks=[pytest.mark.engines, pytest.mark.alone]
-            )
+        if how:  # a page runs once, as a whole
+            yield pytest.param(path, id=name(path), marks=pytest.mark.engines if "slow" in how else pytest.mark.docs)
 
 
-@pytest.mark.parametrize(("path", "slow"), list(_pages()))
-def test_the_commands_of_a_page_work(path: Path, slow: bool, tmp_path: Path, workers_folder: Path) -> None:
+@pytest.mark.parametrize("path", list(_pages()))
+def test_the_commands_of_a_page_work(path: Path, tmp_path: Path, workers_folder: Path) -> None:
     for folder in ("studies", "published"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     ports = {port: str(free_port()) for port in ("8000", "8001")}
@@ -52,9 +48,9 @@ def test_the_commands_of_a_page_work(path: Path, slow: bool, tmp_path: Path, wor
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text)
                 file.chmod(0o755)
-            elif listing.language in RUN and _is_run(listing, slow):
+            elif listing.language in RUN and _is_run(listing):
                 command, where = _command(listing, text), f"{name(path)}:{listing.line}"
-                with _turn(workers_folder, slow, text):
+                with turn(workers_folder, alone=_MEASURES.search(text) is not None):
                     if listing.how == "server":
                         servers.append(_server(command, tmp_path, env))
                     else:
@@ -65,21 +61,14 @@ def test_the_commands_of_a_page_work(path: Path, slow: bool, tmp_path: Path, wor
             server.wait(20)
 
 
-def _turn(folder: Path, slow: bool, text: str) -> contextlib.AbstractContextManager[None]:
-    """A page with slow ones is alone as a whole. Of the others, listings are."""
-    return contextlib.nullcontext() if slow else turn(folder, alone=_MEASURES.search(text) is not None)
-
-
 def _environment(folder: Path) -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "NO_COLOR": "1", "DYNO_HOME": str(folder / "home")}
 
 
-def _is_run(listing: Listing, slow: bool) -> bool:
+def _is_run(listing: Listing) -> bool:
     how, _, what = listing.how.partition(" ")
-    if how == "needs":
-        return importlib.util.find_spec(what) is not None
-    return how != "not" and (slow or how != "slow")
+    return importlib.util.find_spec(what) is not None if how == "needs" else how != "not"
 
 
 def _command(listing: Listing, text: str) -> list[str]:

@@ -33,7 +33,7 @@ def test_a_picture_library_that_crashes_costs_the_picture_and_not_the_answer(
         raise PanicException("no fonts\nat canvas.rs:7")
 
     monkeypatch.setattr("dyno.report.picture.drawn", svg)
-    code, out, err = search(fake(first_ms=5.0).base_url, tmp_path, capsys)
+    code, out, err = search(fake(first_ms=50.0).base_url, tmp_path, capsys)
     [answer] = tmp_path.glob("*/find.json")
     assert code == 0 and "concurrency 1" in out
     assert f"dyno: the picture {answer.parent / 'find.svg'} is missing (PanicException: no fonts)." in err
@@ -47,7 +47,7 @@ def test_a_picture_library_that_is_missing_costs_the_picture_and_not_the_answer(
     without = "import sys; sys.modules['vl_convert'] = None; from dyno.report.draw_worker import main; main()"
     monkeypatch.setattr(draw, "WORKER", [sys.executable, "-c", without])
     monkeypatch.setattr(draw, "_DRAWER", draw._Drawer())
-    code, out, err = search(fake(first_ms=5.0).base_url, tmp_path, capsys)
+    code, out, err = search(fake(first_ms=50.0).base_url, tmp_path, capsys)
     assert code == 0 and "concurrency 1" in out
     assert (
         "find.svg is missing (DrawError: " in err

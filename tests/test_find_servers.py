@@ -56,7 +56,7 @@ def test_wrong_answers_make_the_search_void(
     scripted: Callable[..., Scripted], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def reply(_: str, __: int) -> str:
-        time.sleep(0.01)
+        time.sleep(0.05)
         return "|".join("!" * 16)
 
     server = Model(reply, scripted)
@@ -90,7 +90,7 @@ def test_a_server_that_says_it_is_overloaded_misses_the_target(
 def test_the_answer_ends_with_the_command_that_measures_it_again(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    url = fake(first_ms=10.0).base_url
+    url = fake(first_ms=50.0).base_url
     flags = [
         "--target",
         "ttft_p50:500",

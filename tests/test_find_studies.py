@@ -115,4 +115,4 @@ def test_a_search_that_was_stopped_continues_with_its_probes(tmp_path: Path) -> 
     assert first and not (stored.parent / "summary.json").exists()
     subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, timeout=120)
     found = Run(stored.parent).result().find
-    assert found and [p.run for p in found.probes][: len(first)] == [p["run"] for p in first]
+    assert found and [p.run for p in found.probes][: len(first)] == [p["facts"]["run"] for p in first]

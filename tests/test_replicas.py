@@ -14,7 +14,8 @@ from conftest import Driven, Scripted, answer, drive, receive_request, requests
 from dyno.conduct.prepare import Prepared, Prompts
 from dyno.conduct.session import Session
 from dyno.conduct.trial import finish, measure
-from dyno.engines.fake import Fake, FakeSpec
+from dyno.engines.fake import FakeSpec
+from dyno.engines.fake.engine import Fake
 from dyno.errors import TargetError
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetFacts, TargetSpec

@@ -19,7 +19,8 @@ import pytest
 import zstandard
 
 from dyno.cli.main import main
-from dyno.engines.fake import Fake, FakeSpec
+from dyno.engines.fake import FakeSpec
+from dyno.engines.fake.engine import Fake
 from dyno.facts.study import Place, PlannedTrial, Study
 from dyno.store.run import Run
 from dyno.store.study import Failure, StudyFolder, trial_name, write_failure

@@ -13,9 +13,9 @@ from dyno.facts.limits import Limit, parse
 from dyno.facts.record import Record
 from dyno.measure import backlog
 from dyno.measure.correlation import together
-from dyno.measure.judge import Judge, evidences
+from dyno.measure.evidence import Variation, doubt_of_meeting, doubt_of_missing
+from dyno.measure.judge import Judge
 from dyno.measure.search import Probe, ProbeStep, Search, enough, monotone
-from dyno.measure.sequential import evidence
 from dyno.measure.timeline import ANSWERED, LimitColumn, Requests, Timeline
 from dyno.units import NS_PER_MS, NS_PER_S
 
@@ -77,17 +77,42 @@ def test_requests_that_hang_are_late() -> None:
 # ---- the evidence ----
 
 
-def test_looking_again_and_again_doesnt_make_it_err_more_often() -> None:
-    """At the limit itself, neither side is right. A fixed 95 % interval, looked at as often, errs far more often."""
-    decided = fixed = 0
-    for seed in range(200):
-        events = np.random.default_rng(seed).random(3000) < 0.1
-        looks = [int(20 * 1.15**k) for k in range(36) if 20 * 1.15**k <= 3000]
-        evidences = [evidence(float(events[:n].sum()), n, 0.1) for n in looks]
-        decided += max(evidences) > -math.log(0.05)
-        fixed += any(abs(events[:n].mean() - 0.1) > 1.96 * math.sqrt(0.1 * 0.9 / n) for n in looks)
-    assert decided <= 10, decided
-    assert fixed > 3 * decided and fixed > 20, fixed
+STEADY = Variation(0.05, 6.0)
+
+
+def visits(*shares: float, margin: float = -0.3, worth: float = 300.0) -> list[Weighed]:
+    """Probes with these shares of late requests, and one margin."""
+    return [
+        Weighed(count=int(worth), worth=worth, late_high=share, late_low=share, margin=margin, margin_high=margin,
+                margin_low=margin, error=0.02)
+        for share in shares
+    ]  # fmt: skip
+
+
+def test_a_load_at_its_limit_is_seldom_shown_to_meet_it() -> None:
+    """One in ten is late, as the limit allows: by chance, fewer than 2 % of four probes look better than that."""
+    rng = np.random.default_rng(1)
+    wrong = 0
+    for _ in range(500):
+        probes = visits(*(rng.binomial(300, 0.1, 4) / 300).tolist())
+        wrong += doubt_of_meeting(P90, probes, STEADY) <= 0.0125
+    assert wrong <= 12, wrong
+
+
+def test_good_figures_with_too_many_late_requests_show_nothing() -> None:
+    assert doubt_of_meeting(P90, visits(0.0, 0.0, 0.0), STEADY) < 0.001
+    assert doubt_of_meeting(P90, visits(0.09, 0.1, 0.11), STEADY) > 0.3
+    assert doubt_of_meeting(P90, visits(0.0, 0.0, 0.0, margin=-0.01), STEADY) > 0.3
+
+
+def test_probes_that_differ_count_for_fewer_requests() -> None:
+    even, uneven = visits(0.05, 0.05, 0.05, 0.05), visits(0.0, 0.1, 0.0, 0.1)
+    assert doubt_of_meeting(P90, uneven, STEADY) > 5 * doubt_of_meeting(P90, even, STEADY)
+
+
+def test_figures_that_vary_from_probe_to_probe_show_less() -> None:
+    for variation, shown in ((Variation(0.05, 6.0), True), (Variation(0.5, 6.0), False), (Variation(0.2, 1.0), False)):
+        assert (doubt_of_missing(P90, visits(0.6, 0.6, margin=0.4), variation) < 0.0125) is shown
 
 
 def test_requests_that_are_late_together_count_for_fewer() -> None:
@@ -110,7 +135,7 @@ def test_what_nearly_never_happens_is_not_known_to_be_independent() -> None:
     drift = [100 + 0.1 * i for i in range(2000)]
     noise = list(100 + 50 * np.random.default_rng(1).random(2000))
     looks = [Judge([P90], 4).look(answered([P90], values), 60.0) for values in (drift, noise)]
-    assert looks[0].weighed[0].worth < 0.1 * looks[1].weighed[0].worth
+    assert looks[0].weighed[0].alike > 10 * looks[1].weighed[0].alike
 
 
 # ---- the judge ----
@@ -119,9 +144,9 @@ def test_what_nearly_never_happens_is_not_known_to_be_independent() -> None:
 def test_a_high_percentile_needs_many_requests() -> None:
     rng = np.random.default_rng(3)
     values = list(80 + 10 * rng.random(3000))
-    assert outcome(["ttft_p99:100"], values[:300]) == "undecided"
-    assert outcome(["ttft_p99:100"], values) == "meets"
-    assert outcome(["ttft_p99:75"], values[:600]) == "misses"
+    assert outcome(["ttft_p99:120"], values[:300]) == "undecided"
+    assert outcome(["ttft_p99:120"], values) == "meets"
+    assert outcome(["ttft_p99:70"], values[:600]) == "misses"
 
 
 def test_one_failure_misses_a_target_of_none() -> None:
@@ -145,15 +170,15 @@ def test_a_failed_request_has_not_kept_its_latency() -> None:
 
 def test_a_mean_is_judged_by_its_error() -> None:
     values = list(np.random.default_rng(2).normal(100, 30, 2000))
-    assert outcome(["ttft_mean:110"], values) == "meets"
-    assert outcome(["ttft_mean:90"], values) == "misses"
+    assert outcome(["ttft_mean:130"], values) == "meets"
+    assert outcome(["ttft_mean:75"], values) == "misses"
     assert outcome(["ttft_mean:100"], values) == "undecided"
 
 
 def test_all_limits_must_be_met_and_one_missed_is_enough() -> None:
     values = list(50 + np.random.default_rng(3).random(400))
-    assert outcome(["ttft_p50:60", "e2el_p50:60"], values) == "meets"
-    assert outcome(["ttft_p50:60", "e2el_p50:40"], values) == "misses"
+    assert outcome(["ttft_p50:70", "e2el_p50:70"], values) == "meets"
+    assert outcome(["ttft_p50:70", "e2el_p50:38"], values) == "misses"
 
 
 def with_open(seconds: float, share: float, hang: bool) -> Requests:
@@ -171,24 +196,37 @@ def with_open(seconds: float, share: float, hang: bool) -> Requests:
 def test_an_open_request_older_than_its_limit_is_late() -> None:
     limit = Limit("e2el", 500.0, "p90")
     look = Judge([limit], 4).look(with_open(40.0, 0.3, hang=True), 40.0)
-    assert look.weighed[0].low == pytest.approx(0.3, abs=0.04)
-    meets, misses = evidences(limit, look.weighed)
-    assert not meets and misses > 5
+    assert look.weighed[0].late_low == pytest.approx(0.3, abs=0.04)
+    assert doubt_of_meeting(limit, look.weighed, STEADY) == 1
+    assert doubt_of_missing(limit, look.weighed, STEADY) < 0.001
 
 
 def test_a_young_open_request_bounds_the_share_both_ways() -> None:
     limit = Limit("e2el", 60_000.0, "p90")  # nothing is as old yet
     look = Judge([limit], 4).look(with_open(40.0, 0.15, hang=True), 40.0)
-    assert look.weighed[0].low == 0 and look.weighed[0].high > 0.1
-    meets, misses = evidences(limit, look.weighed)
-    assert not meets and not misses
+    assert look.weighed[0].late_low == 0 and look.weighed[0].late_high > 0.1
+    assert doubt_of_meeting(limit, look.weighed, STEADY) == doubt_of_missing(limit, look.weighed, STEADY) == 1
+
+
+def test_an_open_request_takes_as_long_as_one_of_those_that_took_longer() -> None:
+    """Lengths are exponential, 5 s on average. After 30 s, those sent last are open: the short ones ended first."""
+    rng = np.random.default_rng(1)
+    limit = Limit("e2el", 10_000.0, "p50")
+    medians = []
+    for _ in range(20):
+        sent = np.arange(0, 30, 0.05)
+        end = sent + rng.exponential(5.0, len(sent))
+        took = (end - sent) * 1e3
+        requests = Requests(sent, end, end, np.zeros(len(sent), bool), {limit.metric: LimitColumn(took, took)})
+        medians.append(Judge([limit], 50).look(requests, 30.0).weighed[0].value)
+    assert np.mean(medians) == pytest.approx(5000 * math.log(2), rel=0.03)
 
 
 def test_the_start_of_a_load_doesnt_count() -> None:
     requests = with_open(40.0, 0.0, hang=False)
     closed, open_ = Judge([Limit("e2el", 500.0, "p90")], 4), Judge([Limit("e2el", 500.0, "p90")], 0)
     assert closed.look(requests, 40.0).from_s >= sorted(requests.end)[7]
-    assert open_.look(requests, 40.0).from_s == pytest.approx(0.3, rel=0.2)
+    assert open_.look(requests, 40.0).from_s == pytest.approx(10.0)  # a quarter: a queue fills slowly
     assert not open_.look(requests, 3.0).ready and closed.look(requests, 3.0).ready
 
 
@@ -198,8 +236,8 @@ def test_turns_count_as_in_the_whole_load() -> None:
     requests = answered([P90], [100.0 if t == 0 else 300.0 for t in turn])._replace(turn=turn)
     limit = Limit("ttft", 200.0, "p50")
     requests = requests._replace(columns={limit.metric: next(iter(requests.columns.values()))})
-    assert Judge([limit], 2, [0.5, 0.5]).look(requests, 60.0).weighed[0].low == pytest.approx(0.5, abs=0.02)
-    assert Judge([limit], 2).look(requests, 60.0).weighed[0].low == pytest.approx(1 / 3, abs=0.02)
+    assert Judge([limit], 2, [0.5, 0.5]).look(requests, 60.0).weighed[0].late_low == pytest.approx(0.5, abs=0.02)
+    assert Judge([limit], 2).look(requests, 60.0).weighed[0].late_low == pytest.approx(1 / 3, abs=0.02)
 
 
 def test_a_probe_without_later_turns_is_not_ready() -> None:
@@ -247,7 +285,7 @@ def test_a_first_token_that_came_while_the_answer_goes_on_is_in_time() -> None:
             chunks = [i * NS_PER_S // 10 + 50 * NS_PER_MS, (i + 20) * NS_PER_S // 10]
             timeline.finish(Record(i, 0, i * NS_PER_S // 10, chunks[-1], 8, 2, chunk_ns=chunks, output_tokens=2))
     look = Judge([P90], 20).look(timeline.requests(), 40.0)
-    assert look.weighed[0].count > 200 and look.weighed[0].high == 0
+    assert look.weighed[0].count > 200 and look.weighed[0].late_high == 0
 
 
 # ---- backlog ----
@@ -269,7 +307,7 @@ def test_a_queue_that_grows_is_seen_and_one_that_varies_is_not() -> None:
 
 def look(margin: float, worth: float = 300.0, grows: bool = False) -> ProbeLook:
     share = 0.1 * math.exp(2 * margin)
-    weighed = Weighed(int(worth), worth, min(share, 1.0), min(share, 1.0), 0.0, margin, 0.02, 500 * math.exp(margin))
+    [weighed] = visits(min(share, 1.0), margin=margin, worth=worth)
     return ProbeLook(10.0, 1.0, 0.5, int(worth), 30.0, True, True, [weighed], grows)
 
 
@@ -320,15 +358,14 @@ def test_a_load_above_one_that_missed_widens_the_interval() -> None:
     search = Search([P90], 1, 64, whole=True)
     for level, margin in ((4.0, -2.0), (8.0, 1.0), (10.0, -1.0), (16.0, 2.0)):
         search.add(Probe(level, look(margin), False, 10.0))
-    assert search.contradictions == [10.0]
-    assert (search.interval().low, search.interval().high) == (4.0, 16.0)
+    assert search.interval().low <= 4 and search.interval().high >= 16
 
 
 def test_a_backlog_that_grows_misses_at_once() -> None:
     search = Search([P90], 1, 64, whole=False)
     search.add(Probe(50.0, look(-0.3, grows=True), True))
     assert search.shown(50.0) == "misses"
-    assert enough(search, ProbeStep(60.0, False, 100.0), look(-0.5, grows=True))
+    assert enough(ProbeStep(60.0, False, 100.0), look(-0.5, grows=True))
 
 
 def test_what_95_percent_cant_support_is_called_what_it_is() -> None:
@@ -341,11 +378,19 @@ def test_what_95_percent_cant_support_is_called_what_it_is() -> None:
     assert search.time_needed() is not None
 
 
-def test_the_errors_of_all_loads_add_up_to_five_percent() -> None:
-    search = Search([P90], 1, 1024, whole=True)
-    for level in range(1, 400):
-        search.add(Probe(float(level), look(0.0, 1.0), True))
-    assert sum(math.exp(-search.needed(float(level))) for level in range(1, 400)) < 0.05
+def test_probes_of_higher_loads_show_that_a_lower_one_meets_the_target() -> None:
+    search = Search([P90], 1, 64, whole=True)
+    for began, level in enumerate((20.0, 21.0, 22.0)):
+        search.add(Probe(level, look(-0.2), False, 10.0, 30.0 * began))
+    assert search.shown(20.0) == "meets"
+    assert search.shown(22.0) == "undecided"  # one visit
+
+
+def test_an_end_near_the_target_is_visited_three_times() -> None:
+    search = Search([P90], 1, 64, whole=True)
+    for began in range(3):
+        search.add(Probe(20.0, look(-0.25), False, 10.0, 30.0 * began))
+        assert search.shown(20.0) == ("meets" if began == 2 else "undecided")
 
 
 def test_a_fit_never_falls() -> None:

@@ -76,7 +76,7 @@ def test_a_search_is_shown_tagged_packed_and_deleted_as_a_whole(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    url = fake(first_ms=5.0).base_url
+    url = fake(first_ms=50.0).base_url
     assert main(["find", "--base-url", url, *SHORT, "--target", "ttft_p50:2s", "--to", "1", "--label", "mine"]) == 0
     [found] = Path("runs").glob("*/find.json")
     name = found.parent.name

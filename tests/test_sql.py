@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from dyno.cli.main import main
-from dyno.engines.fake import Fake, FakeSpec
+from dyno.engines.fake import FakeSpec
+from dyno.engines.fake.engine import Fake
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.price import Price
 from dyno.facts.record import Record

@@ -6,23 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from dyno.facts.imported import Document, Row
 from dyno.facts.metric import DEFINITIONS
-from dyno.results import json_text
 from dyno.results.structured import read
 
 HERE = Path(__file__).parent
 CAPTURES = HERE / "captures"
 FIXTURES = HERE / "fixtures" / "imports"
-FILES = [
-    *sorted(FIXTURES.glob("*")),
-    *sorted(CAPTURES.glob("llama-bench-11434.*")),
-    *sorted(CAPTURES.glob("vllm*.json")),
-]
-FUZZ = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def document(path: Path) -> Document:
@@ -536,59 +527,3 @@ def test_generated_texts_of_a_large_file_are_never_decoded() -> None:
     assert time.process_time() - started < 1.5  # 11 MB
     assert found.rows[0].samples is not None
     assert len(found.rows[0].samples.itls_ms) == 200_000
-
-
-# Whatever comes
-
-
-def sound(found: Document | None) -> None:
-    assert found is None or isinstance(found, Document)
-    for row in found.rows if found else ():
-        assert row.line >= 1
-        assert row.end >= row.line
-        for figure in row.figures.values():
-            assert figure.value == figure.value  # no NaN
-            assert abs(figure.value) != float("inf")
-            assert figure.line >= 1
-
-
-@FUZZ
-@given(st.binary(max_size=300))
-def test_any_bytes_are_answered(data: bytes) -> None:
-    sound(read("f", data))
-
-
-@FUZZ
-@given(st.text(alphabet='{}[],:"\\ \n\t-+.0123456789eEaNulInfity|;', max_size=200))
-def test_any_brackets_are_answered(text: str) -> None:
-    sound(read("f", text.encode()))
-    json_text.values(text.encode())
-
-
-KEYS = st.sampled_from(
-    ["completed", "request_throughput", "duration", "ttfts", "itls", "results", "benchmarks", "metrics", "avg_ts",
-     "n_gen", "n_prompt", "successes", "count", "latency", "dyno", "version", "unit", "avg", "request_latency",
-     "metadata", "label", "config", "model_args", "n-shot", "executor_type", "token_throughput_secs", "hw", "conc",
-     "mean_ttft", "mean_ttft_ms"],
-)  # fmt: skip
-JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=6),
-    max_leaves=20,
-)
-
-
-@settings(FUZZ, max_examples=25)
-@given(st.dictionaries(KEYS, JSON, max_size=8), st.sampled_from([None, 1]))
-def test_known_keys_with_any_values_are_answered(content: dict[str, Any], indent: int | None) -> None:
-    sound(read("f", json.dumps(content, indent=indent).encode()))
-
-
-@FUZZ
-@given(st.data())
-def test_real_files_that_were_cut_or_changed_are_answered(data: st.DataObject) -> None:
-    content = bytearray(data.draw(st.sampled_from(FILES)).read_bytes())
-    for _ in range(data.draw(st.integers(0, 4))):
-        at = data.draw(st.integers(0, len(content) - 1))
-        content[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
-    sound(read("f", bytes(content[: data.draw(st.integers(0, len(content)))])))

@@ -3,8 +3,6 @@
 from typing import Literal
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from dyno.facts import setting
 from dyno.facts.imported import DocumentCell, DocumentTable, Row
@@ -12,8 +10,6 @@ from dyno.facts.metric import better
 from dyno.results.columns import Meaning, meaning, statistic
 from dyno.results.printed import Printed, printed
 from dyno.results.tables import rows_of
-
-FUZZ = settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def table(text: str, line: int = 1) -> DocumentTable:
@@ -529,28 +525,6 @@ def test_secrets_in_cells_stay_out() -> None:
     found = rows("| Model | api_key | Req/s |\n|---|---|---|\n| hf_abcdefghijklmnop | verysecret1 | 1.5 |")
     assert "hf_abc" not in str(found)
     assert "verysecret1" not in str(found)
-
-
-TITLES = st.sampled_from(
-    ["Req/s", "TTFT", "Mean TTFT (ms)", "Model", "test", "t/s", "Tasks", "Metric", "Value", "P99", "x", "", "GPU"]
-)
-CELLS = st.text(max_size=12) | st.sampled_from(["1.5", "12 ± 3", "8xH100", "Req/s", "pp512", "1e300", "9" * 30, "—"])
-
-
-@FUZZ
-@given(st.lists(TITLES, max_size=6), st.lists(st.lists(CELLS, max_size=7), max_size=5))
-def test_any_table_is_answered(header: list[str], body: list[list[str]]) -> None:
-    cells = [[DocumentCell(text) for text in row] for row in body]
-    for row in rows_of(DocumentTable(1, header, cells, list(range(2, len(body) + 2))), 0, "f", "table"):
-        assert row.figures
-
-
-@FUZZ
-@given(st.text(max_size=60))
-def test_any_title_is_answered(title: str) -> None:
-    meaning(title)
-    statistic(title)
-    printed(title)
 
 
 @pytest.mark.parametrize("fields", [("both", "titles"), ("both", "flags"), ("labels",)])

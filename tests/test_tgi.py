@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from conftest import StartFake, drive, requests
-from dyno.engines.fake import Fake
+from dyno.engines.fake.engine import Fake
 from dyno.facts.workload import Request
 from dyno.http import Client, Url
 from dyno.load.protocols import PROTOCOLS, Asked, StreamReading

@@ -151,7 +151,7 @@ def test_vllm_tells_each_request_of_every_kind_of_trial(model: Path, tmp_path: P
     assert facts[0] and facts[0].version == target.version
 
 
-@pytest.mark.parametrize("kind", ["vllm", "transformers"])
+@pytest.mark.parametrize("kind", [pytest.param("vllm", marks=pytest.mark.nightly), "transformers"])
 def test_two_replicas_share_the_prompts_and_vllm_reports_a_variable_that_it_does_not_know(
     kind: str, model: Path, tmp_path: Path
 ) -> None:
@@ -171,9 +171,9 @@ def test_two_replicas_share_the_prompts_and_vllm_reports_a_variable_that_it_does
     assert slip in variables.get("engine.unknown_variable", slip)
 
 
-def test_what_vllm_drafts_from_n_grams_is_counted(tmp_path: Path) -> None:
+def test_what_vllm_drafts_from_n_grams_is_counted_and_a_variable_that_it_does_not_know_reported(tmp_path: Path) -> None:
     # Its engine core in the worker's own process here: the other way in which it runs, and sooner there.
-    alone = {**CPU, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    alone = {**CPU, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVL": "INFO"}
     echo = tiny.build(tmp_path / "echo", tiny.SMALL._replace(echoes=True))
     engine = vllm(echo, args=["--enforce-eager", "--speculative-config", NGRAM], env=alone)
     (outcome,) = measured([trial(engine, "latency", 64, 48, 2, sampling=GREEDY)], tmp_path)
@@ -187,6 +187,9 @@ def test_what_vllm_drafts_from_n_grams_is_counted(tmp_path: Path) -> None:
     told = summary(outcome).speculation
     assert told and told.drafts == sum(it.drafts or 0 for it in outcome.iterations if not it.warmup)
     assert 0 < told.acceptance <= 1 and outcome.manifest.target.prefix_caching is False
+    variables = {f.code: f.text for f in outcome.result.findings if f.code.endswith("_variable")}
+    assert set(variables) == {"engine.unknown_variable", "engine.misspelt_variable"}
+    assert "VLLM_LOGGING_LEVL" in variables["engine.unknown_variable"]
 
 
 def test_a_flag_that_vllm_does_not_know_is_told_by_its_own_line_alone(model: Path, tmp_path: Path) -> None:

@@ -228,6 +228,7 @@ def _engine(processes: list[psutil.Process], dyno: int) -> int | None:
         return None
 
 
+@pytest.mark.nightly  # two minutes of two cores; tests/test_tuning.py has caches of a fake engine
 def test_vllm_compiles_once_into_a_cache_that_is_kept(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

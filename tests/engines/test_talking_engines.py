@@ -15,10 +15,18 @@ VLLM = [
     "vllm", "--model", "dyno-5m", "--enforce-eager", "--dtype", "fp32", "--gpu-memory-utilization", "0.2",
     *(word for name, value in CPU.items() for word in ("--engine-env", f"{name}={value}")),
 ]  # fmt: skip
+LLAMA = ["llamacpp", "--max-num-seqs", "4"]
 
 
-@pytest.mark.parametrize("answers", ["server", "recorded"])
-@pytest.mark.parametrize("engine", [["llamacpp", "--max-num-seqs", "4"], VLLM], ids=["llama.cpp", "vLLM"])
+@pytest.mark.parametrize(
+    ("engine", "answers"),
+    [
+        pytest.param(LLAMA, "server", id="llama.cpp"),
+        pytest.param(LLAMA, "recorded", id="llama.cpp, recorded answers"),
+        pytest.param(VLLM, "server", id="vLLM"),
+        pytest.param(VLLM, "recorded", id="vLLM, recorded answers", marks=pytest.mark.nightly),
+    ],
+)
 def test_prompts_grow_with_the_turns_as_planned(
     engine: list[str], answers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -587,11 +587,11 @@ output_len = 3
 max_concurrency = [1, 2, 3]
 requests_per_stream = 4
 """
-KILLS = int(os.environ.get("DYNO_TEST_KILLS", "20"))
 
 
+@pytest.mark.parametrize("kills", [10, pytest.param(60, marks=pytest.mark.nightly)])
 def test_a_study_killed_at_any_moment_loses_nothing_repeats_nothing_and_leaves_nobody(
-    tmp_path: Path, spared: list[int]
+    tmp_path: Path, spared: list[int], kills: int
 ) -> None:
     pids = tmp_path / "pids"
     engine = FLEES.replace("{folder!r}", repr(str(pids))).replace("< 3", "< 1")
@@ -604,7 +604,7 @@ def test_a_study_killed_at_any_moment_loses_nothing_repeats_nothing_and_leaves_n
     rng = random.Random(seed)
     kept: dict[str, int] = {}
     rounds = 0
-    for _ in range(KILLS):
+    for _ in range(kills):
         if len(kept) >= 5:  # it must not end before the kills do
             rounds += 1
             trials = tmp_path / f"runs{rounds}" / "s" / "trials"
@@ -633,4 +633,4 @@ def test_a_study_killed_at_any_moment_loses_nothing_repeats_nothing_and_leaves_n
         records = (trials / name / "records.jsonl").read_text().splitlines()
         assert len(records) == summary["completed"] == summary["planned"], f"seed {seed}"
     assert kept.items() <= {p.parent.name: p.stat().st_mtime_ns for p in trials.glob("*/summary.json")}.items()
-    print(f"{KILLS} kills, seed {seed}: {len(noted(pids))} processes fled, {len(survivors(pids))} live")
+    print(f"{kills} kills, seed {seed}: {len(noted(pids))} processes fled, {len(survivors(pids))} live")

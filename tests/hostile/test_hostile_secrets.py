@@ -245,7 +245,7 @@ def told_everywhere(dyno: Dyno, tmp_path: Path, what: str) -> None:
     assert leaks(tmp_path, tmp_path / "s.toml") == {}
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", [pytest.param("1", marks=pytest.mark.nightly), "2"])
 def test_keys_that_a_server_sends_back_in_every_way_reach_nothing(
     dyno: Dyno, scripted: Callable[..., Scripted], tmp_path: Path, processes: str
 ) -> None:
@@ -374,7 +374,7 @@ input_len = 8
 output_len = 3
 num_prompts = {prompts}
 [loads.c]
-max_concurrency = [1, 2]
+max_concurrency = 2
 [trial]
 extra_body = [{{ a = {{ password = "{nested}" }} }}, {{ b = [{{ password = "{nested}" }}] }}]
 metadata = {{ note = "x", api_key = "{nested}" }}
@@ -393,7 +393,7 @@ def test_a_studys_keys_reach_nothing(dyno: Dyno, scripted: Callable[..., Scripte
     dyno("run", "s.toml", "--dry-run", THEIR_WORD=KEY)
     dyno("run", "s.toml", "--keep-raw", THEIR_WORD=KEY)
     trials = [*tmp_path.glob("runs/s/trials/*/summary.json")]
-    assert len(trials) == 8
+    assert len(trials) == 4
     assert (tmp_path / "runs/s/report.html").exists()
     kept = (tmp_path / "runs/s/study.toml").read_text()
     assert kept.count("[redacted]") >= 5 and "first_ms=2" in kept

@@ -13,7 +13,8 @@ import numpy as np
 import psutil
 import pytest
 
-from dyno.engines.fake import Fake, FakeSpec
+from dyno.engines.fake import FakeSpec
+from dyno.engines.fake.engine import Fake
 from dyno.facts.record import ClientFacts, Record
 from dyno.store.run import Run
 from dyno.units import NS_PER_MS, NS_PER_S

@@ -15,7 +15,8 @@ from dyno.conduct.outcome import Outcome
 from dyno.conduct.prepare import Prepared, Prompts
 from dyno.conduct.session import Session
 from dyno.conduct.trial import finish, measure
-from dyno.engines.fake import Fake, FakeSpec
+from dyno.engines.fake import FakeSpec
+from dyno.engines.fake.engine import Fake
 from dyno.engines.process import EngineProcess
 from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec

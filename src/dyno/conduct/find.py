@@ -364,8 +364,7 @@ class Finder:
             return replace(answer, ended="server gone")
         if self.stop.requested:
             return replace(answer, ended="interrupted")
-        alone = Search(self.spec.limits, self.search.least, self.search.most, whole=self.whole)
-        alone.add(Probe(level, look, False, took_s))
+        alone = self.search.judged_alone(level, look)
         facts = self._facts(outcome, look, step, took_s, self.spent_s)
         return replace(answer, confirmed=_judged(facts, alone))
 

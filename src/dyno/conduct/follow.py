@@ -63,7 +63,7 @@ class FollowTask(msgspec.Struct, frozen=True):
 
     def judge(self, search: Search) -> Judge:
         wave = int(self.step.level) if self.whole else 0
-        return Judge(self.limits, wave, turn_shares(self.turns), search.factors(self.step.level))
+        return Judge(self.limits, wave, turn_shares(self.turns), search.alike_nearby(self.step.level))
 
     def turn(self, index: int) -> int:
         return self.turns[index % len(self.turns)] if self.turns else 0
@@ -119,7 +119,7 @@ class Following:
             self._next_s = next(self._looks, float("inf"))
         if not len(self.timeline):
             return False
-        return enough(self._search, self.task.step, self.look())
+        return enough(self.task.step, self.look())
 
     def look(self) -> ProbeLook:
         return self._judge.look(self.timeline.requests(), self.now_s)

@@ -98,19 +98,17 @@ class LimitFigure(msgspec.Struct, frozen=True):
 class Weighed(msgspec.Struct, frozen=True):
     """What one probe shows about a limit."""
 
-    count: int  # requests
-    worth: float  # independent ones
-    high: float  # share of late requests, at most; or the mean
-    low: float  # at least
-    spread: float  # standard deviation, of a mean
-    margin: float  # log of the figure over its limit
-    error: float | None  # standard error of the margin; None: unknown
-    value: float | None  # the figure
-    factor: float = 1.0  # requests that are worth one
-    settled: bool = False  # the factor is by batches of whole waves
-    # Log of the figure over its limit in each of some long batches: at most, and at least.
-    batches: list[float] = []
-    batches_low: list[float] = []
+    count: int = 0  # requests
+    worth: float = 0.0  # as many with equal weights
+    late_high: float = 1.0  # share of late requests, at most
+    late_low: float = 0.0  # at least
+    margin: float = 0.0  # log of the figure over its limit
+    margin_high: float = 0.0  # at most; in an open loop also by the second half alone
+    margin_low: float = 0.0  # at least
+    error: float | None = None  # of the margin, were the requests independent; None: unknown
+    value: float | None = None  # the figure
+    factor: float = 1.0  # requests that are worth one, by who is late
+    alike: float = 1.0  # the same by who is above the figure, or above the median
 
 
 class ProbeLook(msgspec.Struct, frozen=True):
@@ -126,6 +124,7 @@ class ProbeLook(msgspec.Struct, frozen=True):
     weighed: list[Weighed] = []  # for each limit
     grows: bool = False  # the backlog, without end
     swells: bool = False  # it may
+    settled: bool = False  # it is long against what neighbours have in common
 
     @property
     def margin(self) -> float:

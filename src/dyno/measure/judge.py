@@ -1,20 +1,20 @@
-"""A judge of one probe: what do its requests show about each limit, and is that enough?
+"""A judge of one probe: what it contains, and what its requests show about each limit.
 
 Requests count in the order of sending. One that is open and older than its limit is late; a younger one counts as late
-when the load is to meet its target, and as in time when it is to miss it. So a decision never depends on which requests
+when the load is to meet its target, and as in time when it is to miss it. So a figure never depends on which requests
 happened to end first.
 """
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from dyno.facts.find import ProbeLook, Weighed
 from dyno.facts.limits import Limit
 from dyno.measure import backlog
-from dyno.measure.correlation import FEWEST_BATCHES, together
-from dyno.measure.sequential import evidence, evidence_of_mean
+from dyno.measure.correlation import together
 from dyno.measure.timeline import LimitColumn, Requests
 
 FEWEST = 20  # requests that count
@@ -22,36 +22,44 @@ WAVES = 3  # so many times the concurrency
 LENGTHS = 3.0  # so many times the length of a request, after the start
 LEAST_S = 2.0
 OPEN_LENGTHS, OPEN_LEAST_S = 5.0, 6.0
-ROUGH_FEWEST = 10
+ROUGH_FEWEST = 6
 ROUGH = 2.5  # a probe that only shows where to look is shorter by this factor
-TRUSTED = 20.0  # independent requests without which their correlation isn't known
+TAIL = 5  # requests beyond a percentile
+INDEPENDENT, OPEN_INDEPENDENT = 4, 8  # independent requests, by what neighbours have in common
 FILL_ENDS, FILL_LENGTHS, OPEN_FILL_LENGTHS = 2, 2.0, 3.0
-BATCH_WAVES, BATCH_TAIL, LEAST_BATCHES, MOST_BATCHES = 2, 10, 5, 12
-_GAPS_EACH = 10  # that a request's gaps are worth, at most: requests in one batch wait together
-_FEW = 10  # late requests, without which the latencies' own correlation counts
-# Of the time that counts: requests are waited for if that takes no more than this share of it; else those of the last
-# quarter are left out, and what is open of the others bounds the answer both ways.
+_FAR = 100.0  # times its limit: a failed request has not kept it
+# Of the time that counts: a limit's time is waited for, but no longer than these shares of it.
 _WAITED_FOR, _WAIT_SHARE = 0.6, 0.25
 _WAIT_LENGTHS = 5.0  # a limit that is many lengths away is waited for so long
+_HANGS = 3.0  # lengths after which the tokens of an open request may well never come
 _LOST = 10.0  # lengths after which an open request may well be one that fails
 _TURNS_LEAST = 0.4  # of its share of the load, that a turn must have among the requests that count
+_HALVES = 16  # requests from which on the second half is looked at alone
+_LEAST_VALUE = 1e-3  # of the limit: lower figures count as this
+
+
+class _Values(NamedTuple):
+    """A latency of each request that counts, in the order of sending."""
+
+    high: np.ndarray  # ms, at most
+    low: np.ndarray  # at least
+    late_high: np.ndarray  # 1: it is late; of gaps between tokens, the share that is
+    late_low: np.ndarray
+    weights: np.ndarray
 
 
 class Judge:
     """Looks at a probe's requests. `wave`: requests in flight, of a closed loop; 0: an open one. `turns`: share of each
-    turn in the whole load. `least_factor`: what other probes of the search have shown, for each limit."""
+    turn in the whole load. `alike_nearby`: how many requests were worth one in other probes of such a load."""
 
     def __init__(
-        self,
-        limits: Sequence[Limit],
-        wave: int,
-        turns: Sequence[float] = (),
-        least_factor: Sequence[float] = (),
+        self, limits: Sequence[Limit], wave: int, turns: Sequence[float] = (), alike_nearby: float = 1.0
     ) -> None:
         self.limits, self.wave = limits, wave
         self._turns = np.array(turns)
-        self._least = least_factor or [1.0] * len(limits)
+        self._alike_nearby = alike_nearby
         self._failures_judged = any(limit.stem == "failed" for limit in limits)
+        self._tail = max((tail_requests(limit) for limit in limits), default=FEWEST)
 
     def look(self, requests: Requests, now_s: float) -> ProbeLook:
         sent_count = int(np.searchsorted(requests.sent, now_s, side="right"))
@@ -65,21 +73,20 @@ class Judge:
         count = sent_count - first
         window_s = now_s - from_s
         rate = float(((r.end > from_s) & (r.end <= now_s)).sum()) / window_s if window_s > 0 else 0.0
-        ready = (
-            count >= max(FEWEST, WAVES * self.wave)
-            and window_s >= self._window(length_s)
-            and self._turns_are_there(r, first)
-        )
-        if not ready:
-            rough = count >= max(ROUGH_FEWEST, self.wave) and window_s >= self._window(length_s) / ROUGH
-            weighed = self._weigh(r, first, now_s, length_s, window_s)
-            grows = not self.wave and backlog.grows(r, 0.0, now_s)
-            return ProbeLook(now_s, from_s, length_s, count, rate, False, rough, weighed, grows)
-        weighed = self._weigh(r, first, now_s, length_s, window_s)
-        grows = swells = False
-        if not self.wave:
-            grows, swells = backlog.grows(r, 0.0, now_s), backlog.swells(r, from_s, now_s)
-        return ProbeLook(now_s, from_s, length_s, count, rate, True, True, weighed, grows, swells)
+        grows = not self.wave and backlog.grows(r, 0.0, now_s)
+        least_s = self._window(length_s)
+        ended_s = float((r.end - r.sent)[r.end <= now_s].mean())  # in overload, those that are open grow old
+        rough_s = self._window(min(length_s, ended_s)) / ROUGH
+        rough = count >= max(ROUGH_FEWEST, self.wave) and window_s >= rough_s
+        ready = count >= max(FEWEST, WAVES * self.wave) and window_s >= least_s and self._turns_are_there(r, first)
+        weighed = [self._weigh(r, limit, first, now_s, length_s) for limit in self.limits] if rough or grows else []
+        swells = ready and not self.wave and backlog.swells(r, from_s, now_s)
+        settled = ready and count >= self._tail and all(w.count >= self._least_worth(w) for w in weighed)
+        return ProbeLook(now_s, from_s, length_s, count, rate, ready, ready or rough, weighed, grows, swells, settled)
+
+    def _least_worth(self, weighed: Weighed) -> float:
+        independent = INDEPENDENT if self.wave else OPEN_INDEPENDENT
+        return independent * max(weighed.alike, self._alike_nearby)
 
     def _window(self, length_s: float) -> float:
         """Return how long requests must count: in an open loop long enough for a queue to show."""
@@ -94,7 +101,7 @@ class Judge:
         server, and never looks like that again."""
         begun = float(r.sent[0])
         if not self.wave:
-            return begun + min(OPEN_FILL_LENGTHS * length_s, (now_s - begun) / 3)  # in overload, lengths only grow
+            return begun + max(min(OPEN_FILL_LENGTHS * length_s, (now_s - begun) / 3), (now_s - begun) / 4)
         wanted = FILL_ENDS * self.wave
         if len(r.end) <= wanted:
             return now_s
@@ -106,204 +113,204 @@ class Judge:
         shares = np.bincount(r.turn[first:], minlength=len(self._turns))[: len(self._turns)] / (len(r.sent) - first)
         return bool((shares >= _TURNS_LEAST * self._turns).all())
 
-    def _weigh(self, r: Requests, first: int, now_s: float, length_s: float, window_s: float) -> list[Weighed]:
-        out = []
-        for limit, least in zip(self.limits, self._least, strict=True):
-            wait_s = 3 * length_s
-            if limit.stem in ("ttft", "e2el") and limit.percentile is not None:
-                wait_s = limit.most / 1e3
-            waited_s = wait_s if wait_s <= _WAITED_FOR * window_s else _WAIT_SHARE * window_s
-            last = int(np.searchsorted(r.sent, now_s - waited_s, side="right"))
-            part = _part(r, first, max(last, first))
-            if limit.stem == "failed":
-                out.append(self._failures(part, limit, now_s, length_s, least))
-            elif limit.percentile is None:
-                out.append(self._mean(part, limit, now_s, least))
-            else:
-                out.append(self._share(part, limit, now_s, least))
-        return out
+    def _weigh(self, r: Requests, limit: Limit, first: int, now_s: float, length_s: float) -> Weighed:
+        window_s = now_s - (float(r.sent[first]) if first < len(r.sent) else now_s)
+        wait_s = 3 * length_s
+        if limit.stem in ("ttft", "e2el") and limit.percentile is not None:
+            wait_s = limit.most / 1e3
+        last = int(np.searchsorted(r.sent, now_s - min(wait_s, _WAIT_SHARE * window_s), side="right"))
+        part = _part(r, first, max(last, first))
+        if limit.stem == "failed":
+            return self._failures(part, limit, now_s, length_s)
+        values = self._values(part, limit, now_s, length_s)
+        if len(values.high) < 2:
+            return Weighed()
+        if limit.percentile is None:
+            return self._mean(values, limit)
+        return self._percentile(values, limit)
 
-    # ---- a percentile: a share of late requests ----
+    # ---- latencies, as far as they are known ----
 
-    def _share(self, r: Requests, limit: Limit, now_s: float, least: float) -> Weighed:
-        assert limit.percentile is not None
+    def _values(self, r: Requests, limit: Limit, now_s: float, length_s: float) -> _Values:
         column, open_ = _seen(r, r.columns[limit.metric], limit, now_s)
         failed = r.failed & (r.end <= now_s)
         known = ~np.isnan(column.high) & ~open_
         age_ms = (now_s - r.sent) * 1e3
-        beyond = age_ms > limit.most if limit.stem in ("ttft", "e2el") else np.zeros(len(age_ms), bool)
-        if column.late is not None:
-            high = low = np.where(known, np.nan_to_num(column.late), 0.0)
-        else:
-            high, low = ((known & (each > limit.most)).astype(float) for each in (column.high, column.low))
-        high, low = np.where(open_, 1.0, high), np.where(open_, beyond.astype(float), low)
-        counts = known | open_
-        if not self._failures_judged:  # a failed request has not kept its limit
-            high, low, counts = np.where(failed, 1.0, high), np.where(failed, 1.0, low), counts | failed
-        weights = (
-            np.ones(len(high))
-            if column.parts is None
-            else np.where(known, column.parts, column.parts[known].mean() if known.any() else 1.0)
-        )
-        high, low, weights = high[counts], low[counts], weights[counts]
-        n = len(high)
-        if not n:
-            return Weighed(0, 0.0, 1.0, 0.0, 0.0, 0.0, None, None)
-        turn_weights = self._turn_weights(r, counts)
-        w = weights * turn_weights
-        w = w / w.mean()
-        unlike = self._unlike_its_turn(high * w, r, counts)
-        factor = max(self._factor(unlike, high, column, r, open_, now_s, limit.percentile), least)
-        each = min(float(weights.mean()), _GAPS_EACH) if column.parts is not None else 1.0
-        worth = each * n / factor / float((turn_weights**2).mean())
-        most, least_share = float((high * w).mean()), float((low * w).mean())
-        half = n // 2
-        if half >= 8:  # what gets worse is not yet as bad as it will be
-            most = max(most, float((high * w)[half:].sum() / w[half:].sum()))
-        value, margin, error = self._quantile(r, column, limit, open_, worth, now_s)
-        settled = self._settled(n, factor) and bool(min(high.sum(), n - high.sum()) >= _FEW)
-        parts = self._batches(r, column, limit, open_, now_s) if turn_weights.std() == 0 else ([], [])
-        return Weighed(n, worth, most, least_share, 0.0, margin, error, value, factor, settled, *parts)
+        timed = limit.stem in ("ttft", "e2el")
+        if timed:  # an open request takes as long as it is old, at least
+            most = 2 * age_ms if limit.percentile is None else 2 * np.maximum(age_ms, limit.most)
+            least = age_ms
+        else:  # how quick its tokens come isn't known yet; a request that hangs has none
+            open_ = open_ & (age_ms > _HANGS * length_s * 1e3)
+            most, least = np.full(len(age_ms), _FAR * limit.most), np.zeros(len(age_ms))
+        high, low = np.where(open_, most, column.high), np.where(open_, least, column.low)
+        late_high = np.where(open_, 1.0, _late(column, column.high, limit))
+        late_low = np.where(open_, least > limit.most, _late(column, column.low, limit))
+        counts = known | open_ if timed or limit.percentile is not None else known
+        if not self._failures_judged and limit.percentile is not None:  # a failed request has not kept its limit
+            high, low = (np.where(failed, _FAR * limit.most, each) for each in (high, low))
+            late_high, late_low = (np.where(failed, 1.0, each) for each in (late_high, late_low))
+            counts = counts | failed
+        if not counts.any():
+            return _Values(*[np.zeros(0)] * 5)
+        weights = self._turn_weights(r, counts) * _parts_of(column, known, counts)
+        if timed:
+            weights = _spread_open(low[counts], open_[counts], weights)
+        return _Values(high[counts], low[counts], late_high[counts], late_low[counts], weights / weights.mean())
 
     def _turn_weights(self, r: Requests, counts: np.ndarray) -> np.ndarray:
         """Turns count as in the whole load, however many of each a probe happened to send."""
-        if r.turn is None or len(self._turns) < 2:
+        if r.turn is None or len(self._turns) < 2 or not counts.any():
             return np.ones(int(counts.sum()))
         turn = np.minimum(r.turn[counts], len(self._turns) - 1)
         seen = np.bincount(turn, minlength=len(self._turns)) / len(turn)
         each: np.ndarray = np.where(seen > 0, self._turns / np.maximum(seen, 1e-9), 0.0)[turn]
-        even: np.ndarray = each / each.mean()
-        return even
+        return each
 
-    def _unlike_its_turn(self, values: np.ndarray, r: Requests, counts: np.ndarray) -> np.ndarray:
-        """Return by how much each differs from its turn's mean: turns of all users may come in step."""
-        if r.turn is None or len(self._turns) < 2:
-            return values
-        turn = np.minimum(r.turn[counts], len(self._turns) - 1)
-        means = np.bincount(turn, values) / np.maximum(np.bincount(turn), 1)
-        unlike: np.ndarray = values - means[turn]
-        return unlike
+    # ---- a percentile: a share of late requests ----
 
-    def _factor(
-        self, unlike: np.ndarray, high: np.ndarray, column: LimitColumn, r: Requests, open_: np.ndarray, now_s: float,
-        percentile: float,
-    ) -> float:  # fmt: skip
-        """How many requests are worth one. Where nearly all are late, or in time, their latencies say it."""
-        wave = max(self.wave, 1)
-        factor = together(unlike, wave)
-        if min(high.sum(), len(high) - high.sum()) >= _FEW:
-            return factor
-        took = np.where(open_, (now_s - r.sent) * 1e3, column.high)
-        took = took[~np.isnan(took)]
-        if len(took) < FEWEST:
-            return factor
-        tops = np.quantile(took, [0.5, percentile / 100])
-        return max(factor, *(together((took > top).astype(float), wave) for top in tops))
-
-    def _quantile(
-        self, r: Requests, column: LimitColumn, limit: Limit, open_: np.ndarray, worth: float, now_s: float
-    ) -> tuple[float | None, float, float | None]:
-        """Return the figure, the log of it over its limit, and the error of that."""
-        assert limit.percentile is not None
-        values = (column.high + column.low) / 2
-        if limit.stem in ("ttft", "e2el"):
-            values = np.where(open_, (now_s - r.sent) * 1e3, values)
-        else:
-            values = np.where(open_, math.nan, values)
-        if not self._failures_judged:
-            values = np.where(r.failed & (r.end <= now_s), math.inf, values)
-        values = values[~np.isnan(values)]
-        if not len(values):
-            return None, 0.0, None
-        p = limit.percentile / 100
-        off = math.sqrt(p * (1 - p) / max(worth, 1.0))
-        shares = [max(p - off, 0.0), p, min(p + off, 1.0)]
-        low, value, high = (max(float(v), 1e-3 * limit.most) for v in np.quantile(values, shares, method="lower"))
-        if math.isinf(value):
-            return None, 1.0, 0.5
-        top = high if math.isfinite(high) else value * 2
-        return value, math.log(value / limit.most), max(math.log(top / low) / 2, 1e-3)
-
-    def _batches(
-        self, r: Requests, column: LimitColumn, limit: Limit, open_: np.ndarray, now_s: float
-    ) -> tuple[list[float], list[float]]:
-        """Return the margin in each of some long batches: far from the limit, they say more than how many are late."""
+    def _percentile(self, v: _Values, limit: Limit) -> Weighed:
         assert limit.percentile is not None
         p = limit.percentile / 100
-        if column.late is not None:
-            return [], []
-        age_ms = (now_s - r.sent) * 1e3
-        young = 2 * np.maximum(age_ms, limit.most)
-        failed = r.failed & (r.end <= now_s)
-        far = math.nan if self._failures_judged else 100 * limit.most
-        high, low = (
-            np.where(failed, far, np.where(open_, unknown, each))
-            for unknown, each in ((young, column.high), (age_ms, column.low))
+        count = len(v.high)
+        worth = count / float((v.weights**2).mean())
+        high = _quantile(v.high, v.weights, p, upper=True)
+        low = _quantile(v.low, v.weights, p, upper=False)
+        late_high = float((v.late_high * v.weights).mean())
+        if not self.wave and count >= _HALVES:  # what gets worse is not yet as bad as it will be
+            half = slice(count // 2, None)
+            high = max(high, _quantile(v.high[half], v.weights[half], p, upper=True))
+            late_high = max(late_high, float((v.late_high * v.weights)[half].sum() / max(v.weights[half].sum(), 1e-9)))
+        value = _quantile((v.high + v.low) / 2, v.weights, p, upper=True)
+        off = math.sqrt(p * (1 - p) / worth)
+        around = [_quantile(v.high, v.weights, x, upper=True) for x in (max(p - off, 0.0), min(p + off, 1.0))]
+        error = max(math.log(max(around[1], 1e-9) / max(around[0], 1e-9)) / 2, 1e-3)
+        return Weighed(
+            count=count,
+            worth=worth,
+            late_high=late_high,
+            late_low=float((v.late_low * v.weights).mean()),
+            margin=_margin(value, limit),
+            margin_high=_margin(high, limit),
+            margin_low=_margin(low, limit),
+            error=error,
+            value=value if value < _FAR * limit.most / 2 else None,
+            factor=together(v.late_low[v.weights > 0], max(self.wave, 1)),
+            alike=self._alike(v.high[v.weights > 0], p),
         )
-        keep = ~np.isnan(high) & ~np.isnan(low)
-        high, low = high[keep], low[keep]
-        size = max(BATCH_WAVES * self.wave, math.ceil(BATCH_TAIL / min(p, 1 - p)))
-        count = min(len(high) // size, MOST_BATCHES)
-        if count < LEAST_BATCHES:
-            return [], []
-        size = len(high) // count
-        out = []
-        for values in (high, low):
-            table = np.sort(values[-size * count :].reshape(count, size), axis=1)
-            each = table[:, min(int(p * size), size - 1)]
-            out.append(np.log(np.maximum(each, 1e-3 * limit.most) / limit.most).tolist())
-        return out[0], out[1]
 
-    def _settled(self, n: int, factor: float) -> bool:
-        return n >= 2 * max(self.wave, 1) * FEWEST_BATCHES and n / factor >= TRUSTED
+    def _alike(self, took: np.ndarray, p: float) -> float:
+        """Return how many neighbours are worth one, by who is above the figure itself and above the median."""
+        wave = max(self.wave, 1)
+        return max(together((took > top).astype(float), wave) for top in np.quantile(took, [0.5, p]))
 
     # ---- a mean ----
 
-    def _mean(self, r: Requests, limit: Limit, now_s: float, least: float) -> Weighed:
-        column, open_ = _seen(r, r.columns[limit.metric], limit, now_s)
-        known = ~np.isnan(column.high) & ~open_
-        timed = limit.stem in ("ttft", "e2el")
-        age_ms = (now_s - r.sent) * 1e3
-        # An open request takes as long as it is old, at least; at most as long again is assumed.
-        high, low = (np.where(open_, times * age_ms, each) for times, each in ((2.0, column.high), (1.0, column.low)))
-        counts = known | (open_ if timed else False)
-        parts = None if column.parts is None else column.parts[counts]
-        high, low = high[counts], low[counts]
-        n = len(high)
-        if n < 2:
-            return Weighed(n, 0.0, math.inf, 0.0, 0.0, 0.0, None, None)
-        w = self._turn_weights(r, counts) * (1.0 if parts is None else parts / parts.mean())
-        factor = max(together(high, max(self.wave, 1)), least)
-        worth = n / factor / float((w**2).mean())
-        most, less, value = float((high * w).mean()), float((low * w).mean()), float(((high + low) / 2 * w).mean())
-        if n >= 16:
-            most = max(most, float((high * w)[n // 2 :].sum() / w[n // 2 :].sum()))
-        spread = float(high.std(ddof=1))
-        error = spread / math.sqrt(max(worth, 1.0)) / max(value, 1e-9)
-        margin = math.log(max(value, 1e-3 * limit.most) / limit.most)
-        return Weighed(n, worth, most, less, spread, margin, max(error, 1e-3), value, factor, self._settled(n, factor))
+    def _mean(self, v: _Values, limit: Limit) -> Weighed:
+        high, low = float((v.high * v.weights).mean()), float((v.low * v.weights).mean())
+        value = (high + low) / 2
+        if not self.wave and len(v.high) >= _HALVES:
+            half = slice(len(v.high) // 2, None)
+            high = max(high, float((v.high * v.weights)[half].sum() / max(v.weights[half].sum(), 1e-9)))
+        worth = len(v.high) / float((v.weights**2).mean())
+        error = float(v.high.std(ddof=1)) / math.sqrt(worth) / max(value, 1e-9)
+        alike = together(v.high[v.weights > 0], max(self.wave, 1))
+        return Weighed(
+            count=len(v.high),
+            worth=worth,
+            margin=_margin(value, limit),
+            margin_high=_margin(high, limit),
+            margin_low=_margin(low, limit),
+            error=max(error, 1e-3),
+            value=value,
+            alike=alike,
+        )
 
     # ---- failed requests ----
 
-    def _failures(self, r: Requests, limit: Limit, now_s: float, length_s: float, least: float) -> Weighed:
+    def _failures(self, r: Requests, limit: Limit, now_s: float, length_s: float) -> Weighed:
         ended = r.end <= now_s
         lost = ~ended & (now_s - r.sent > _LOST * length_s)
         failed = (r.failed & ended).astype(float)
         counts = ended | lost
+        count = int(counts.sum())
+        if not count:
+            return Weighed()
         high, low = np.where(lost, 1.0, failed)[counts], failed[counts]
-        n = len(high)
-        if not n:
-            return Weighed(0, 0.0, 1.0, 0.0, 0.0, 0.0, None, None)
-        factor = max(together(high, max(self.wave, 1)), least)
         share = float(low.mean())
-        if not limit.most:
-            margin = 1.0 if share else -1.0
-        else:
-            margin = math.log(max(share, 0.25 / n, 1e-2 * limit.most) / limit.most)
-        error = 1 / math.sqrt(max(float(low.sum()) / factor, 0.25))
+        margin = 1.0 if share else -1.0
+        if limit.most:
+            margin = math.log(max(share, 0.25 / count, 1e-2 * limit.most) / limit.most)
         return Weighed(
-            n, n / factor, float(high.mean()), share, 0.0, margin, error, share, factor, self._settled(n, factor)
+            count=count,
+            worth=count,
+            late_high=float(high.mean()),
+            late_low=share,
+            margin=margin,
+            margin_high=margin,
+            margin_low=margin,
+            error=1 / math.sqrt(max(float(low.sum()), 0.25)),
+            value=share,
+            factor=together(high, max(self.wave, 1)),
         )
+
+
+def tail_requests(limit: Limit) -> int:
+    """Return how many requests a probe should contain, for some to be beyond its percentile."""
+    if limit.stem == "failed":
+        return math.ceil(TAIL / limit.most) if limit.most else FEWEST
+    if limit.percentile is None:
+        return FEWEST
+    share = min(limit.percentile, 100 - limit.percentile) / 100
+    return math.ceil(TAIL / share)
+
+
+def _late(column: LimitColumn, values: np.ndarray, limit: Limit) -> np.ndarray:
+    late: np.ndarray = (np.nan_to_num(values, nan=0.0) > limit.most).astype(float)
+    if column.late is not None:
+        late = np.nan_to_num(column.late)
+    return late
+
+
+def _parts_of(column: LimitColumn, known: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return how much each request counts: a share of gaps counts by their number."""
+    if column.parts is None:
+        return np.ones(int(counts.sum()))
+    usual = column.parts[known].mean() if known.any() else 1.0
+    parts: np.ndarray = np.maximum(np.where(known, column.parts, usual)[counts], 1e-9)
+    return parts
+
+
+def _spread_open(ages: np.ndarray, open_: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the weights, with that of each open request spread over those that took longer than it is old: it will
+    take as long as one of them (Kaplan and Meier). None did: it keeps its weight, and its bounds."""
+    if not open_.any():
+        return weights
+    order = np.lexsort((open_, ages))
+    w, ended = weights[order], ~open_[order]
+    at_risk = np.cumsum(w[::-1])[::-1]
+    stays = np.where(ended, 1 - w / at_risk, 1.0)
+    reached = np.concatenate(([1.0], np.cumprod(stays)[:-1]))
+    spread = np.where(ended, reached * w / at_risk, 0.0)
+    if not ended[-1]:
+        last = np.flatnonzero(ended)[-1] + 1 if ended.any() else 0
+        spread[last:] = (1 - spread.sum()) * w[last:] / w[last:].sum()
+    out = np.empty(len(w))
+    out[order] = spread * len(w)
+    return out
+
+
+def _quantile(values: np.ndarray, weights: np.ndarray, p: float, upper: bool) -> float:
+    """Return a percentile of weighted values; between two, the upper or the lower one."""
+    order = np.argsort(values)
+    below = np.cumsum(weights[order])
+    place = p * below[-1]
+    at = int(np.searchsorted(below, place * (1 - 1e-12), side="right" if upper else "left"))
+    return float(values[order[min(at, len(order) - 1)]])
+
+
+def _margin(value: float, limit: Limit) -> float:
+    return math.log(max(value / limit.most, _LEAST_VALUE))
 
 
 def _seen(r: Requests, column: LimitColumn, limit: Limit, now_s: float) -> tuple[LimitColumn, np.ndarray]:
@@ -329,79 +336,3 @@ def _part(r: Requests, a: int, b: int) -> Requests:
     return Requests(
         r.sent[a:b], r.first[a:b], r.end[a:b], r.failed[a:b], columns, None if r.turn is None else r.turn[a:b]
     )
-
-
-def evidences(limit: Limit, probes: Sequence[Weighed]) -> tuple[float, float]:
-    """Return the log of the evidence that a load keeps the limit, and that it doesn't, from all its probes."""
-    worth = sum(w.worth for w in probes)
-    if worth <= 0:
-        return 0.0, 0.0
-    high = sum(w.high * w.worth for w in probes) / worth
-    low = sum(w.low * w.worth for w in probes) / worth
-    if limit.stem == "failed":
-        return _evidences_of_failures(limit, probes, high, low, worth)
-    if limit.percentile is None:
-        return _evidences_of_mean(limit, probes, high, low, worth)
-    return _evidences_of_share(1 - limit.percentile / 100, probes, high, low, worth)
-
-
-def _evidences_of_failures(
-    limit: Limit, probes: Sequence[Weighed], high: float, low: float, worth: float
-) -> tuple[float, float]:
-    if limit.most:
-        return _evidences_of_share(limit.most, probes, high, low, worth)
-    # No number of good requests shows that none will fail.
-    meets = worth / 4 if high == 0 else 0.0
-    misses = math.inf if low > 0 else 0.0
-    return meets, misses
-
-
-def _evidences_of_mean(
-    limit: Limit, probes: Sequence[Weighed], high: float, low: float, worth: float
-) -> tuple[float, float]:
-    spread = math.sqrt(sum(w.spread**2 * w.worth for w in probes) / worth)
-    error = spread / math.sqrt(worth)
-    if not error:
-        below, above = math.inf, math.inf
-    else:
-        below, above = (limit.most - high) / error, (low - limit.most) / error
-    return evidence_of_mean(max(below, 0.0), worth), evidence_of_mean(max(above, 0.0), worth)
-
-
-def _evidences_of_share(
-    allowed: float, probes: Sequence[Weighed], high: float, low: float, worth: float
-) -> tuple[float, float]:
-    """By how many are late, or by the percentiles of long batches, whichever shows more."""
-    worth = min(worth, _worth_of_visits([w.low for w in probes], low))
-    trust = min(worth / TRUSTED, 1.0) ** 2  # correlation is known only from enough independent requests
-    meets = trust * evidence(high * worth, worth, allowed) if high < allowed else 0.0
-    misses = trust * evidence(low * worth, worth, allowed) if low > allowed else 0.0
-    meets_by_batches = batch_evidence([-x for w in probes for x in w.batches])
-    misses_by_batches = batch_evidence([x for w in probes for x in w.batches_low])
-    return max(meets, meets_by_batches), max(misses, misses_by_batches)
-
-
-def _worth_of_visits(shares: Sequence[float], mean: float) -> float:
-    """Return how many independent requests probes are worth whose shares of late requests differ: a server may be slow
-    in one and quick in another."""
-    if len(shares) < 2:
-        return math.inf
-    between = float(np.var(shares, ddof=1)) / len(shares)
-    return max(mean * (1 - mean) / between, 1.0) if between > 0 else math.inf
-
-
-def batch_evidence(margins: Sequence[float]) -> float:
-    """Return the log of the evidence that these margins are above 0, on average. Neighbours may be alike."""
-    count = len(margins)
-    if count < LEAST_BATCHES:
-        return 0.0
-    x = np.array(margins)
-    mean, spread = float(x.mean()), float(x.std(ddof=1))
-    if mean <= 0:
-        return 0.0
-    unlike = x - mean
-    alike = float((unlike[1:] * unlike[:-1]).sum() / max(float((unlike**2).sum()), 1e-12))
-    alike = min(max(alike + 1 / count, 0.0), 0.8)
-    worth = max(count * (1 - alike) / (1 + alike), 2.0)
-    error = max(spread, 0.01) / math.sqrt(worth)
-    return evidence_of_mean(mean / error, worth)

@@ -4,19 +4,11 @@ Compare with its log (`GET /fake/log`), never with the nominal times. It has Ope
 own routes, and vLLM's /tokenize and /detokenize.
 """
 
-import sys
-import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Self
 
 import msgspec
 
-from dyno.engines.engine import Engine
-from dyno.engines.port import free_port
-from dyno.engines.process import EngineProcess
-from dyno.errors import EngineError, TargetError, UsageError
-from dyno.http import Client, Url
+from dyno.errors import UsageError
 
 FAULTS = {
     "refuse": "the connection is reset before any answer",
@@ -100,39 +92,3 @@ def as_words(spec: FakeSpec) -> list[str]:
     default, fields = FakeSpec(), [name for name in FakeSpec.__struct_fields__ if name != "faults"]
     words = [f"{name}={getattr(spec, name)}" for name in fields if getattr(spec, name) != getattr(default, name)]
     return words + [f"fault={kind}@{every}" for kind, every in spec.faults.items()]
-
-
-class Fake(Engine):
-    """A running fake engine."""
-
-    @classmethod
-    def start(cls, spec: FakeSpec, log: Path, port: int | None = None) -> Self:
-        port = port or free_port()
-        command = [sys.executable, "-P", "-m", "dyno.engines.fake", str(port), *as_words(spec)]
-        process = EngineProcess(command, None, log)
-        client = Client(Url(f"http://127.0.0.1:{port}"), {})
-        try:
-            while True:
-                try:
-                    client.call("/health")
-                    return cls(process, str(client.url), "fake")
-                except TargetError:
-                    if not process.alive() or process.age_s > 30:
-                        raise EngineError(
-                            f"The fake engine didn't start: {' | '.join(process.last_lines())}. Read {log}."
-                        ) from None
-                    time.sleep(0.02)
-        except BaseException:
-            process.stop()
-            raise
-        finally:
-            client.close()
-
-    def log(self) -> dict[str, Any]:
-        """Return its send times since the last call: for each finished stream the arrival, then each send."""
-        client = Client(Url(self.base_url), {}, timeout_s=120, largest_bytes=1 << 30)
-        try:
-            answer: dict[str, Any] = client.call("/fake/log")[1]
-            return answer
-        finally:
-            client.close()

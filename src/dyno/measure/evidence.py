@@ -1,0 +1,93 @@
+"""Do probes show that a load keeps a limit, or that it doesn't?
+
+Two questions, and both must be answered yes. By the figure: is its mean over the probes on one side of the limit, by
+how much probes of one load differ? That difference contains whatever makes requests alike: batches, queues, slow
+spells, a server that changes. By the requests: would a load at the limit have so few late ones, or so many? A figure of
+a short probe may be too good on average, a share of late requests is not.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dyno.facts.find import Weighed
+from dyno.facts.limits import Limit
+from dyno.measure.statistics import beta_share, two_sided
+
+_WITHIN = 1.0  # differences between two probes, that what requests of one probe have in common is worth
+_NONE_FAILED = 4.0  # requests without a failure, for a factor of e: no number of them shows that none ever fails
+
+
+class Variation(NamedTuple):
+    """By how much the margins of one load differ from probe to probe."""
+
+    spread: float  # standard deviation
+    degrees: float  # of freedom
+
+
+def doubt_of_meeting(limit: Limit, probes: Sequence[Weighed], variation: Variation) -> float:
+    """Return the probability that a load which just misses its limit looks as good as these probes, or better."""
+    share = allowed(limit)
+    if share is None:
+        return _doubt_by_figure([-w.margin_high for w in probes], probes, variation)
+    by_requests = _doubt_by_requests(share, probes, "few")
+    if limit.stem == "failed":
+        return by_requests
+    return max(by_requests, _doubt_by_figure([-w.margin_high for w in probes], probes, variation))
+
+
+def doubt_of_missing(limit: Limit, probes: Sequence[Weighed], variation: Variation) -> float:
+    """Return the probability that a load which just meets its limit looks as bad as these probes, or worse."""
+    share = allowed(limit)
+    if share is None:
+        return _doubt_by_figure([w.margin_low for w in probes], probes, variation)
+    by_requests = _doubt_by_requests(share, probes, "many")
+    if limit.stem == "failed":
+        return by_requests
+    return max(by_requests, _doubt_by_figure([w.margin_low for w in probes], probes, variation))
+
+
+def allowed(limit: Limit) -> float | None:
+    """Return the share of requests that may be late, or fail. None: the limit is one of a mean."""
+    if limit.stem == "failed":
+        return limit.most
+    return None if limit.percentile is None else 1 - limit.percentile / 100
+
+
+def _doubt_by_figure(distances: Sequence[float], probes: Sequence[Weighed], variation: Variation) -> float:
+    """`distances`: from the limit, on the side that is to be shown."""
+    squares = [max(variation.spread, w.error or 0.0) ** 2 for w in probes]
+    weights = [1 / square for square in squares]
+    total = sum(weights)
+    mean = sum(d * weight for d, weight in zip(distances, weights, strict=True)) / total
+    if mean <= 0:
+        return 1.0
+    return two_sided(mean * math.sqrt(total), variation.degrees) / 2
+
+
+def _doubt_by_requests(share: float, probes: Sequence[Weighed], what: str) -> float:
+    worth = sum(w.worth for w in probes)
+    if worth <= 0:
+        return 1.0
+    late = [w.late_high if what == "few" else w.late_low for w in probes]
+    mean = sum(each * w.worth for each, w in zip(late, probes, strict=True)) / worth
+    if not share:
+        if what == "few":
+            return math.exp(-worth / _NONE_FAILED) if not mean else 1.0
+        return 0.0 if mean else 1.0
+    count = worth / _dispersion(late, probes, mean, worth)
+    events = mean * count
+    if what == "few":
+        return 1.0 if mean >= share else beta_share(count - events, events + 1, 1 - share)
+    return 1.0 if mean <= share else beta_share(events, count - events + 1, share)
+
+
+def _dispersion(late: Sequence[float], probes: Sequence[Weighed], mean: float, worth: float) -> float:
+    """Return how many requests are worth one: by how much probes differ, and by who is late within each while there are
+    few. (In a batch that repeats, neighbours are alike, and its shares are not.)"""
+    if not 0 < mean < 1:
+        return 1.0
+    within = sum(w.factor * w.worth for w in probes) / worth
+    squares = sum(w.worth * (each - mean) ** 2 for each, w in zip(late, probes, strict=True))
+    total = squares / (mean * (1 - mean)) + _WITHIN * within
+    return max(total / (len(probes) - 1 + _WITHIN), 1.0)
