@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .PHONY: demo gallery test test-fast engines test-engines test-tools test-hostile test-pages test-docs test-nightly check format \
-        bench bench-engines bench-peers docs docs-reference clean
+        bench bench-engines bench-peers docs docs-reference lock sbom vulnerabilities clean
 
 # Formats of one model; then the same model without and with a draft, in the first of three repeats.
 demo: $(VENV)/.installed
@@ -90,7 +90,7 @@ bench-peers:
 docs: $(VENV)/docs/.installed
 	rm -rf build/docs
 	mkdir -p build/docs/published
-	cp -r README.md METHOD.md ARCHITECTURE.md CHANGELOG.md LICENSE docs decisions studies pictures build/docs
+	cp -r README.md METHOD.md ARCHITECTURE.md SECURITY.md CHANGELOG.md LICENSE docs decisions studies pictures build/docs
 	cp published/README.md build/docs/published
 	$(VENV)/docs/bin/zensical build --strict --clean
 	@echo build/site/index.html
@@ -99,19 +99,35 @@ docs: $(VENV)/docs/.installed
 docs-reference: $(VENV)/.dev
 	UPDATE_GOLDEN=1 $(BIN)/pytest -k generated tests/test_docs.py
 
-$(VENV)/.installed: pyproject.toml
+# Packages in the versions and with the checksums of lock/*.txt. pip resolves nothing, and refuses any other file.
+LOCKED := $(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary :all: --requirement
+
+# The lock files from pyproject.toml, anew: the newest versions that it allows.
+lock: $(VENV)/.installed
+	$(BIN)/python lock/update.py
+
+# A bill of materials, CycloneDX: build/sbom.json.
+sbom: $(VENV)/.dev
+	$(BIN)/python lock/sbom.py build/sbom.json
+
+# The locked packages against a local copy of the OSV database: make vulnerabilities OSV=all.zip
+vulnerabilities: $(VENV)/.dev
+	$(BIN)/python lock/vulnerabilities.py $(OSV)
+
+$(VENV)/.installed: pyproject.toml lock/run.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dyno needs Python 3.11 or newer: make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	$(LOCKED) lock/run.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
 
-$(VENV)/.dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check $$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["dev"])')
+$(VENV)/.dev: $(VENV)/.installed lock/dev.txt
+	$(LOCKED) lock/dev.txt
 	touch $@
 
-$(VENV)/docs/.installed: pyproject.toml
+$(VENV)/docs/.installed: pyproject.toml lock/docs.txt
 	$(PYTHON) -m venv $(VENV)/docs
-	$(VENV)/docs/bin/pip install --quiet --disable-pip-version-check $$($(PYTHON) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["docs"])')
+	$(subst $(BIN),$(VENV)/docs/bin,$(LOCKED)) lock/docs.txt
 	touch $@
 
 clean:

@@ -57,7 +57,7 @@ ASIDE = {
     *("TargetSpec.connect_timeout_s", "TargetSpec.read_timeout_s"),
     *("EngineSpec.served_name", "EngineSpec.version", "EngineSpec.accepts", "EngineSpec.host", "EngineSpec.port"),
     *("EngineSpec.ready_timeout_s", "EngineSpec.ready_stall_s", "ContainerSpec.pull"),
-    *("WorkloadSpec.seed", "TrafficClass.seed", "LoadSpec.seed", "QualitySpec.seed"),
+    *("WorkloadSpec.seed", "TrafficClass.seed", "LoadSpec.seed", "QualitySpec.seed", "QualitySpec.allow_task_code"),
     *("LoadSpec.request_timeout_s", "LoadSpec.response_bytes_max", "OfflineSpec.timeout_s", "ClientSpec.ray_address"),
     *("TrialSpec.percentiles", "TrialSpec.ready_check_timeout_s", "TrialSpec.label", "TrialSpec.metadata"),
     *("TrialSpec.correctness_check",),

@@ -18,6 +18,7 @@ from dyno.numbers import count
 from dyno.transport import DIRECT, ProxyRefused, Transport, granted, login_wanted, tunnel
 
 LARGEST_BYTES = 16 << 20  # of an answer, head and framing included: a million token ids are 8 MB
+_HINTS = 16  # responses before the final one
 _DEEPEST = 100  # lists and objects in one another
 _PROXY_LOGIN = "proxy-authorization"
 
@@ -209,6 +210,18 @@ class _TooMuch(Exception):
     """An answer beyond the limit."""
 
 
+class _FinalResponse(http.client.HTTPResponse):
+    """A response after any that come before it, such as 103 Early Hints. http.client itself skips only 100."""
+
+    def _read_status(self) -> tuple[str, int, str]:
+        for _ in range(_HINTS):
+            version, status, reason = super()._read_status()  # type: ignore[misc]
+            if not 102 <= status < 200:
+                return version, status, reason
+            http.client.parse_headers(self.fp)
+        raise http.client.HTTPException(f"more than {_HINTS} responses before the final one")
+
+
 class _Socket(io.RawIOBase):
     """A socket as http.client uses it, for one call: with one deadline for all of it, and a limit of what is read."""
 
@@ -306,6 +319,7 @@ class Client:
         if self._sock is None:
             self._sock = self._opened(deadline)
         connection = http.client.HTTPConnection("localhost")
+        connection.response_class = _FinalResponse
         limited = _Socket(self._sock, deadline, self._route.via.read_timeout_s, self._largest)
         connection.sock = limited
         connection.request("GET" if payload is None else "POST", self._route.front + path, payload, headers)

@@ -31,9 +31,9 @@ _COUNTED = {
     *("input", "output", "prompt", "completion", "generated", "draft", "image", "audio", "video", "prefill", "decode"),
     *("forward", "backward", "by"),
 }
-# hf_subset is the name of a setting, not a token of the Hub.
+# hf_subset and hf_max_batch_size are names of settings, not tokens of the Hub.
 _LOOKS = re.compile(
-    r"\b(?:hf_(?!subset\b)|sk-|nvapi-|ghp_|gho_|github_pat_|glpat-|AKIA|xox[abp]-)[A-Za-z0-9_-]{6,}|\beyJ[\w-]{8,500}\.[\w-]+\.[\w-]+"
+    r"\b(?:hf_(?![a-z_]{1,30}\b)|sk-|nvapi-|ghp_|gho_|github_pat_|glpat-|AKIA|xox[abp]-)[A-Za-z0-9_-]{6,}|\beyJ[\w-]{8,500}\.[\w-]+\.[\w-]+"
     r"|(?<=://)[^/\s@]+(?=@)"
 )
 _FOLDERS = ("PWD", "OLDPWD")  # the shell's working directory

@@ -136,7 +136,8 @@ def test_a_size_that_is_none_reads_nothing(size: bytes, tmp_path: Path) -> None:
 
 LISTS: list[Any] = [
     {"a": [-1, ""]}, {"a": [-(1 << 40), ""], "b": [1, digest(b"x")]}, {"a": [1 << 40, ""]}, {"a": [1.5, ""]},
-    {"a": None}, {"a": [1]}, {"a": ["1", ""]}, {"a": [1, 5]}, [], 5, None, "x", {"a": {}}, {"a": [True, ""]}, {"a": [10**30, ""]},
+    {"a": None}, {"a": [1]}, {"a": ["1", ""]}, {"a": [1, 5]}, [], 5, None, "x", {"a": {}}, {"a": [True, ""]},
+    {"a": [10**30, ""]},
     b"[" * 9999, b"\xff", b"{", {f"f{i}": [0, ""] for i in range(100_001)},
 ]  # fmt: skip
 
@@ -384,7 +385,8 @@ def test_a_line_of_a_log_is_one_line_here(rig: Rig) -> None:
 EVENTS: list[Any] = [
     {"log": 5}, {"log": [5, None, {}]}, {"offset": "x"}, {"offset": 10**30}, {"offset": True}, {"finished": None},
     {"finished": ["x"]}, {"finished": "../../../x"}, {"finished": "\0"}, {"skipped": 5}, {"skipped": {"x": {}}},
-    {"engines": 5}, {"engines": [None, 5, "runs/s/engines/../../x"]}, {"engines": ["runs/../engines/001-x"]}, {"x": "y"},
+    {"engines": 5}, {"engines": [None, 5, "runs/s/engines/../../x"]}, {"engines": ["runs/../engines/001-x"]},
+    {"x": "y"},
 ]  # fmt: skip
 
 

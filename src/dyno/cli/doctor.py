@@ -3,7 +3,6 @@
 import argparse
 import json
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from dyno.option import Option
 from dyno.report.block import finding_lines
 from dyno.report.machine import peak_lines, rig_lines
 from dyno.report.table import Cell, terminal, text_table
+from dyno.scratch import scratch
 from dyno.screen import styled, wrapped
 
 if TYPE_CHECKING:
@@ -161,15 +161,15 @@ def _calibrate(levels: list[int], procs: int, silent: bool) -> list[dict[str, An
         if not silent:
             print(*wrapped(text), sep="\n")
 
-    with tempfile.TemporaryDirectory(prefix="dyno-") as folder:
+    with scratch() as folder:
         say("")
         client = f"{procs} processes of dyno's client" if procs > 1 else "dyno's client"
         say(f"Timings of {client} on this machine as it is, reported/actual in ms:")
-        idle, safe = _climb(levels, procs, 0, Path(folder), silent)
-        with busy_processes(Path(folder)) as busy:
+        idle, safe = _climb(levels, procs, 0, folder, silent)
+        with busy_processes(folder) as busy:
             say("")
             say(f"The same beside {busy} busy processes, one per core, as beside an engine on the CPU:")
-            loaded, safe_beside = _climb(levels, procs, busy, Path(folder), silent)
+            loaded, safe_beside = _climb(levels, procs, busy, folder, silent)
     rows = [*idle, *loaded]
     say("")
     if safe:

@@ -45,7 +45,7 @@ def add(p: Parser) -> None:
     flags.add_list(g, QualitySpec, "tasks")
     flags.add(g, QualitySpec, "limit", "num_fewshot", "form", "choices")
     flags.add_list(g, QualitySpec, "concurrency")
-    flags.add(g, QualitySpec, "max_tokens", "seed", "chat_template", "system", "include_path")
+    flags.add(g, QualitySpec, "max_tokens", "seed", "chat_template", "system", "include_path", "allow_task_code")
     g.add_argument("--gen-kwargs", metavar="JSON", help="sampling parameters for lm-eval (default: the task's)")
     g = p.add_argument_group("server")
     serve.target_flags(g)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from dyno import secrets
 from dyno.cli import flags
-from dyno.errors import EngineError
-from dyno.facts.engine import ContainerSpec
+from dyno.errors import EngineError, UsageError
+from dyno.facts.engine import ContainerSpec, image_problem
 from dyno.numbers import human_bytes
 
 if TYPE_CHECKING:
@@ -86,6 +86,8 @@ def build(options: argparse.Namespace) -> int:
 def _provide(options: argparse.Namespace, spec: ContainerSpec) -> int:
     from dyno.engines import container, image
 
+    if why := image_problem(spec.image):
+        raise UsageError(why)
     secrets.learn(secrets.values(spec.build_args))
     with _progress() as (line, log):
         print(image.pull_or_build(spec, container.tool(options.tool), line.say, log, line.below))

@@ -235,11 +235,20 @@ def add_runs(g: argparse._ActionsContainer, help: str = "folder of runs") -> Non
 # ---- a running server ----
 
 
+# With one of these, the server and dyno would disagree where a request ends, or who goes on with the connection.
+_FRAMING = {
+    "content-length", "transfer-encoding", "connection", "keep-alive", "proxy-connection", "te", "trailer", "upgrade",
+    "expect",
+}  # fmt: skip
+
+
 def check_headers(headers: dict[str, str]) -> None:
     for name, value in headers.items():
         if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.A):
             # It isn't repeated: of 'Authorization: Bearer abc==' it is the key.
             raise UsageError("A header's name must be one word. Write --header 'Authorization=Bearer …', with '='.")
+        if name.lower() in _FRAMING:
+            raise UsageError(f"The header {name} frames the request, which dyno does itself. Remove it.")
         if not re.fullmatch(r"[ -~]*", value):
             raise UsageError(
                 f"The header {name!r} has characters that HTTP doesn't allow. Use ASCII without line ends."

@@ -16,7 +16,7 @@ from dyno.engines.launch import WORKER, allowed, contained, launches, locate, sh
 from dyno.engines.port import free_port
 from dyno.engines.variables import misspelt
 from dyno.errors import UsageError
-from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Limits, is_of
+from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Limits, image_problem, is_of
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
 from dyno.facts.rig import Peaks, Rig
@@ -47,6 +47,8 @@ class EnginePlan:
         self.kind: EngineKind = kind_of(spec.kind)
         self.rig, self.batch, self.image, self._asked = rig, batch, image, (spec, port)
         spec = contained(self.kind, spec)
+        if spec.container and (why := image_problem(spec.container.image)):
+            raise UsageError(why)
         lacking = weights.lacking(spec)  # of a study's own models: a dry run shows where they will be
         if lacking and not dry:
             raise UsageError(

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from dyno.engines.log import excerpt
 from dyno.errors import DynoError, UsageError
 from dyno.facts.engine import EngineFacts
 from dyno.probe import rig
+from dyno.scratch import scratch
 
 _LOOK_S = 0.2
 
@@ -67,8 +67,7 @@ def _hold(order: HoldOrder) -> None:
     plan = EnginePlan(order.engine, machine)
     if problems := plan.problems():
         raise UsageError(" ".join(problems))
-    with tempfile.TemporaryDirectory(prefix="dyno-") as name, _echo() as echo:
-        folder = Path(name)
+    with scratch() as folder, _echo() as echo:
         facts: list[EngineFacts] = []
         interruptible = contextlib.suppress(KeyboardInterrupt)
         with interruptible, running(plan, folder, order.headers, say, facts.append, below) as fleet:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dyno import secrets
+from dyno import files, secrets
 from dyno.conduct.session import Session
 from dyno.engines import environment
 from dyno.engines.process import EngineProcess
@@ -21,6 +21,7 @@ from dyno.store.run import Run, pretty, read, read_optional, write
 KIND = "lm-eval"
 _WORKER = Path(builtin.__file__).with_name("harness.py")
 _BACKENDS = {"chat": "openai-chat", "completions": "openai"}
+_CODE = ("!function", "!!python", "trust_remote_code", "unsafe_code")  # in a task file
 _SEED = 1234  # lm-eval's own default
 _GONE = "The server stopped answering"
 
@@ -93,6 +94,29 @@ def _work(run: Run, session: Session, trial: TrialSpec, concurrency: int, tasks:
     return result
 
 
+def task_code(folder: Path) -> str | None:
+    """Return the first task file that runs Python code, and how. lm-eval imports it with the user's rights."""
+    for path in sorted(p for p in folder.rglob("*") if p.suffix in (".yaml", ".yml") and p.is_file()):
+        text = files.read(path, files.TEXT).decode(errors="replace")
+        if sign := next((word for word in _CODE if word in text), None):
+            return f"{path} ({sign})"
+    return None
+
+
+def _check_code(spec: QualitySpec) -> None:
+    if spec.allow_task_code or not spec.include_path:
+        return
+    try:
+        code = task_code(Path(spec.include_path).expanduser())
+    except OSError as e:
+        raise UsageError(f"{e.filename} can't be read: {e.strerror}. Check --include-path.") from None
+    if code:
+        raise UsageError(
+            f"{code} runs Python code with your rights. Read it, and add --allow-task-code (in a study: "
+            "allow_task_code = true) if you trust it."
+        )
+
+
 def _report(session: Session, line: str) -> None:
     try:
         progress = msgspec.json.decode(line, type=dict[str, int])
@@ -106,6 +130,7 @@ def _job(trial: TrialSpec, session: Session, tasks: list[str]) -> dict[str, Any]
     assert spec is not None
     if target.base_url.startswith("unix:"):
         raise UsageError("lm-eval can't reach a server by a Unix socket. Give an http:// address, or built-in tasks.")
+    _check_code(spec)
     form = builtin.lm_form(spec)
     if spec.chat_template and form == "completions":
         raise UsageError(

@@ -2,9 +2,7 @@
 
 import contextlib
 import signal
-import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from dyno import secrets
@@ -18,6 +16,7 @@ from dyno.errors import EngineError
 from dyno.facts.rig import Rig
 from dyno.facts.study import RigWanted
 from dyno.numbers import human_bytes
+from dyno.scratch import scratch
 
 
 @contextlib.contextmanager
@@ -38,11 +37,11 @@ def _run(commands: Sequence[str], when: str, say: Say) -> None:
     def below(text: str, stays: bool = False) -> None:
         say(f"  {text}")
 
-    with tempfile.TemporaryDirectory(prefix="dyno-") as folder:
+    with scratch() as folder:
         for command in commands:
             shown = secrets.public_command(command)
             say(f"Running {shown!r} ({when} the study)")
-            if failed := run_command(command, Path(folder, "log"), secrets.public_text, below):
+            if failed := run_command(command, folder / "log", secrets.public_text, below):
                 raise EngineError(f"The command {shown!r} ({when} the study) {failed}")
 
 

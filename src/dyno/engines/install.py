@@ -13,7 +13,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,8 +29,9 @@ from dyno.engines.launch import version_in_image
 from dyno.engines.log import tail
 from dyno.engines.process import EngineProcess
 from dyno.errors import EngineError, UsageError
-from dyno.facts.engine import ContainerSpec, is_of
+from dyno.facts.engine import ContainerSpec, image_problem, is_of
 from dyno.numbers import duration, human_bytes
+from dyno.scratch import scratch
 
 VARIANTS = ("cpu", "cuda", "rocm", "vulkan")
 
@@ -406,8 +406,8 @@ class PackageInstallation(Installation):
             return self.name_of("source", self._mark)
         self.phase(f"looking up {self._requirement}")
         names = [word for word in self._recipe.first if word.isidentifier()]
-        with tempfile.TemporaryDirectory(prefix="dyno-") as scratch:
-            folder, report, out = (Path(scratch) / name for name in ("venv", "report.json", "candidate.json"))
+        with scratch() as place:
+            folder, report, out = (place / name for name in ("venv", "report.json", "candidate.json"))
             self.make(folder)
             options = ["--dry-run", "--no-deps", "--ignore-installed", "--report", str(report)]
             self.call(_pip(folder, "install", "--progress-bar=off", *options, self._requirement))
@@ -502,6 +502,8 @@ class ImageInstallation(Installation):
         super().__init__(asked, say, below)
         self._mark, self._version = "image", asked.version
         if asked.source:
+            if why := image_problem(asked.source):
+                raise UsageError(why)
             self._spec = ContainerSpec(image=asked.source)
             self._mark += f"-{hashlib.sha256(asked.source.encode()).hexdigest()[:8]}"
         else:

@@ -289,6 +289,13 @@ class EngineFacts(msgspec.Struct, frozen=True):
         return " ".join([*(str(launch.port) for launch in self.launches), f"{self.ready_s} s"])
 
 
+def image_problem(image: str) -> str | None:
+    """Say why this can't be an image. A leading '-' would be an option of podman or docker."""
+    if re.fullmatch(r"[A-Za-z0-9][\w.:/@+-]{0,500}", image):
+        return None
+    return f"{image!r} is not the name of a container image. Give name:tag or name@sha256:…"
+
+
 def valued(args: Sequence[str], *names: str) -> str | None:
     """Return the value of the last of these flags in a command line: `-c 4096`, `--ctx-size=4096`."""
     value = None

@@ -62,6 +62,14 @@ class QualitySpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     include_path: Annotated[
         str | None, Option("--include-path", "DIR", "folder with more task files for lm-eval (default: none)")
     ] = None
+    allow_task_code: Annotated[
+        bool,
+        Option(
+            "--allow-task-code",
+            help="run Python code of the task files in --include-path, with your rights",
+            identity=False,
+        ),
+    ] = False
     gen_kwargs: Annotated[dict[str, Any], Option(help="sampling parameters for lm-eval")] = {}
 
 

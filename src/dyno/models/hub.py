@@ -6,7 +6,6 @@ import glob
 import os
 import re
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -30,6 +29,7 @@ from dyno.models.shelf import ModelEntry, ModelFile, Say
 from dyno.numbers import duration, human_bytes
 from dyno.outside import OutsideName, is_safe
 from dyno.probe.model import looks_local
+from dyno.scratch import scratch
 
 # Data sets that are a known file on the Hub.
 DATASETS = {
@@ -98,7 +98,7 @@ def size(recipe: ModelRecipe, timeout_s: float = 5.0) -> int | None:
     source = parse(recipe.source)
     if isinstance(source, Path) or shelf.find(recipe.base):
         return 0
-    with tempfile.TemporaryDirectory(prefix="dyno-") as folder, _worker(Path(folder) / "log") as worker:
+    with scratch() as folder, _worker(folder / "log") as worker:
         try:
             listing = _list(worker, recipe, source, nothing, timeout_s)
         except ModelError:

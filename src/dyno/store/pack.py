@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 import shutil
 import sys
 import tarfile
@@ -123,6 +124,7 @@ def _without_words(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
                 if value.get("summary"):
                     examples = value["summary"].get("failure_examples", {})
                     value["summary"]["failure_examples"] = dict.fromkeys(examples, "")
+                value = _without_quotes(value)
                 # The engine's last words may quote what it was asked.
                 value |= {name: "" for name in ("text", "died") if value.get(name)}
                 out.write(encode(value))
@@ -132,7 +134,25 @@ def _without_words(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
 
 
 _ANSWERS, _ANSWER_WORDS = "answers-", ("target", "answer", "extracted", "error")
-_WITHOUT_WORDS = ("records.jsonl", "summary.json", "failed.json", "engine.json")
+_WITHOUT_WORDS = (
+    "records.jsonl", "summary.json", "failed.json", "engine.json", "find.json", "probes.json", "tune.json",
+    "search.json",
+)  # fmt: skip
+_REMOVED = "(removed: it may quote an answer)"
+_QUOTE = re.compile(r"""(?<!\w)'(?:[^'\\\n]|\\.)+'(?!\w)|(?<!\w)"(?:[^"\\\n]|\\.)+"(?!\w)""")
+
+
+def _without_quotes(value: Any) -> Any:
+    """Remove from findings, however deep, what they quote of answers and of servers' words."""
+    if isinstance(value, list):
+        return [_without_quotes(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if {"code", "level", "text"} <= value.keys() and isinstance(value["text"], str):
+        quotes = str(value["code"]).startswith(("correctness.", "quality."))
+        text = _REMOVED if quotes else _QUOTE.sub("'…'", value["text"])
+        return {**value, "text": text}
+    return {key: _without_quotes(item) for key, item in value.items()}
 
 
 class _Counted(io.RawIOBase):

@@ -75,6 +75,7 @@ def settle(out: Path, dtype: Any) -> None:
 def main() -> None:
     job = json.loads(Path(sys.argv[1]).read_text())
     phase("loading " + job["tool"])
+    load_tool("guard").refuse_code()
     tool = load_tool(job["tool"])
     import torch
     import transformers

@@ -4,6 +4,7 @@ The converter knows a tokenizer by a hash of its tokens for one text, and refuse
 anew or extended too. Where such a tokenizer splits text by exactly a rule that llama.cpp has, this names the rule.
 """
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -35,7 +36,17 @@ def rule(tokenizer: Any) -> str | None:
     return _RULES.get((pattern, bool(model.get("ignore_merges"))))
 
 
+def load_guard() -> Any:
+    """Load by path: the files beside this one have names of packages."""
+    spec = importlib.util.spec_from_file_location("dyno_guard", Path(__file__).with_name("guard.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def main(folder: str, *arguments: str) -> None:
+    load_guard().refuse_code()
     sys.path.insert(0, folder)
     sys.argv = ["convert_hf_to_gguf.py", *arguments]
     import convert_hf_to_gguf as converter  # type: ignore[import-not-found]
