@@ -106,7 +106,8 @@ def test_a_search_that_was_stopped_continues_with_its_probes(tmp_path: Path) -> 
     command = [sys.executable, "-m", "dyno", "run", "s.toml", "--any-rig"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 90
-    while not list(tmp_path.glob("runs/s/trials/*/probes.json")) and time.monotonic() < deadline:
+    stored_at = "runs/s/trials/*/probes.json"
+    while not any('"facts"' in p.read_text() for p in tmp_path.glob(stored_at)) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
