@@ -4,7 +4,7 @@ A comment before a listing says how it is run:
 
     <!-- not run: REASON -->      it is not
     <!-- server -->               until the page is done, in the background
-    <!-- exit 3 -->               it ends with this exit code
+    <!-- exit 3 -->               it ends with this exit code; `exit 0 or 4`: with one of them
     <!-- slow -->                 it takes long: its page is begun first
     <!-- needs MODULE -->         only where Python has this module
 

@@ -26,7 +26,8 @@ ROUGH_FEWEST = 6
 ROUGH = 2.5  # a probe that only shows where to look is shorter by this factor
 TAIL = 5  # requests beyond a percentile
 INDEPENDENT, OPEN_INDEPENDENT = 4, 8  # independent requests, by what neighbours have in common
-FILL_ENDS, FILL_LENGTHS, OPEN_FILL_LENGTHS = 2, 2.0, 3.0
+FILL_ENDS, FILL_LENGTHS = 2, 2.0
+OPEN_FILL_LENGTHS, OPEN_FILL = 3.0, 0.25  # lengths, or share of the time, that an empty server fills
 _FAR = 100.0  # times its limit: a failed request has not kept it
 # Of the time that counts: a limit's time is waited for, but no longer than these shares of it.
 _WAITED_FOR, _WAIT_SHARE = 0.6, 0.25
@@ -74,9 +75,9 @@ class Judge:
         window_s = now_s - from_s
         rate = float(((r.end > from_s) & (r.end <= now_s)).sum()) / window_s if window_s > 0 else 0.0
         grows = not self.wave and backlog.grows(r, 0.0, now_s)
-        least_s = self._window(length_s)
+        least_s = window_s_of(self.limits, not self.wave, length_s)
         ended_s = float((r.end - r.sent)[r.end <= now_s].mean())  # in overload, those that are open grow old
-        rough_s = self._window(min(length_s, ended_s)) / ROUGH
+        rough_s = window_s_of(self.limits, not self.wave, min(length_s, ended_s)) / ROUGH
         rough = count >= max(ROUGH_FEWEST, self.wave) and window_s >= rough_s
         ready = count >= max(FEWEST, WAVES * self.wave) and window_s >= least_s and self._turns_are_there(r, first)
         weighed = [self._weigh(r, limit, first, now_s, length_s) for limit in self.limits] if rough or grows else []
@@ -88,20 +89,12 @@ class Judge:
         independent = INDEPENDENT if self.wave else OPEN_INDEPENDENT
         return independent * max(weighed.alike, self._alike_nearby)
 
-    def _window(self, length_s: float) -> float:
-        """Return how long requests must count: in an open loop long enough for a queue to show."""
-        timed = [limit.most / 1e3 for limit in self.limits if limit.stem in ("ttft", "e2el") and limit.percentile]
-        waited_s = min(max(timed, default=0.0) / _WAITED_FOR, _WAIT_LENGTHS * length_s)
-        if not self.wave:
-            return max(OPEN_LEAST_S, OPEN_LENGTHS * length_s, waited_s)
-        return max(LEAST_S, LENGTHS * length_s, waited_s)
-
     def _from(self, r: Requests, now_s: float, length_s: float) -> float:
         """Return from when on requests count: a load begins with as many as it may send at once, or with an empty
         server, and never looks like that again."""
         begun = float(r.sent[0])
         if not self.wave:
-            return begun + max(min(OPEN_FILL_LENGTHS * length_s, (now_s - begun) / 3), (now_s - begun) / 4)
+            return begun + max(min(OPEN_FILL_LENGTHS * length_s, (now_s - begun) / 3), OPEN_FILL * (now_s - begun))
         wanted = FILL_ENDS * self.wave
         if len(r.end) <= wanted:
             return now_s
@@ -253,6 +246,15 @@ class Judge:
             value=share,
             factor=together(high, max(self.wave, 1)),
         )
+
+
+def window_s_of(limits: Sequence[Limit], open_loop: bool, length_s: float) -> float:
+    """Return how long requests must count: in an open loop long enough for a queue to show."""
+    timed = [limit.most / 1e3 for limit in limits if limit.stem in ("ttft", "e2el") and limit.percentile]
+    waited_s = min(max(timed, default=0.0) / _WAITED_FOR, _WAIT_LENGTHS * length_s)
+    if open_loop:
+        return max(OPEN_LEAST_S, OPEN_LENGTHS * length_s, waited_s)
+    return max(LEAST_S, LENGTHS * length_s, waited_s)
 
 
 def tail_requests(limit: Limit) -> int:

@@ -19,7 +19,7 @@ import numpy as np
 from dyno.facts.find import Outcome, ProbeLook, Weighed
 from dyno.facts.limits import Limit
 from dyno.measure.evidence import Variation, doubt_of_meeting, doubt_of_missing
-from dyno.measure.judge import LEAST_S
+from dyno.measure.judge import LEAST_S, OPEN_FILL, window_s_of
 from dyno.measure.statistics import quantile
 
 ERROR = 0.05  # that the interval doesn't contain the answer
@@ -366,8 +366,8 @@ class Search:
 
     def _long(self, level: float, left_s: float) -> ProbeStep:
         uneven = _UNEVEN[len(self.probes) % len(_UNEVEN)]
-        most_s = max(left_s * _PROBE_SHARE, min(1.5 * self._least_s(level), left_s / 2))
         least_s = self._least_s(level)
+        most_s = max(left_s * _PROBE_SHARE, min(1.5 * least_s, left_s / 2))
         usual_s = _LONG_S
         if not self.whole:  # the steeper figures rise, the longer a queue takes to show
             usual_s = min(_OPEN_S * max(self.slope(), 1.0), _OPEN_MOST_S)
@@ -386,8 +386,10 @@ class Search:
         if not near:
             return _UNKNOWN_S
         nearest = min(near, key=lambda p: abs(math.log(p.level / level)))
-        wait_s = nearest.look.from_s + max(LEAST_S, 3.2 * nearest.look.length_s)
-        return 1.1 * wait_s * math.sqrt(max(level / nearest.level, 1.0) if self.whole else 1.0)
+        window_s = window_s_of(self.limits, not self.whole, nearest.look.length_s)
+        if not self.whole:
+            return 1.1 * window_s / (1 - OPEN_FILL)
+        return 1.1 * (nearest.look.from_s + window_s) * math.sqrt(max(level / nearest.level, 1.0))
 
     def _upwards(self, last: float, left_s: float) -> ProbeStep | None:
         if last < self.most:
@@ -406,7 +408,7 @@ class Search:
         least_s = self._least_s(step.level)
         if step.brief or len(self.probes) < 2:
             return min(1.5 * least_s, step.most_s)
-        return min(max(1.5 * self._probe_s(), 2 * least_s), step.most_s)
+        return max(min(max(1.5 * self._probe_s(), 2 * least_s), step.most_s), 1.3 * least_s)
 
     def _prove(self, left_s: float, spent_s: float) -> ProbeStep | None:
         """Show a load that meets the target and one that misses it; then nearer ones, if that is worth its time."""
