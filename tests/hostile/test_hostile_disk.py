@@ -43,6 +43,7 @@ def test_a_benchmark_on_a_full_disk(place: Place, fake: StartFake, most: int) ->
     full(place, most, "bench", "serve", "--base-url", url, "--num-prompts", "20", "--output-len", "8", "--runs", "runs")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("most", LIMITS)
 def test_a_search_on_a_full_disk(place: Place, fake: StartFake, most: int) -> None:
     url = fake(first_ms=2, gap_ms=1).base_url
@@ -68,6 +69,7 @@ def test_an_export_and_an_import_on_a_full_disk(place: Place, most: int) -> None
     assert not list(place.folder.glob("*.partial"))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("most", LIMITS)
 def test_a_page_a_picture_and_an_archive_on_a_full_disk(place: Place, most: int) -> None:
     run = run_of_fixtures()

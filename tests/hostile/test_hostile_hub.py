@@ -19,9 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dyno.cli.main import main
-from dyno.errors import ModelError
+from dyno.errors import ModelError, WorkloadError
 from dyno.models import fetch
 from dyno.models.messages import Event, Go, Job, Listing
+from dyno.workload import tokenizer
 from hub_server import git_sha1
 
 REPO, COMMIT = "acme/tiny", "c" * 40
@@ -457,6 +458,47 @@ def test_a_file_that_only_the_hubs_own_protocol_sends_has_a_place_of_dynos_choic
     victim.hub.api = json_answer(listing(sibling()))
     victim.hub.file = head_answer(ETag='"../../../../../.bashrc"', X_Repo_Commit=COMMIT, X_Linked_Size="192")
     assert "doesn't send such a file by Xet" in str(victim.pull())
+
+
+ETAGS = ['"../../../../../planted"', '"../../.bashrc"', '"/tmp/x"', '""', "W/x", "x" * 5000]
+
+
+@pytest.mark.parametrize("etag", ETAGS, ids=range(len(ETAGS)))
+def test_a_tokenizer_of_a_mirror_is_stored_where_dyno_chooses(
+    etag: str, victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """huggingface_hub's own download writes to blobs/ETAG: ../planted was a new file wherever the mirror liked."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(victim.folder / "hf" / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(victim.folder / "hf" / "hub"))
+    victim.hub.file = head_answer(ETag=etag, X_Repo_Commit="c" * 40)
+    path = tokenizer._from_hub(REPO)
+    assert path == victim.folder / "hf/cache/dyno/hub/models--acme--tiny/tokenizer.json"
+    assert path.read_bytes() == BODY
+
+
+BAD_TOKENIZERS: dict[str, Answer] = {
+    "endless": lambda h: h.endless(b"x" * (1 << 20)),
+    "a bomb": body_answer(gzip.compress(b" " * (300 << 20), 9), Content_Encoding="gzip"),
+    "gone": body_answer(b"", 404),
+    "forbidden": body_answer(b"", 403),
+    "an error": body_answer(b"x" * 10_000, 500),
+    "a redirect to a file": body_answer(b"", 302, Location="file:///etc/passwd"),
+}
+
+
+@pytest.mark.parametrize("answer", BAD_TOKENIZERS.values(), ids=BAD_TOKENIZERS.keys())
+def test_a_tokenizer_that_cannot_be_had_is_refused(
+    answer: Answer, victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(victim.folder / "hf" / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(victim.folder / "hf" / "hub"))
+    monkeypatch.setattr(tokenizer, "_LARGEST", 8 << 20)
+    victim.hub.file = answer
+    before = memory_bytes()
+    with pytest.raises(WorkloadError):
+        tokenizer._from_hub(REPO)
+    assert memory_bytes() - before < 300 << 20
+    assert victim.stored() == 0
 
 
 def test_an_honest_answer_passes_all_of_this(victim: Victim) -> None:
