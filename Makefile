@@ -59,13 +59,13 @@ test-nightly: $(VENV)/.dev
 	$(BIN)/pytest -rfEs -n 2 --dist loadfile -m nightly
 
 check: $(VENV)/.dev
-	$(BIN)/ruff format --check src tests bench training
-	$(BIN)/ruff check src tests bench training
+	$(BIN)/ruff format --check src tests bench training lock
+	$(BIN)/ruff check src tests bench training lock
 	$(BIN)/mypy
 
 format: $(VENV)/.dev
-	$(BIN)/ruff format src tests bench training
-	$(BIN)/ruff check --fix src tests bench training
+	$(BIN)/ruff format src tests bench training lock
+	$(BIN)/ruff check --fix src tests bench training lock
 
 # dyno's numbers against the fake engine's own log; peers that `make bench-peers` installed run beside it. Then how late
 # dyno replays a trace, and how it bears size: a study of a thousand trials, a trial of a million tokens. Then how often

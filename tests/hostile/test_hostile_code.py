@@ -59,7 +59,10 @@ getattr(transformers, sys.argv[3]).from_pretrained(sys.argv[2], trust_remote_cod
 """
 
 
-@pytest.mark.parametrize("kind", ["AutoConfig", "AutoTokenizer", "AutoModelForCausalLM"])
+@pytest.mark.parametrize(
+    "kind",
+    ["AutoTokenizer", *(pytest.param(k, marks=pytest.mark.nightly) for k in ("AutoConfig", "AutoModelForCausalLM"))],
+)
 def test_a_models_own_code_does_not_run_where_a_tool_trusts_it(kind: str, tmp_path: Path) -> None:
     """As llama.cpp's converter asks for some models: trust_remote_code=True."""
     env = environment.find("transformers")

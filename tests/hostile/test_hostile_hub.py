@@ -1,5 +1,6 @@
 """A Hub that means harm: its names, its lists and its files. Nothing leaves the cache, nothing runs without end."""
 
+import functools
 import gzip
 import hashlib
 import json
@@ -19,9 +20,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dyno.cli.main import main
-from dyno.errors import ModelError
+from dyno.errors import ModelError, WorkloadError
 from dyno.models import fetch
 from dyno.models.messages import Event, Go, Job, Listing
+from dyno.workload import tokenizer
 from hub_server import git_sha1
 
 REPO, COMMIT = "acme/tiny", "c" * 40
@@ -286,13 +288,20 @@ def memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
+@functools.cache
+def bomb(form: int) -> bytes:
+    """300 MB of spaces. `form`: zlib's wbits, 31 for gzip and 15 for deflate."""
+    packer, part = zlib.compressobj(6, wbits=form), b" " * (10 << 20)
+    return b"".join([*(packer.compress(part) for _ in range(30)), packer.flush()])
+
+
 ENDLESS: dict[str, Answer] = {
     "endless": lambda h: h.endless(b" " * (1 << 20)),
     "drip": lambda h: h.endless(b" ", wait_s=0.05),
     "endless names": lambda h: h.endless(b'{"rfilename": "a"},' * 50_000),
-    "gzip bomb": body_answer(gzip.compress(b" " * (300 << 20), 9), Content_Encoding="gzip"),
-    "deflate bomb": body_answer(zlib.compress(b" " * (300 << 20), 9), Content_Encoding="deflate"),
-    "bomb of bombs": body_answer(gzip.compress(gzip.compress(b" " * (300 << 20), 9), 9), Content_Encoding="gzip, gzip"),
+    "gzip bomb": lambda h: h.send(200, bomb(31), Content_Encoding="gzip"),
+    "deflate bomb": lambda h: h.send(200, bomb(15), Content_Encoding="deflate"),
+    "bomb of bombs": lambda h: h.send(200, gzip.compress(bomb(31)), Content_Encoding="gzip, gzip"),
 }
 
 
@@ -377,7 +386,7 @@ BODIES: dict[str, Answer] = {
     "a range from beyond": partial_answer("bytes 999999999999-/*", b"x"),
     "a negative range": partial_answer("bytes -5-3/192", b"x"),
     "compressed": body_answer(gzip.compress(BODY), Content_Encoding="gzip"),
-    "a bomb": body_answer(gzip.compress(b"x" * (100 << 20)), Content_Encoding="gzip"),
+    "a bomb": lambda h: h.send(200, bomb(31), Content_Encoding="gzip"),
     "forbidden": body_answer(b"", 403),
     "gone": body_answer(b"", 404),
     "a server's error": body_answer(b"x" * 100_000, 500),
@@ -457,6 +466,47 @@ def test_a_file_that_only_the_hubs_own_protocol_sends_has_a_place_of_dynos_choic
     victim.hub.api = json_answer(listing(sibling()))
     victim.hub.file = head_answer(ETag='"../../../../../.bashrc"', X_Repo_Commit=COMMIT, X_Linked_Size="192")
     assert "doesn't send such a file by Xet" in str(victim.pull())
+
+
+ETAGS = ['"../../../../../planted"', '"../../.bashrc"', '"/tmp/x"', '""', "W/x", "x" * 5000]
+
+
+@pytest.mark.parametrize("etag", ETAGS, ids=range(len(ETAGS)))
+def test_a_tokenizer_of_a_mirror_is_stored_where_dyno_chooses(
+    etag: str, victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """huggingface_hub's own download writes to blobs/ETAG: ../planted was a new file wherever the mirror liked."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(victim.folder / "hf" / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(victim.folder / "hf" / "hub"))
+    victim.hub.file = head_answer(ETag=etag, X_Repo_Commit="c" * 40)
+    path = tokenizer._from_hub(REPO)
+    assert path == victim.folder / "hf/cache/dyno/hub/models--acme--tiny/tokenizer.json"
+    assert path.read_bytes() == BODY
+
+
+BAD_TOKENIZERS: dict[str, Answer] = {
+    "endless": lambda h: h.endless(b"x" * (1 << 20)),
+    "a bomb": lambda h: h.send(200, bomb(31), Content_Encoding="gzip"),
+    "gone": body_answer(b"", 404),
+    "forbidden": body_answer(b"", 403),
+    "an error": body_answer(b"x" * 10_000, 500),
+    "a redirect to a file": body_answer(b"", 302, Location="file:///etc/passwd"),
+}
+
+
+@pytest.mark.parametrize("answer", BAD_TOKENIZERS.values(), ids=BAD_TOKENIZERS.keys())
+def test_a_tokenizer_that_cannot_be_had_is_refused(
+    answer: Answer, victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(victim.folder / "hf" / "cache"))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(victim.folder / "hf" / "hub"))
+    monkeypatch.setattr(tokenizer, "_LARGEST", 8 << 20)
+    victim.hub.file = answer
+    before = memory_bytes()
+    with pytest.raises(WorkloadError):
+        tokenizer._from_hub(REPO)
+    assert memory_bytes() - before < 300 << 20
+    assert victim.stored() == 0
 
 
 def test_an_honest_answer_passes_all_of_this(victim: Victim) -> None:

@@ -297,6 +297,8 @@ def write(path: Path, data: bytes, mode: int = 0o600) -> None:
             os.fsync(file.fileno())
         partial.replace(path)
     except OSError as e:
+        with contextlib.suppress(OSError):  # a full disk needs the room
+            partial.unlink()
         raise _unwritable(path, e) from None
 
 
