@@ -306,9 +306,9 @@ def _quantile(values: np.ndarray, weights: np.ndarray, p: float, upper: bool) ->
     """Return a percentile of weighted values; between two, the upper or the lower one."""
     order = np.argsort(values)
     below = np.cumsum(weights[order])
-    place = p * below[-1]
-    at = int(np.searchsorted(below, place * (1 - 1e-12), side="right" if upper else "left"))
-    return float(values[order[min(at, len(order) - 1)]])
+    wanted = p * below[-1] * (1 - 1e-12)
+    place = int(np.searchsorted(below, wanted, side="right" if upper else "left"))
+    return float(values[order[min(place, len(order) - 1)]])
 
 
 def _margin(value: float, limit: Limit) -> float:

@@ -171,8 +171,8 @@ class Search:
             by_limit = [self._limit_met(i, probes) for i in range(len(self.limits))]
             if max(by_limit) == 1:  # with loads that are higher still, they look no better
                 break
-            found = Shown(max(by_limit), self._seen_again(probes))
-            best = min(best, found, key=lambda shown: (shown.doubt > _EACH, not shown.again, shown.doubt))
+            window = Shown(max(by_limit), self._seen_again(probes))
+            best = min(best, window, key=lambda shown: (shown.doubt > _EACH, not shown.again, shown.doubt))
         return best
 
     @_remembered
@@ -188,8 +188,8 @@ class Search:
             by_limit = [self._limit_missed(i, probes) for i in range(len(self.limits))]
             if min(by_limit) == 1:
                 break
-            found = Shown(min(min(by_limit) * len(by_limit), 1.0), self._seen_again(probes))
-            best = min(best, found, key=lambda shown: (shown.doubt > _EACH, not shown.again, shown.doubt))
+            window = Shown(min(min(by_limit) * len(by_limit), 1.0), self._seen_again(probes))
+            best = min(best, window, key=lambda shown: (shown.doubt > _EACH, not shown.again, shown.doubt))
         return best
 
     def _limit_met(self, i: int, probes: Sequence[Probe]) -> float:
@@ -447,10 +447,10 @@ class Search:
             known = met if below else missed
             if distance > _NEARER * abs(math.log(known / crossing)) or not met < level < missed:
                 continue
-            made = len(self._ready(level, level))
-            cost_s = max(tries - made, 1) * self._probe_s()
+            visited = len(self._ready(level, level))
+            cost_s = max(tries - visited, 1) * self._probe_s()
             gain = abs(math.log(known / level)) / cost_s
-            if cost_s <= most_s and made <= tries and gain > best_gain:
+            if cost_s <= most_s and visited <= tries and gain > best_gain:
                 best, best_gain = level, gain
         return self._long(best, left_s) if best is not None else None
 
@@ -508,10 +508,10 @@ class Search:
         clear = self._clear()
         below, above = np.flatnonzero((y < 0) & clear), np.flatnonzero((y >= 0) & clear)
         line = self._line()
-        at = line.crossing if line else _interpolated(x, y)
+        crossing = line.crossing if line else _interpolated(x, y)
         low = x[below[-1]] if len(below) else -math.inf
         high = x[above[0]] if len(above) else math.inf
-        return math.exp(float(min(max(at, low), high)))
+        return math.exp(float(min(max(crossing, low), high)))
 
     @_remembered
     def slope(self) -> float:
@@ -527,7 +527,7 @@ class Search:
         return np.array([abs(self.margin(x)) > 2 * s for x, s in zip(self._levels, each, strict=True)])
 
     @_remembered
-    def _line(self) -> "_Line | None":
+    def _line(self) -> "_MarginLine | None":
         """Fit the margins of the loads near the target. None: there are none on both sides, or they don't rise."""
         margins = np.array([self.margin(x) for x in self._levels])
         if not (margins < 0).any() or not (margins >= 0).any():
@@ -542,7 +542,7 @@ class Search:
         slope = float(np.average((x - middle) * (margins - height), weights=weights)) / max(across, 1e-12)
         if slope < _LEAST_SLOPE:
             return None
-        return _Line(slope, float(middle - height / slope))
+        return _MarginLine(slope, float(middle - height / slope))
 
     @_remembered
     def _monotone(self) -> tuple[np.ndarray, np.ndarray]:
@@ -580,11 +580,11 @@ class Search:
         """Return how long a load still takes to be decided, by its margin and by how much probes differ."""
         spread, degrees = self.variation()
         tries = (quantile(1 - _EACH, degrees) * spread / abs(self.margin(level))) ** 2
-        made = len(self._ready(level, level))
-        return max(tries - made, 1.0) * self._probe_s() + self._between_s()
+        visited = len(self._ready(level, level))
+        return max(tries - visited, 1.0) * self._probe_s() + self._between_s()
 
 
-class _Line(NamedTuple):
+class _MarginLine(NamedTuple):
     slope: float
     crossing: float  # log of the load
 
