@@ -12,7 +12,7 @@ from reference import ROOT, pages, renewed
 _OTHERS = ("METHOD.md", "ARCHITECTURE.md", "studies/README.md", "published/README.md")
 _FOLDERS = ("docs/reference", "decisions")
 EVERY = [*DOCS, *(ROOT / n for n in _OTHERS), *(p for f in _FOLDERS for p in sorted((ROOT / f).glob("*.md")))]
-_HOW = re.compile(r"generated: .+|not run: .+|server|slow|needs \w+|exit \d+")
+_HOW = re.compile(r"generated: .+|not run: .+|server|slow|needs \w+|exit \d+( or \d+)?")
 
 
 def make_lines(text: str) -> list[str]:
