@@ -264,9 +264,9 @@ def judged_by(target: str, records: Sequence[Record]) -> tuple[str, float | None
     for record in records:
         timeline.finish(record)
     [weighed] = Judge([limit], wave=2).look(timeline.requests(), 1e3).weighed
-    if weighed.low > 0.5:  # late at least
+    if weighed.late_low > 0.5:  # late at least
         return "misses", weighed.value
-    return "meets" if weighed.high < 0.5 else "undecided", weighed.value
+    return "meets" if weighed.late_high < 0.5 else "undecided", weighed.value
 
 
 def test_a_limit_between_the_two_figures_is_missed(scripted: Scripting) -> None:
