@@ -50,9 +50,9 @@ test-hostile: $(VENV)/.dev
 test-pages: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist loadfile -m pages -rfEs tests/pages
 
-# Every command in docs/, run in order against the fake engine or llama.cpp. What measures runs alone.
+# Every command in docs/, run in order against the fake engine or llama.cpp. Searches and studies run alone.
 test-docs: $(VENV)/.dev
-	$(BIN)/pytest -n 2 --dist worksteal -m docs
+	$(BIN)/pytest -n 3 --dist worksteal -m docs
 
 # What the suites above only sample: all mutated answers, all seeds of a simulation, the variants of what runs once.
 test-nightly: $(VENV)/.dev

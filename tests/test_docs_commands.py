@@ -21,8 +21,8 @@ from dyno.engines.port import free_port
 from listings import DOCS, RUN, Listing, listings, name
 from reference import ROOT
 
-# Programs that measure: one gives up a search where it can't keep its own times.
-_MEASURES = re.compile(r"\bdyno (?:bench|find|tune|run|eval)\b(?!.*--dry-run)|\bdyno-gate\.sh ")
+# Programs that run alone: a search gives up where it can't keep its own times, and studies compare what they measure.
+_MEASURES = re.compile(r"\bdyno (?:find|tune|run)\b(?!.*--dry-run)|\bdyno-gate\.sh ")
 
 
 def _pages() -> list[Path]:

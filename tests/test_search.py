@@ -346,6 +346,12 @@ def test_one_two_and_three_are_tried_before_it_gives_up() -> None:
     assert {2.0, 3.0} <= {step.level for step in steps}
 
 
+def test_a_load_exactly_at_its_limit_is_left_for_the_next() -> None:
+    search, steps = searched(7.99)
+    assert search.interval().low == 7 and search.interval().high in (9, 10), search.interval()
+    assert sum(step.level == 8 for step in steps) < 10
+
+
 def test_probes_that_disagree_widen_the_interval() -> None:
     search = Search([P90], 1, 64, whole=True)
     for began, (level, margin) in enumerate([(8, -0.2), (16, 0.2), (8, 0.15), (16, -0.1)]):

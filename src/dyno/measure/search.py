@@ -475,12 +475,14 @@ class Search:
         spread = max([spread, float(np.median(errors)) if errors else 0.0])
         margin = _SURPLUS * quantile(1 - _EACH, degrees + tries - 1) * spread / math.sqrt(tries)
         crossing = self.crossing()
-        stuck = [x for x in self._levels if self._stuck(x) and (x < crossing if below else x > crossing)]
-        farther = max((_OUTWARD * abs(math.log(x / crossing)) for x in stuck), default=0.0)
+        farther = max((_OUTWARD * abs(math.log(x / crossing)) for x in self._stuck(below)), default=0.0)
         return min(max(margin / max(self.slope(), 0.2), self.resolution / 2, farther), _FARTHEST)
 
-    def _stuck(self, level: float) -> bool:
-        return len(self._ready(level, level)) >= _STUCK and self.outcome(level) == "undecided"
+    def _stuck(self, below: bool) -> list[float]:
+        """Return the loads on a side of the crossing that several probes have not decided."""
+        crossing = self.crossing()
+        side = [x for x in self._levels if (x < crossing if below else x > crossing)]
+        return [x for x in side if len(self._ready(x, x)) >= _STUCK and self.outcome(x) == "undecided"]
 
     def _end(self, below: bool, distance: float) -> float:
         """Return the load at this distance from the crossing, or one that was tried near it."""
@@ -488,8 +490,10 @@ class Search:
         if self.whole and crossing < _FEW_STEPS:
             distance = 0.0
         level = self._outward(crossing * math.exp(-distance if below else distance), below)
+        if self.whole and (stuck := self._stuck(below)):
+            level = min(level, min(stuck) - 1) if below else max(level, max(stuck) + 1)
         level = min(max(level, self.least), self.most)
-        side = [x for x in self._levels if (x < crossing if below else x > crossing)]
+        side = [x for x in self._levels if (x < crossing if below else x > crossing) and x not in self._stuck(below)]
         same = [x for x in side if abs(math.log(x / level)) < max(_SAME * distance, self.resolution / 2)]
         return min(same, key=lambda x: abs(math.log(x / level)), default=level)
 
