@@ -1,4 +1,4 @@
-"""Names that come from outside: a Hub, an archive, a rig, a run folder of somebody else, a trace.
+"""Names that come from outside: a Hub, an archive, a rig, another user's run folder, a trace.
 
 An `OutsideName` is not a string and not a path. `below` is the only way to make a path of it, and the path is below the
 folder that it is given. `tests/test_outside.py` walks the source and refuses any other way.

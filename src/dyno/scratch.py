@@ -43,7 +43,7 @@ def scratch(prefix: str = "dyno-work-", folder: Path | None = None) -> Iterator[
 
 
 def sweep(folder: Path, prefix: str) -> None:
-    """Remove the folders of dynos that were killed: nobody holds their locks any more."""
+    """Remove the folders of killed dyno processes: their locks are free."""
     for path in folder.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):  # another user's, or a live dyno's
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -2,7 +2,7 @@
 
 Two questions, and both must be answered yes. By the figure: is its mean over the probes on one side of the limit, by
 how much probes of one load differ? That difference contains whatever makes requests alike: batches, queues, slow
-spells, a server that changes. By the requests: would a load at the limit have so few late ones, or so many? A figure of
+spells, a server that changes. By the requests: would a load at the limit have as few late ones, or as many? A figure of
 a short probe may be too good on average, a share of late requests is not.
 """
 
@@ -75,14 +75,22 @@ def _doubt_by_requests(share: float, probes: Sequence[Weighed], what: Late) -> f
     late = [w.late_high if what == "few" else w.late_low for w in probes]
     mean = sum(each * w.worth for each, w in zip(late, probes, strict=True)) / worth
     if not share:
-        if what == "few":
-            return math.exp(-worth / _NONE_FAILED) if not mean else 1.0
-        return 0.0 if mean else 1.0
+        return _doubt_of_none(mean, worth, what)
+    on_its_side = mean < share if what == "few" else mean > share
+    if not on_its_side:
+        return 1.0
     count = worth / _dispersion(late, probes, mean, worth)
     events = mean * count
     if what == "few":
-        return 1.0 if mean >= share else beta_share(count - events, events + 1, 1 - share)
-    return 1.0 if mean <= share else beta_share(events, count - events + 1, share)
+        return beta_share(count - events, events + 1, 1 - share)
+    return beta_share(events, count - events + 1, share)
+
+
+def _doubt_of_none(failed: float, worth: float, what: Late) -> float:
+    """Where no request may fail: one failure is a miss."""
+    if what == "many":
+        return 0.0 if failed else 1.0
+    return 1.0 if failed else math.exp(-worth / _NONE_FAILED)
 
 
 def _dispersion(late: Sequence[float], probes: Sequence[Weighed], mean: float, worth: float) -> float:

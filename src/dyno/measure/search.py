@@ -33,7 +33,7 @@ _AT_IT = 0.1  # a margin by which the crossing is found
 # How much the capacity of a server differs from one probe to the next, before probes have shown it.
 _VARIES, _VARIES_WORTH = 0.05, 3.0
 _OPEN_VARIES = 0.07  # the same in an open loop: queues vary more
-_COMPARED = 1.2  # a margin up to which probes of one load tell how much probes differ
+_COMPARED = 1.2  # a margin up to which probes of one load show how much probes differ
 _SINGLE, _DOUBLE = 0.7, 0.35  # margins at which one probe is enough, or two: half or twice the limit; 70 or 140 % of it
 _VISITS = 3  # of a load near the target
 _BETWEEN_S, _BETWEEN = 40.0, 0.15  # from the first probe of an end to the last; of a short search, this share
@@ -426,7 +426,7 @@ class Search:
         return self._long(self._end(below, self._distance(tries, below)), left_s)
 
     def _begun(self, below: bool) -> float | None:
-        """Return a load that is nearly certain on a side: it takes least to make it so."""
+        """Return a load that is nearly certain on a side, the one with the least doubt."""
         doubts = {x: (self.meets(x) if below else self.misses(x)).doubt for x in self._levels if self._ready(x, x)}
         nearly = [x for x, doubt in doubts.items() if doubt < _BEGUN and len(self._ready(x, x)) < _MOST_TRIES]
         return min(nearly, key=lambda x: doubts[x], default=None)
@@ -435,24 +435,28 @@ class Search:
         """Return a load nearer to the crossing than an end, if it can be shown in a time that it is worth."""
         if missed / met <= 1 + self.resolution or (self.whole and missed - met <= 1):
             return None
-        crossing = min(max(self.crossing(), met), missed)
         most_s = self._worth_s(math.log(missed / met), left_s, spent_s)
         pending = [x for x in self._levels if met < x < missed and self._pending(x)]
         if pending and self._probe_s() <= most_s:
             return self._long(min(pending, key=lambda x: self.probes_at(x)[-1].began_s), left_s)
-        best, best_gain = None, 0.0
-        for below, tries in itertools.product((True, False), _TRIES):
-            distance = self._distance(tries, below)
-            level = self._end(below, distance)
-            known = met if below else missed
-            if distance > _NEARER * abs(math.log(known / crossing)) or not met < level < missed:
-                continue
-            visited = len(self._ready(level, level))
-            cost_s = max(tries - visited, 1) * self._probe_s()
-            gain = abs(math.log(known / level)) / cost_s
-            if cost_s <= most_s and visited <= tries and gain > best_gain:
-                best, best_gain = level, gain
-        return self._long(best, left_s) if best is not None else None
+        gains = [self._gain(met, missed, most_s, *option) for option in itertools.product((True, False), _TRIES)]
+        best = max((gain for gain in gains if gain is not None), default=None)
+        return self._long(best.level, left_s) if best else None
+
+    def _gain(self, met: float, missed: float, most_s: float, below: bool, tries: int) -> "_Gain | None":
+        """Return what a nearer end gains each second if it takes `tries` probes. None: it isn't nearer, or takes too
+        long."""
+        known = met if below else missed
+        crossing = min(max(self.crossing(), met), missed)
+        distance = self._distance(tries, below)
+        level = self._end(below, distance)
+        if distance > _NEARER * abs(math.log(known / crossing)) or not met < level < missed:
+            return None
+        visited = len(self._ready(level, level))
+        cost_s = max(tries - visited, 1) * self._probe_s()
+        if cost_s > most_s or visited > tries:
+            return None
+        return _Gain(abs(math.log(known / level)) / cost_s, level)
 
     def _pending(self, level: float) -> bool:
         """Return whether a load is certain but for another visit."""
@@ -468,7 +472,7 @@ class Search:
         return most_s
 
     def _distance(self, tries: int, below: bool) -> float:
-        """Return how far from the crossing, in logs of the load, an end is certain after so many probes: farther than
+        """Return how far from the crossing, in logs of the load, an end is certain after `tries` probes: farther than
         those that were not, after several."""
         spread, degrees = self.variation()
         errors = [_error_of(p.look) for p in self.probes if p.look.ready and abs(p.look.margin) < _SINGLE]
@@ -586,6 +590,11 @@ class Search:
         tries = (quantile(1 - _EACH, degrees) * spread / abs(self.margin(level))) ** 2
         visited = len(self._ready(level, level))
         return max(tries - visited, 1.0) * self._probe_s() + self._between_s()
+
+
+class _Gain(NamedTuple):
+    per_s: float  # log of the interval
+    level: float
 
 
 class _MarginLine(NamedTuple):

@@ -1,6 +1,6 @@
 """The model calls of a recorded agent session: their order by time and nesting, and the checks on their messages."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -87,16 +87,25 @@ def text_of(messages: Iterable[dict[str, Any]]) -> str:
     """Return all that a model reads of some messages: texts, reasoning, tool calls."""
     parts: list[str] = []
     for message in messages:
-        content = message.get("content")
-        pieces = content if isinstance(content, list) else [content]
-        parts += [str(message.get("reasoning_content") or "")]
-        parts += [str((p.get("text", "") if isinstance(p, dict) else p) or "") for p in pieces]
-        calls = message.get("tool_calls")
-        for call in calls if isinstance(calls, list) else []:
-            function = call.get("function") if isinstance(call, dict) else None
-            if isinstance(function, dict):
-                parts += [str(function.get("name", "")), str(function.get("arguments", ""))]
+        parts.append(str(message.get("reasoning_content") or ""))
+        parts += _contents(message.get("content"))
+        parts += _calls(message.get("tool_calls"))
     return "\n".join(part for part in parts if part)
+
+
+def _contents(content: Any) -> Iterator[str]:
+    for piece in content if isinstance(content, list) else [content]:
+        text = piece.get("text") if isinstance(piece, dict) else piece
+        yield str(text or "")
+
+
+def _calls(calls: Any) -> Iterator[str]:
+    """Yield names and arguments of tool calls; what is not a call has none."""
+    for call in calls if isinstance(calls, list) else []:
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            yield str(function.get("name", ""))
+            yield str(function.get("arguments", ""))
 
 
 def checked_tools(messages: Iterable[tuple[str, dict[str, Any]]]) -> None:
