@@ -1,10 +1,12 @@
-"""Names that come from outside: a Hub, an archive, a rig, another user's run folder, a trace.
+"""Names and bodies that come from outside: a Hub, an archive, a rig, another user's run folder, a trace.
 
 An `OutsideName` is not a string and not a path. `below` is the only way to make a path of it, and the path is below the
 folder that it is given. `tests/test_outside.py` walks the source and refuses any other way.
 """
 
 import re
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 _DEEPEST = 16  # folders inside one another
@@ -76,3 +78,23 @@ def is_safe(text: str) -> bool:
     except UnsafeName:
         return False
     return True
+
+
+class TooMuch(ValueError):
+    """A body is larger than it may be."""
+
+
+class TooSlow(ValueError):
+    """A body was not complete in its time."""
+
+
+def bounded(parts: Iterable[bytes], most: int, deadline: float) -> bytes:
+    """Return a body, read in parts, of at most `most` bytes. `deadline`: by time.monotonic()."""
+    body = bytearray()
+    for part in parts:
+        body += part
+        if len(body) > most:
+            raise TooMuch
+        if time.monotonic() > deadline:
+            raise TooSlow
+    return bytes(body)

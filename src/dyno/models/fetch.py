@@ -45,7 +45,7 @@ from dyno.models.cache import (
 )
 from dyno.models.messages import Event, Go, Job, Listing
 from dyno.numbers import human_bytes
-from dyno.outside import OutsideName, UnsafeName, is_safe
+from dyno.outside import OutsideName, TooMuch, TooSlow, UnsafeName, bounded, is_safe
 
 _AT_ONCE = 8  # files, as huggingface_hub does it
 _TRIES, _LIMITED_TRIES = 3, 5  # without a byte more; where the Hub limits requests
@@ -174,15 +174,14 @@ class Fetch:
         }
         with get_session().stream("GET", url, **asked) as response:
             hf_raise_for_status(response)
-            data = bytearray()
-            for part in response.iter_bytes():
-                data += part
-                if len(data) > _LIST_MAX:
-                    raise _Unanswerable(f"its list is larger than {human_bytes(_LIST_MAX)}")
-                if time.monotonic() > deadline:
-                    raise _Unanswerable(f"its list was not complete after {_LIST_S:.0f} s")
+            try:
+                data = bounded(response.iter_bytes(), _LIST_MAX, deadline)
+            except TooMuch:
+                raise _Unanswerable(f"its list is larger than {human_bytes(_LIST_MAX)}") from None
+            except TooSlow:
+                raise _Unanswerable(f"its list was not complete after {_LIST_S:.0f} s") from None
         try:
-            return msgspec.json.decode(bytes(data), type=kind)
+            return msgspec.json.decode(data, type=kind)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
             raise _Unanswerable(f"its list can't be read: {e}") from None
 

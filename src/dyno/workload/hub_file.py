@@ -11,7 +11,7 @@ from typing import Any
 
 from dyno.errors import WorkloadError
 from dyno.numbers import human_bytes
-from dyno.outside import OutsideName
+from dyno.outside import OutsideName, TooMuch, TooSlow, bounded
 
 _TIMEOUT_S, _ALL_S = 30.0, 300.0  # without a byte; for all of it
 
@@ -43,22 +43,19 @@ def _fetched(name: str, file: str, most: int) -> bytes:
     )
 
     http_error: Any = errors.HfHubHTTPError.__bases__[0]  # of the HTTP library that this huggingface_hub uses
-    deadline, data = time.monotonic() + _ALL_S, bytearray()
     asked: dict[str, Any] = {"headers": build_hf_headers(), "timeout": _TIMEOUT_S, "follow_redirects": True}
     try:
         with get_session().stream("GET", hf_hub_url(name, file), **asked) as response:
             hf_raise_for_status(response)
-            for part in response.iter_bytes():
-                data += part
-                if len(data) > most:
-                    raise WorkloadError(f"{file} of {name} is larger than {human_bytes(most)}, the limit.")
-                if time.monotonic() > deadline:
-                    raise WorkloadError(f"{file} of {name} wasn't fetched within {_ALL_S:.0f} s. Try again.")
+            return bounded(response.iter_bytes(), most, time.monotonic() + _ALL_S)
+    except TooMuch:
+        raise WorkloadError(f"{file} of {name} is larger than {human_bytes(most)}, the limit.") from None
+    except TooSlow:
+        raise WorkloadError(f"{file} of {name} wasn't fetched within {_ALL_S:.0f} s. Try again.") from None
     except errors.HfHubHTTPError:
         raise
     except http_error as e:
         raise errors.LocalEntryNotFoundError(str(e)) from None
-    return bytes(data)
 
 
 def _cache() -> Path:
