@@ -302,6 +302,28 @@ def test_a_queue_that_grows_is_seen_and_one_that_varies_is_not() -> None:
     assert grown == [True, False, False]
 
 
+def test_a_queue_that_grows_behind_many_places_is_seen() -> None:
+    """79 requests/s to an engine with 1,024 places that serves 62: the places fill first, then the queue grows."""
+    rng = np.random.default_rng(2)
+    sent = np.cumsum(rng.exponential(1 / 79, 5000))
+    places = [0.0] * 1024  # when each is free
+    end = np.empty(len(sent))
+    for i, at_s in enumerate(sent):
+        place = i % len(places)
+        end[i] = places[place] = max(at_s, places[place]) + 1024 / 62 * (1 + 0.1 * rng.standard_normal())
+    requests = Requests(sent, sent, end, np.zeros(len(sent), bool), {})
+    assert backlog.grows(requests, 0.0, 60.0)
+
+
+def test_an_overloaded_engine_is_judged_before_its_queue_is_long() -> None:
+    limits = parse(["tpot_p90:12"])
+    for seed in range(3):
+        load = server("batching engine, open").load(60.0, np.random.default_rng(seed), 0.0)
+        load.until(30.0)
+        look_ = Judge(limits, 0).look(requests_of(load, limits), 30.0)
+        assert enough(ProbeStep(60.0, False, 150.0, least_s=8.0), look_), seed
+
+
 # ---- the search ----
 
 
@@ -327,10 +349,12 @@ def test_a_search_ends_with_two_loads_around_the_truth() -> None:
     assert known.low <= 45.3 <= known.high < 1.7 * known.low and len(steps) < 40
 
 
-def test_each_end_near_the_target_is_visited_twice() -> None:
+def test_each_end_near_the_target_is_seen_twice_by_its_probes_or_nearer_ones() -> None:
     search, _ = searched(45.3)
     known = search.interval()
-    assert all(len(search.probes_at(level)) >= 2 for level in (known.low, known.high))
+    below = [p for p in search.probes if known.low <= p.level < 45.3]
+    above = [p for p in search.probes if 45.3 < p.level <= known.high]
+    assert len(below) >= 2 and len(above) >= 2
 
 
 def test_what_every_load_meets_and_what_none_meets() -> None:
@@ -365,6 +389,15 @@ def test_a_load_above_one_that_missed_widens_the_interval() -> None:
     for level, margin in ((4.0, -2.0), (8.0, 1.0), (10.0, -1.0), (16.0, 2.0)):
         search.add(Probe(level, look(margin), False, 10.0))
     assert search.interval().low <= 4 and search.interval().high >= 16
+
+
+def test_the_time_left_goes_to_a_load_that_one_more_probe_makes_certain() -> None:
+    search = Search([P90], 1, 1024, whole=True, start=4)
+    levels = ((4.0, -0.8), (64.0, -0.28), (256.0, 0.8), (125.0, -0.01))
+    for began, (level, margin) in enumerate(levels):
+        search.add(Probe(level, look(margin), False, 30.0, 40.0 * began))
+    step = search.next(80.0, 160.0)
+    assert step is not None and step.level == 64
 
 
 def test_a_backlog_that_grows_misses_at_once() -> None:

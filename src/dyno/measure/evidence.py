@@ -12,9 +12,10 @@ from typing import Literal, NamedTuple
 
 from dyno.facts.find import Weighed
 from dyno.facts.limits import Limit
-from dyno.measure.statistics import beta_share, two_sided
+from dyno.measure.statistics import beta_share, quantile, two_sided
 
 _WITHIN = 1.0  # differences between two probes, that what requests of one probe have in common is worth
+_POWER = 0.84  # standard errors more: with these, four of five searches show it
 _NONE_FAILED = 4.0  # requests without a failure, for a factor of e: no number of them shows that none ever fails
 
 
@@ -84,6 +85,23 @@ def _doubt_by_requests(share: float, probes: Sequence[Weighed], what: Late) -> f
     if what == "few":
         return beta_share(count - events, events + 1, 1 - share)
     return beta_share(events, count - events + 1, share)
+
+
+def requests_wanted(limit: Limit, probes: Sequence[Weighed], error: float) -> float:
+    """Return how many requests, with as many late ones as these probes have, show that these are few or many. Infinity:
+    they are as many as may be."""
+    share, worth = allowed(limit), sum(w.worth for w in probes)
+    if not share:
+        return 0.0
+    if worth <= 0:
+        return math.inf
+    late = [(w.late_high + w.late_low) / 2 for w in probes]
+    mean = sum(each * w.worth for each, w in zip(late, probes, strict=True)) / worth
+    distance = abs(mean - share)
+    if distance * worth < 1:  # one more, or one fewer, and they are
+        return math.inf
+    alike = _dispersion(late, probes, mean, worth)
+    return alike * share * (1 - share) * ((quantile(1 - error, math.inf) + _POWER) / distance) ** 2
 
 
 def _doubt_of_none(failed: float, worth: float, what: Late) -> float:

@@ -35,6 +35,7 @@ _WAIT_LENGTHS = 5.0  # a limit that is many lengths away is waited for so long
 _HANGS = 3.0  # lengths after which the tokens of an open request may well never come
 _LOST = 10.0  # lengths after which an open request may well be one that fails
 _TURNS_LEAST = 0.4  # of its share of the load, that a turn must have among the requests that count
+_FAR_OVER = 0.7  # log of a figure over its limit
 _HALVES = 16  # requests from which on the second half is looked at alone
 _LEAST_VALUE = 1e-3  # of the limit: lower figures count as this
 
@@ -77,13 +78,22 @@ class Judge:
         grows = not self.wave and backlog.grows(r, 0.0, now_s)
         least_s = window_s_of(self.limits, not self.wave, length_s)
         ended_s = float((r.end - r.sent)[r.end <= now_s].mean())  # in overload, those that are open grow old
+        weighed: list[Weighed] = []
         rough_s = window_s_of(self.limits, not self.wave, min(length_s, ended_s)) / ROUGH
         rough = count >= max(ROUGH_FEWEST, self.wave) and window_s >= rough_s
         ready = count >= max(FEWEST, WAVES * self.wave) and window_s >= least_s and self._turns_are_there(r, first)
-        weighed = [self._weigh(r, limit, first, now_s, length_s) for limit in self.limits] if rough or grows else []
+        filled = not self.wave and window_s >= max(LEAST_S, ended_s)
+        if rough or grows or filled:
+            weighed = [self._weigh(r, limit, first, now_s, length_s) for limit in self.limits]
+        ready = ready or (filled and self._far_over(weighed))
         swells = ready and not self.wave and backlog.swells(r, from_s, now_s)
         settled = ready and count >= self._tail and all(w.count >= self._least_worth(w) for w in weighed)
         return ProbeLook(now_s, from_s, length_s, count, rate, ready, ready or rough, weighed, grows, swells, settled)
+
+    def _far_over(self, weighed: Sequence[Weighed]) -> bool:
+        """Return whether a limit is missed by far already. An open loop begins with an empty server, and its latencies
+        only rise from there: to see how far would take as long as its queue grows."""
+        return any(w.count >= FEWEST and w.margin_low > _FAR_OVER for w in weighed)
 
     def _least_worth(self, weighed: Weighed) -> float:
         independent = INDEPENDENT if self.wave else OPEN_INDEPENDENT

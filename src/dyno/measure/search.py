@@ -18,7 +18,7 @@ import numpy as np
 
 from dyno.facts.find import Outcome, ProbeLook, Weighed
 from dyno.facts.limits import Limit
-from dyno.measure.evidence import Variation, doubt_of_meeting, doubt_of_missing
+from dyno.measure.evidence import Variation, doubt_of_meeting, doubt_of_missing, requests_wanted
 from dyno.measure.judge import LEAST_S, OPEN_FILL, window_s_of
 from dyno.measure.statistics import quantile
 
@@ -50,6 +50,7 @@ _SAME = 0.3  # of the distance from the crossing: loads nearer to each other tha
 _PROBE_SHARE = 0.125  # of the time left: what one probe may take
 _WORTH = 0.5  # of the time spent: what a narrower interval may cost
 _NARROW, _WORTH_S = 0.3, 60.0  # log of the interval: narrower ones may take as long as the search so far, or a minute
+_WIDE = 2.0  # one end over the other: the time that is left is for this
 _CLOSE_ENOUGH = 0.14  # log of the interval: narrower ones must be cheap
 _MOST_ERROR = 0.3  # of a margin: few failed requests say little about their share
 _ROUGHLY = 0.2  # what a probe that isn't ready counts in a fit
@@ -57,6 +58,7 @@ _LINE, _LEAST_SLOPE = 0.5, 0.2  # margins near the target; by how much they rise
 _TOO_NEAR = 0.04  # a margin that takes very long
 _FAR = 0.35  # a margin that a brief probe need not look at closely
 _CLOSE = 0.12  # an error of the margin with which a brief probe ends
+_DIFFERS, _DIFFERS_AFTER, _LONGEST = 2.0, 3, 4.0  # times what is assumed; degrees of freedom; times as long
 _UNEVEN = (1.0, 1.4, 0.8)  # lengths of probes: not in step with what the server does
 _LONG_S, _LONG_SHARE = 6.0, 0.02  # that a probe near the target lasts; of a short search, this share
 _OPEN_S, _OPEN_MOST_S = 8.0, 20.0  # the same in an open loop: a queue takes its time
@@ -200,14 +202,21 @@ class Search:
 
     def _seen_again(self, probes: Sequence[Probe]) -> bool:
         """Return whether probes near the target were made at different times: a server may change."""
-        distance = abs(_margin(probes)) / max(self.slope(), 1.0)  # where margins rise steeply, they say little
-        if distance >= _SINGLE:
+        wanted = self._visits(_margin(probes))
+        if wanted == 1:
             return True
         between_s = self._between_s()
         times = sorted(p.began_s for p in probes)
         apart_s = min(_APART_S, between_s / 4)
         visits = 1 + sum(b - a >= apart_s for a, b in itertools.pairwise(times))
-        return visits >= (_VISITS if distance < _DOUBLE else 2) and times[-1] - times[0] >= between_s
+        return visits >= wanted and times[-1] - times[0] >= between_s
+
+    def _visits(self, margin: float) -> int:
+        """Return how often a load with such a margin must be seen: where margins rise steeply, they say little."""
+        distance = abs(margin) / max(self.slope(), 1.0)
+        if distance >= _SINGLE:
+            return 1
+        return 2 if distance >= _DOUBLE else _VISITS
 
     def _between_s(self) -> float:
         return min(_BETWEEN_S, _BETWEEN * self.budget_s)
@@ -258,9 +267,11 @@ class Search:
     def variation(self) -> Variation:
         """By the probes of one load, and by what is assumed before there are several."""
         seen, degrees = self.seen_variation()
-        assumed = (_VARIES if self.whole else _OPEN_VARIES) * max(self.slope(), 1.0)
         total = degrees + _VARIES_WORTH
-        return Variation(math.sqrt((degrees * seen**2 + _VARIES_WORTH * assumed**2) / total), total)
+        return Variation(math.sqrt((degrees * seen**2 + _VARIES_WORTH * self._assumed() ** 2) / total), total)
+
+    def _assumed(self) -> float:
+        return (_VARIES if self.whole else _OPEN_VARIES) * max(self.slope(), 1.0)
 
     @_remembered
     def seen_variation(self) -> Variation:
@@ -371,8 +382,17 @@ class Search:
         usual_s = _LONG_S
         if not self.whole:  # the steeper figures rise, the longer a queue takes to show
             usual_s = min(_OPEN_S * max(self.slope(), 1.0), _OPEN_MOST_S)
+        usual_s *= self._longer()
         least_s = max(least_s, min(usual_s, self.budget_s * _LONG_SHARE * usual_s / _LONG_S))
         return ProbeStep(level, False, most_s * uneven, least_s=min(least_s * uneven, most_s))
+
+    def _longer(self) -> float:
+        """Return how many times as long a probe lasts where probes differ much: a longer one averages over what
+        changes in the server, and its start costs once."""
+        seen, degrees = self.seen_variation()
+        if degrees < _DIFFERS_AFTER:
+            return 1.0
+        return min(max(seen / (_DIFFERS * self._assumed()), 1.0), _LONGEST)
 
     def alike_nearby(self, level: float) -> float:
         """Return how many requests were worth one in probes of such a load."""
@@ -426,10 +446,11 @@ class Search:
         return self._long(self._end(below, self._distance(tries, below)), left_s)
 
     def _begun(self, below: bool) -> float | None:
-        """Return a load that is nearly certain on a side, the one with the least doubt."""
-        doubts = {x: (self.meets(x) if below else self.misses(x)).doubt for x in self._levels if self._ready(x, x)}
-        nearly = [x for x, doubt in doubts.items() if doubt < _BEGUN and len(self._ready(x, x)) < _MOST_TRIES]
-        return min(nearly, key=lambda x: doubts[x], default=None)
+        """Return a load that is nearly certain on a side, the one nearest to the crossing."""
+        shown = {x: self.meets(x) if below else self.misses(x) for x in self._levels if self._ready(x, x)}
+        nearly = [x for x, each in shown.items() if each.doubt < _BEGUN and len(self._ready(x, x)) < _MOST_TRIES]
+        nearest = max if below else min
+        return nearest(nearly, default=None)
 
     def _tighten(self, met: float, missed: float, left_s: float, spent_s: float) -> ProbeStep | None:
         """Return a load nearer to the crossing than an end, if it can be shown in a time that it is worth."""
@@ -440,7 +461,12 @@ class Search:
         if pending and self._probe_s() <= most_s:
             return self._long(min(pending, key=lambda x: self.probes_at(x)[-1].began_s), left_s)
         gains = [self._gain(met, missed, most_s, *option) for option in itertools.product((True, False), _TRIES)]
+        between = [x for x in self._levels if met < x < missed]
+        gains += [self._gain_again(met, missed, most_s, x) for x in between]
         best = max((gain for gain in gains if gain is not None), default=None)
+        if best is None and missed / met > _WIDE and left_s > self._probe_s():  # it may need fewer than expected
+            hopes = [self._gain_again(met, missed, math.inf, x) for x in between]
+            best = max((gain for gain in hopes if gain is not None), default=None)
         return self._long(best.level, left_s) if best else None
 
     def _gain(self, met: float, missed: float, most_s: float, below: bool, tries: int) -> "_Gain | None":
@@ -456,6 +482,18 @@ class Search:
         cost_s = max(tries - visited, 1) * self._probe_s()
         if cost_s > most_s or visited > tries:
             return None
+        return _Gain(abs(math.log(known / level)) / cost_s, level)
+
+    def _gain_again(self, met: float, missed: float, most_s: float, level: float) -> "_Gain | None":
+        """Return the same for a load that was tried, by its margin. None: that is too small, or takes too long."""
+        margin, visited = self.margin(level), len(self._ready(level, level))
+        if abs(margin) < _TOO_NEAR or self.outcome(level) != "undecided" or visited >= _MOST_TRIES:
+            return None
+        tries = max(self._tries(margin), self._visits(margin))
+        cost_s = max(tries - visited, 1) * self._probe_s()
+        if cost_s > most_s:
+            return None
+        known = met if margin < 0 else missed
         return _Gain(abs(math.log(known / level)) / cost_s, level)
 
     def _pending(self, level: float) -> bool:
@@ -579,17 +617,27 @@ class Search:
                 continue
             side = [x for x in self._levels if (x <= self.crossing() if below else x >= self.crossing())]
             options = [self._more_s(x) for x in side if abs(self.margin(x)) > _TOO_NEAR]
-            if not options:
-                return None
-            seconds += min(options)
-        return seconds
+            seconds += min(options, default=math.inf)
+        return seconds if math.isfinite(seconds) else None
 
     def _more_s(self, level: float) -> float:
         """Return how long a load still takes to be decided, by its margin and by how much probes differ."""
-        spread, degrees = self.variation()
-        tries = (quantile(1 - _EACH, degrees) * spread / abs(self.margin(level))) ** 2
         visited = len(self._ready(level, level))
-        return max(tries - visited, 1.0) * self._probe_s() + self._between_s()
+        by_figure_s = max(self._tries(self.margin(level)) - visited, 1.0) * self._probe_s() + self._between_s()
+        seen = [p for p in self.probes_at(level) if p.look.weighed]
+        return max([by_figure_s, *(self._requests_s(i, seen) for i in range(len(self.limits)))])
+
+    def _requests_s(self, i: int, probes: Sequence[Probe]) -> float:
+        """Return how long it takes until as many requests have come as one limit wants, at the pace of these probes."""
+        weighed = [p.look.weighed[i] for p in probes]
+        worth = sum(w.worth for w in weighed)
+        more = max(requests_wanted(self.limits[i], weighed, _EACH) - worth, 0.0)
+        return more * sum(p.took_s for p in probes) / max(worth, 1.0)
+
+    def _tries(self, margin: float) -> float:
+        """Return how many probes with such a margin show on which side it is, by how much probes differ."""
+        spread, degrees = self.variation()
+        return (quantile(1 - _EACH, degrees) * spread / abs(margin)) ** 2
 
 
 class _Gain(NamedTuple):
