@@ -173,7 +173,9 @@ class Search:
             by_limit = [self._limit_met(i, probes) for i in range(len(self.limits))]
             if max(by_limit) == 1:  # with loads that are higher still, they look no better
                 break
-            window = Shown(max(by_limit), self._seen_again(probes))
+            lower = [x for x in self._levels if x < level and self._ready(x, x)]
+            better = any(self.margin(x) > _margin(probes) for x in lower)
+            window = Shown(max(by_limit), self._seen_again(probes, odd=better))
             best = min(best, window, key=lambda shown: (shown.doubt > _EACH, not shown.again, shown.doubt))
         return best
 
@@ -190,7 +192,9 @@ class Search:
             by_limit = [self._limit_missed(i, probes) for i in range(len(self.limits))]
             if min(by_limit) == 1:
                 break
-            window = Shown(min(min(by_limit) * len(by_limit), 1.0), self._seen_again(probes))
+            higher = [x for x in self._levels if x > level and self._ready(x, x)]
+            worse = any(self.margin(x) < _margin(probes) for x in higher)
+            window = Shown(min(min(by_limit) * len(by_limit), 1.0), self._seen_again(probes, odd=worse))
             best = min(best, window, key=lambda shown: (shown.doubt > _EACH, not shown.again, shown.doubt))
         return best
 
@@ -200,9 +204,10 @@ class Search:
     def _limit_missed(self, i: int, probes: Sequence[Probe]) -> float:
         return doubt_of_missing(self.limits[i], [p.look.weighed[i] for p in probes], self.variation())
 
-    def _seen_again(self, probes: Sequence[Probe]) -> bool:
-        """Return whether probes near the target were made at different times: a server may change."""
-        wanted = self._visits(_margin(probes))
+    def _seen_again(self, probes: Sequence[Probe], odd: bool) -> bool:
+        """Return whether probes near the target were made at different times: a server may change. `odd`: they look
+        better than a lower load, or worse than a higher one."""
+        wanted = _VISITS if odd else self._visits(_margin(probes))
         if wanted == 1:
             return True
         between_s = self._between_s()
