@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,11 +15,16 @@ import pytest
 
 from conftest import StartFake
 from dyno.cli.main import main
+from dyno.conduct.find import disturbed, others
 from dyno.facts.entry import Cost
 from dyno.facts.find import FindAnswer, FindSpec, LimitFigure, ProbeFacts
+from dyno.facts.finding import Finding
 from dyno.facts.limits import Limit
+from dyno.facts.summary import Result
+from dyno.measure.statistics import distribution_ms
 from dyno.report.find import lines
 from dyno.screen import SCREEN, Screen
+from dyno.store.run import Run
 
 MODEL = Path(__file__).parents[1] / "src" / "dyno" / "engines" / "dyno-5m"
 # Asking the server for each prompt would take longer than the probes.
@@ -226,3 +232,42 @@ def test_a_queue_that_grows_ends_a_probe_and_is_named(
     assert main(find(url, tmp_path, *flags)) == 0  # no load meets it
     assert any(probe.queue_grew and probe.outcome == "misses" for probe in answer(tmp_path).probes)
     assert "a queue that grew without end" in capsys.readouterr().out
+
+
+# ---- what spoils a probe ----
+
+SERVED = Path(__file__).parent / "fixtures" / "runs" / "20261116-115039-serve-fake-c3-2af4"
+
+
+def with_client(**figures: Any) -> Result:
+    """The result of a sound run, whose client was such."""
+    result = Run(SERVED).result()
+    assert result.summary is not None
+    client = msgspec.structs.replace(result.summary.client, **figures)
+    return msgspec.structs.replace(result, findings=[], summary=msgspec.structs.replace(result.summary, client=client))
+
+
+def test_a_probe_is_spoiled_only_for_the_figures_that_its_target_has() -> None:
+    unseen = with_client(unseen_share=0.4)
+    assert disturbed(unseen, [Limit("ttft", 500.0, "p50")]) == ""
+    assert disturbed(unseen, [Limit("e2el", 500.0, "p99")]) == ""
+    assert "could not time 40 % of the chunks" in disturbed(unseen, [Limit("itl", 50.0, "p99")])
+
+
+def test_requests_that_are_sent_late_spoil_every_target_and_who_disturbed_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dyno.conduct.find.rig.look", lambda: SimpleNamespace(cores=2))
+    late = with_client(send_late=distribution_ms([5e9] * 10, [99]), others_cpu=1.8)
+    why = disturbed(late, [Limit("ttft", 500.0, "p50")])
+    assert why == "dyno sent late: 5,000 ms on average. Other programs used 1.8 of 2 cores."
+    alone = with_client(send_late=distribution_ms([5e3] * 10, [99]), others_cpu=0.1)
+    assert disturbed(alone, [Limit("ttft", 500.0, "p50")]) == "" and others(alone) == ""
+
+
+def test_a_latency_that_is_known_within_bounds_is_left_to_its_limit() -> None:
+    doubts = with_client()
+    loose = Finding("client.unseen_chunks", "doubt", "p99 TPOT is known within bounds only.", "Use --procs.")
+    busy = Finding("client.busy", "doubt", "dyno used a whole core.", "Use --procs 2.")
+    assert disturbed(msgspec.structs.replace(doubts, findings=[loose]), [Limit("ttft", 500.0, "p50")]) == ""
+    assert "whole core" in disturbed(msgspec.structs.replace(doubts, findings=[busy]), [Limit("ttft", 500.0, "p50")])

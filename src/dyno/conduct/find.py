@@ -4,7 +4,7 @@ import contextlib
 import math
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from dyno.engines.kinds import kind_of
 from dyno.errors import TargetError, UsageError
 from dyno.facts.find import Ended, FindAnswer, FindSpec, LimitFigure, ProbeFacts, ProbeLook, SearchTime, StoredProbe
 from dyno.facts.finding import Finding
+from dyno.facts.limits import Limit
 from dyno.facts.study import Place
 from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec
@@ -163,7 +164,7 @@ class Finder:
             if result.served.outcome == "server gone" and not result.served.completed:
                 raise TargetError("The server stopped answering.")
             why = self._void(result, look)
-            client = "" if why else self._disturbed(result)
+            client = "" if why else disturbed(result, self.spec.limits)
             if not why and not client:
                 self._add(outcome, look, step, took_s, began_s)
                 if self.estimate is None:
@@ -198,28 +199,6 @@ class Finder:
         served_before = any(p.throughput for p in self.probes)
         kinds = [kind for kind, failed in result.served.failures.items() if failed and kind != "interrupted"]
         return served_before or (bool(kinds) and all(any(word in kind for word in _OVERLOADED) for kind in kinds))
-
-    def _disturbed(self, result: Result) -> str:
-        """Say what spoiled the figures that the target has; '' where nothing did."""
-        for finding in result.findings:
-            if finding.code in _CLIENT and finding.level != "note":
-                return f"{finding.text} {finding.advice}".strip()
-        client, served = result.served.client, result.served
-        length_ms = served.e2el.mean or 0.0
-        if client.send_late.mean > max(1.0, _LATE_SENDS * length_ms):
-            return f"dyno sent late: {number(client.send_late.mean)} ms on average. {self._others(result)}".strip()
-        gaps = any(limit.stem == "itl" for limit in self.spec.limits)
-        if gaps and client.unseen_share > _UNSEEN_GAPS:
-            return f"dyno could not time {percent(client.unseen_share)} of the chunks. {self._others(result)}".strip()
-        return ""
-
-    def _others(self, result: Result) -> str:
-        """Name who else used the machine."""
-        used = result.served.client.others_cpu
-        cores = rig.look().cores
-        if used is None or not cores or used < _OTHERS_CORES * cores:
-            return ""
-        return f"Other programs used {number(min(used, cores), digits=2)} of {cores} cores."
 
     def _probe(
         self, session: Session, step: ProbeStep, confirm_s: float | None = None
@@ -351,7 +330,7 @@ class Finder:
             throughput=served.output_throughput,
             verdict=outcome.result.verdict,
             began_s=began_s,
-            disturbed=self._others(outcome.result),
+            disturbed=others(outcome.result),
         )
 
     def _confirmed(self, session: Session, answer: FindAnswer, level: float) -> FindAnswer:
@@ -432,6 +411,30 @@ class Finder:
         if busy and max(busy) > 90:
             words.append(f"accelerators {max(busy):.0f} % busy")
         return words
+
+
+def disturbed(result: Result, limits: Sequence[Limit]) -> str:
+    """Say what spoiled the figures that these limits have; '' where nothing did."""
+    for finding in result.findings:
+        if finding.code in _CLIENT and finding.level != "note":
+            return f"{finding.text} {finding.advice}".strip()
+    client, served = result.served.client, result.served
+    length_ms = served.e2el.mean or 0.0
+    if client.send_late.mean > max(1.0, _LATE_SENDS * length_ms):
+        return f"dyno sent late: {number(client.send_late.mean)} ms on average. {others(result)}".strip()
+    gaps = any(limit.stem == "itl" for limit in limits)
+    if gaps and client.unseen_share > _UNSEEN_GAPS:
+        return f"dyno could not time {percent(client.unseen_share)} of the chunks. {others(result)}".strip()
+    return ""
+
+
+def others(result: Result) -> str:
+    """Name who else used the machine."""
+    used = result.served.client.others_cpu
+    cores = rig.look().cores
+    if used is None or not cores or used < _OTHERS_CORES * cores:
+        return ""
+    return f"Other programs used {number(min(used, cores), digits=2)} of {cores} cores."
 
 
 def _looked_at(run: Run, stop: Stop, enough_s: float | None) -> float:
