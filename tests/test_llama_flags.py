@@ -155,3 +155,13 @@ def test_layers_on_the_accelerator_are_those_that_the_model_has(asked: int, offl
     same, fewer = (list(llama.differences(["-ngl", str(asked)], s, "it")) for s in settings)
     assert not same
     assert bool(fewer) == (asked >= 0)
+
+
+def test_a_folder_is_no_model_of_llama_cpp_and_the_message_says_what_is(tmp_path: Path) -> None:
+    kind, program = KINDS["llamacpp"], Program(["llama-server"], "11549")
+    with pytest.raises(UsageError, match=r"a GGUF file\. Make one: dyno models"):
+        kind.argv(EngineSpec("llamacpp", model=str(tmp_path)), program, 8000)
+    (tmp_path / "small-Q4_0.gguf").touch()
+    with pytest.raises(UsageError, match=r"Give one of its files: small-Q4_0\.gguf\."):
+        kind.argv(EngineSpec("llamacpp", model=str(tmp_path)), program, 8000)
+    assert kind.argv(EngineSpec("llamacpp", model=str(tmp_path / "small-Q4_0.gguf")), program, 8000)

@@ -1,6 +1,7 @@
 """llama.cpp: a `llama-server`, or the one in the `xllamacpp` wheel (embedded.py), which takes the same flags."""
 
 import importlib.metadata
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,7 @@ _CACHE_TYPES = {
     "auto": None, "fp16": "f16", "bf16": "bf16", "fp32": "f32", "q8_0": "q8_0", "q5_0": "q5_0", "q5_1": "q5_1",
     "q4_0": "q4_0", "q4_1": "q4_1", "iq4_nl": "iq4_nl",
 }  # fmt: skip
+_NAMED = 3  # files of a folder that a message names
 _MOST_SLOTS = 16  # where neither the setting nor a batch says: as many as there are requests, and not more
 _K, _V = one_of("--cache-type-k", _CACHE_TYPES), one_of("--cache-type-v", _CACHE_TYPES)
 _OPTIONS: EngineFlags = {
@@ -209,9 +211,21 @@ class LlamaCpp(EngineKind):
         if program.embedded and spec.world > 1:
             raise UsageError("The llama.cpp that comes with dyno can't use several devices. Use a llama-server.")
 
+    def _check_file(self, model: str) -> None:
+        """llama.cpp reads one file. A folder has some, or none."""
+        folder = Path(model)
+        if not folder.is_dir():
+            return
+        files = sorted(path.name for path in folder.glob("*.gguf"))
+        advice = f"Make one: dyno models convert {shlex.quote(model)} gguf:auto"
+        if files:
+            advice = f"Give one of its files: {', '.join(files[:_NAMED])}."
+        raise UsageError(f"{model} is a folder. llama.cpp reads a GGUF file. {advice}")
+
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         assert spec.model
         self._check_split(spec, program)
+        self._check_file(spec.model)
         out = [*program.argv, "--model", spec.model, "--host", spec.host, "--port", str(port), "--metrics"]
         slots, length = spec.max_num_seqs, spec.max_model_len
         # The context is shared out to the slots: what one request may use is asked for times their number.
