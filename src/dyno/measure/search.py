@@ -38,9 +38,10 @@ _SINGLE, _DOUBLE = 0.7, 0.35  # margins at which one probe is enough, or two: ha
 _VISITS = 3  # of a load near the target
 _BETWEEN_S, _BETWEEN = 40.0, 0.15  # from the first probe of an end to the last; of a short search, this share
 _APART_S = 8.0  # probes that begin later than this after one another see another state of the server
-_FIRST_TRIES = (3, 4)  # probes for each end, at first
+_FIRST_TRIES = (1, 4)  # probes for each end, at first: as many as there is time for
 _TRIES = (3, 4, 6, 8, 12)  # for a narrower one
 _BEGUN, _MOST_TRIES = 0.1, 6  # doubt with which a load is nearly certain; probes of it, at most
+_AMPLE = 10  # probes that the time left is for: then an end may be near the crossing at once
 _STUCK, _OUTWARD = 5, 1.5  # probes of a load that still is undecided; times as far to go then
 _SURPLUS = 1.2  # times as far as it must be
 _NEARER = 0.75  # of the distance of an end from the crossing: what a narrower one must reach
@@ -443,17 +444,20 @@ class Search:
         sides = [below for below, known in ((True, met), (False, missed)) if known is None]
         last = self.probes[-1].level <= self.crossing()
         below = sides[0] if len(sides) == 1 else not last
-        begun = self._begun(below)
+        begun = self._begun(below, left_s)
         if begun is not None:
             return self._long(begun, left_s)
         fewest, most = _FIRST_TRIES
         tries = int(min(max(left_s / self._probe_s() / 2 / len(sides), fewest), most))
         return self._long(self._end(below, self._distance(tries, below)), left_s)
 
-    def _begun(self, below: bool) -> float | None:
-        """Return a load that is nearly certain on a side, the one nearest to the crossing."""
+    def _begun(self, below: bool, left_s: float) -> float | None:
+        """Return a load that is nearly certain on a side: the one nearest to the crossing, or if time is short the one
+        with the least doubt."""
         shown = {x: self.meets(x) if below else self.misses(x) for x in self._levels if self._ready(x, x)}
         nearly = [x for x, each in shown.items() if each.doubt < _BEGUN and len(self._ready(x, x)) < _MOST_TRIES]
+        if left_s < _AMPLE * self._probe_s():
+            return min(nearly, key=lambda x: shown[x].doubt, default=None)
         nearest = max if below else min
         return nearest(nearly, default=None)
 
