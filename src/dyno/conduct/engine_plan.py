@@ -104,9 +104,10 @@ class EnginePlan:
         self.containers = [f"dyno-{os.getpid()}-{launch.port}" for launch in self.launches]
         groups, exported = container.device_groups(tool), software.exported(os.environ)
         model, accelerator = self.spec.model if self.model else None, box.accelerator or vendor or "none"
+        launches = [container.in_the_cache(launch, box, self.kind.cache_variables) for launch in self.launches]
         wrapped = [
             container.wrap(launch, box, name, tool, model, accelerator, exported, groups)
-            for launch, name in zip(self.launches, self.containers, strict=True)
+            for launch, name in zip(launches, self.containers, strict=True)
         ]
         self.launches, self.withheld = [w.launch for w in wrapped], wrapped[0].withheld
         self.cleanups = [container.remove_command(tool, name) for name in self.containers]
@@ -156,7 +157,8 @@ class EnginePlan:
 
     def problems(self, needed: Sequence[int] = ()) -> list[str]:
         """Return what is known to go wrong. `needed`: prompt + output of the requests, as far as they are known."""
-        return [*filter(None, (self.absent, self._too_long(needed))), *self._contradictions(), *self._memory()]
+        unable = self.kind.unable(self.spec, _vendor(self.rig))
+        return [*filter(None, (self.absent, self._too_long(needed), unable)), *self._contradictions(), *self._memory()]
 
     def _too_long(self, needed: Sequence[int]) -> str | None:
         context = self.limits.context
@@ -239,6 +241,12 @@ class EnginePlan:
             notes.append(
                 f"{concurrency} requests in flight, but only {at_once} run at once: the queue is part of the latency"
             )
+        refuses = self.limits.refuses and self.limits.refuses * self.spec.replicas
+        if refuses and concurrency and concurrency > refuses:
+            notes.append(
+                f"{concurrency} requests in flight, but {self.kind.title} refuses more than {refuses} (HTTP 429): "
+                "raise its limit in `args`"
+            )
         if self.spec.replicas > 1 and not self.devices:
             notes.append(f"{self.spec.replicas} copies share the cores of this machine: no accelerator is used")
         written, real = self.spec.version, self.program.version
@@ -277,7 +285,10 @@ class EnginePlan:
             version += f" ({'as the setting says; ' * bool(self.program.version)}a dry run doesn't ask the program)"
         yield f"# {f'{self.kind.title} {version}'.rstrip()}, {self.program.where}"
         context = f"{self.limits.context} tokens ({self.limits.context_from})" if self.limits.context else "unknown"
-        yield f"# context of a request: {context}; requests at once: {self.limits.slots or 'the engine decides'}"
+        at_once = f"{self.limits.slots or 'the engine decides'}"
+        if self.limits.refuses:
+            at_once += f", more than {self.limits.refuses} are refused"
+        yield f"# context of a request: {context}; requests at once: {at_once}"
         if self.assumed:
             yield f"# no accelerator is detected: {self.assumed} is assumed"
         if self.kind.unsaid_quantization(self.spec, self.program.version):

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from dyno.engines.image import ask, hides
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, Launch
@@ -162,6 +164,17 @@ def _mounts(spec: ContainerSpec, model: str | None, env: dict[str, str]) -> list
     if home is not None and not any(_under(home, target) for target in targets):
         mounts.append(f"{home}:{home}")
     return [*mounts, *spec.mounts]
+
+
+def in_the_cache(launch: Launch, spec: ContainerSpec, variables: Sequence[str]) -> Launch:
+    """Return a launch whose variables, those of an engine's images beside HF_HOME, name the Hub's cache that its
+    container gets."""
+    if not variables:
+        return launch
+    env = dict(launch.env)
+    _mounts(spec, None, env)
+    cache = f"{env.get('HF_HOME', _CACHE_INSIDE)}/hub"
+    return msgspec.structs.replace(launch, env={**dict.fromkeys(variables, cache), **launch.env})
 
 
 def repository(path: str) -> str:

@@ -215,6 +215,7 @@ class Limits(msgspec.Struct, frozen=True):
     context_from: str = ""  # in words, for the message
     cache_tokens: int = 0  # of KV cache that it takes at its start, whatever is free
     spreads: bool = False  # over all devices that it sees, and the host's memory
+    refuses: int | None = None  # requests at once, above which it refuses more. None: it lets them wait
 
 
 class Preparation(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,5 +1,6 @@
 """A kind of engine: its command line for the portable settings, and how its log and routes are read."""
 
+import difflib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -125,6 +126,8 @@ class EngineKind:
     options: ClassVar[EngineFlags] = {}
     # Its own flags that came or went: flag → (since, until, replacement). Reported before the start, not by a crash.
     own_flags: ClassVar[Mapping[str, tuple[str, str, str]]] = {}
+    knows_all_flags: ClassVar[bool] = False  # own_flags has every one: another is a mistake
+    cache_variables: ClassVar[tuple[str, ...]] = ()  # beside HF_HOME, that say where its images keep models
     switches: ClassVar[Mapping[str, Switch]] = {}  # its own boolean flags
     # In its log: a field of TargetFacts → patterns, and a part of its start → a pattern of its seconds. The first
     # pattern that matches counts, at its last place; of several groups, the product.
@@ -167,6 +170,10 @@ class EngineKind:
     def env(self, spec: EngineSpec) -> dict[str, str]:
         """Return the variables that dyno sets beyond the setting's own."""
         return {}
+
+    def unable(self, spec: EngineSpec, vendor: str | None) -> str | None:
+        """Say what this engine can't do on the accelerators of a vendor; None: nothing that is known."""
+        return None
 
     def default_name(self, spec: EngineSpec) -> str:
         """Return the name of the served model where none is given."""
@@ -261,9 +268,15 @@ class EngineKind:
             hits = [f for f in self.own_flags if f == name or (len(name) > 8 and f.startswith(name))]
             if len(hits) == 1 and not within(version, *self.own_flags[hits[0]][:2]):
                 since, until, advice = self.own_flags[hits[0]]
-                lost.append(f"has no {hits[0]}; versions {span(since, until)} have it. {advice}")
+                lost.append(f"has no {hits[0]}; versions {span(since, until)} have it. {advice}".rstrip())
+            if name and not hits and self.knows_all_flags:
+                lost.append(f"has no {name}.{self._like(name)}")
         if lost:
             raise UsageError(f"{self._named(version)} {' It '.join(lost)}")
+
+    def _like(self, name: str) -> str:
+        near = difflib.get_close_matches(name, self.own_flags, 1)
+        return f" Did you mean {near[0]}?" if near else ""
 
 
 def word(value: str) -> str:

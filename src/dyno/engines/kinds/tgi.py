@@ -1,8 +1,14 @@
-"""Hugging Face's Text Generation Inference. From its documentation and API description; not run by dyno's authors."""
+"""Hugging Face's Text Generation Inference. Flags by version were read from its launcher's sources, 0.9 to 3.3.7, and
+the rest from its documentation and API description; not run by dyno's authors."""
 
-from dyno.engines.kinds.base import EngineFlag, EngineKind, Program, flag, one_of, with_dtype, within
+from collections.abc import Sequence
+
+import msgspec
+
+from dyno.engines.kinds.base import EngineFlag, EngineKind, Program, count, flag, one_of, with_dtype, within
 from dyno.errors import UsageError
-from dyno.facts.engine import EngineSpec
+from dyno.facts.engine import EngineSpec, Limits, valued
+from dyno.facts.model import ModelShape
 
 _QUANTIZATIONS = {
     "fp8": "fp8", "gptq": "gptq", "awq": "awq", "int8": None, "bitsandbytes": "bitsandbytes", "marlin": "marlin",
@@ -10,7 +16,51 @@ _QUANTIZATIONS = {
     "compressed_tensors": "compressed-tensors",
 }  # fmt: skip
 
+_REFUSES = 128  # requests at once, above which it answers 429, unless --max-concurrent-requests says otherwise
+_PREFILL = 4096  # tokens of a prefill, where nothing says more
+# Every flag of its launcher: since, until, what to use instead.
+_FLAGS = {
+    **dict.fromkeys(
+        ("--cors-allow-origin", "--disable-custom-kernels", "--dtype", "--huggingface-hub-cache", "--json-output",
+         "--master-addr", "--master-port", "--max-batch-prefill-tokens", "--max-batch-total-tokens", "--max-best-of",
+         "--max-concurrent-requests", "--max-input-length", "--max-stop-sequences", "--max-total-tokens",
+         "--max-waiting-tokens", "--model-id", "--ngrok", "--ngrok-authtoken", "--num-shard", "--otlp-endpoint",
+         "--port", "--quantize", "--revision", "--shard-uds-path", "--sharded", "--trust-remote-code",
+         "--waiting-served-ratio", "--watermark-delta", "--watermark-gamma", "--weights-cache-override", "--hostname",
+         "--validation-workers", "--env", "--help", "--version"), ("", "", "")),
+    "--ngrok-domain": ("", "0.9.4", ""),
+    "--ngrok-username": ("", "0.9.4", ""),
+    "--ngrok-password": ("", "0.9.4", ""),
+    "--ngrok-edge": ("0.9.4", "", ""),
+    "--cuda-memory-fraction": ("0.9.4", "", ""),
+    "--rope-scaling": ("1.0.1", "", ""),
+    "--rope-factor": ("1.0.1", "", ""),
+    "--max-top-n-tokens": ("1.0.3", "", ""),
+    "--speculate": ("1.3.0", "", ""),
+    "--tokenizer-config-path": ("1.4.0", "", ""),
+    "--disable-grammar-support": ("1.4.1", "", ""),
+    "--max-batch-size": ("1.4.1", "", ""),
+    "--enable-cuda-graphs": ("1.4.1", "2.0.0", "Later versions have --cuda-graphs, and use them by themselves."),
+    "--cuda-graphs": ("2.0.0", "", "Versions 1.4.1 to 1.4.5 have --enable-cuda-graphs."),
+    "--max-input-tokens": ("2.0.0", "", "Older versions call it --max-input-length."),
+    "--max-client-batch-size": ("2.0.1", "", ""),
+    "--otlp-service-name": ("2.1.0", "", ""),
+    "--lora-adapters": ("2.1.0", "", ""),
+    "--disable-crash-reports": ("2.2.0", "2.3.0", "Later versions have --usage-stats no-stack."),
+    "--disable-usage-stats": ("2.2.0", "2.3.0", "Later versions have --usage-stats off."),
+    "--usage-stats": ("2.3.0", "", ""),
+    "--api-key": ("2.3.0", "", ""),
+    "--kv-cache-dtype": ("2.4.0", "", ""),
+    "--payload-limit": ("2.4.1", "", ""),
+    "--enable-prefill-logprobs": ("3.0.0", "", ""),
+    "--graceful-termination-timeout": ("3.2.2", "", ""),
+    "--prometheus-port": ("3.3.0", "", ""),
+}  # fmt: skip
+
 _KV = {"auto": None, "fp8_e4m3": "fp8_e4m3fn", "fp8": "fp8_e4m3fn", "fp8_e5m2": "fp8_e5m2"}
+
+
+_LEFT: Sequence[str] = ("served_name", "max_model_len")  # settings that aren't one flag
 
 
 class Tgi(EngineKind):
@@ -20,7 +70,10 @@ class Tgi(EngineKind):
     in_container = ("",)  # the image's own entrypoint, which prepares more than the launcher
     backend = "tgi"
     length_flags = ("--max-total-tokens",)
-    slots_flags = ("--max-batch-size", "--max-concurrent-requests")
+    slots_flags = ("--max-batch-size",)
+    own_flags = _FLAGS
+    knows_all_flags = True
+    cache_variables = ("HUGGINGFACE_HUB_CACHE",)  # images before 2.3 set it, and it wins over HF_HOME
     options = {
         "dtype": one_of("--dtype", {"fp16": "float16", "bf16": "bfloat16"}),
         "quantization": one_of("--quantize", _QUANTIZATIONS),
@@ -49,7 +102,39 @@ class Tgi(EngineKind):
         out += ["--master-port", str(port + 2000)]
         if within(program.version, "3.3", ""):
             out += ["--prometheus-port", str(port + 4000)]  # dynamic ports end at 60999
-        return out + self.flags(with_dtype(spec), program.version, leave=("served_name",))
+        if valued(spec.args, "--num-shard", "--sharded") is None and spec.tensor_parallel == 1:
+            out += ["--num-shard", "1"]  # else from 3.3.2 on it takes every GPU that it sees
+        return out + self._lengths(spec, program.version) + self.flags(with_dtype(spec), program.version, _LEFT)
+
+    def _lengths(self, spec: EngineSpec, version: str | None) -> list[str]:
+        """Return how long a request may be: with the prompt's part, or versions before 2.4.1 refuse what is shorter
+        than their default and cut prompts of what is longer."""
+        total = spec.max_model_len
+        if not total:
+            return []
+        out = ["--max-total-tokens", str(total)]
+        if valued(spec.args, "--max-input-tokens", "--max-input-length") is None:
+            name = "--max-input-tokens" if within(version, "2.0.0", "") else "--max-input-length"
+            out += [name, str(total - 1)]
+        return out + self._prefill(spec, version, total - 1)
+
+    def _prefill(self, spec: EngineSpec, version: str | None, prompt: int) -> list[str]:
+        """Return the limit of a prefill, where a prompt of full length would exceed the default. From 2.0 to 2.4.0 that
+        follows the prompt's length; from 3.0 on a prefill comes in parts."""
+        given = spec.max_batched_tokens or valued(spec.args, "--max-batch-prefill-tokens")
+        follows = within(version, "2.0.0", "2.4.1") or within(version, "3.0.0", "")
+        if given or follows or prompt <= _PREFILL:
+            return []
+        return ["--max-batch-prefill-tokens", str(prompt)]
+
+    def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
+        refuses = count(valued(spec.args, "--max-concurrent-requests")) or _REFUSES
+        return msgspec.structs.replace(super().limits(spec, model, version), refuses=refuses)
+
+    def unable(self, spec: EngineSpec, vendor: str | None) -> str | None:
+        if vendor != "amd" or not spec.prefix_caching:
+            return None
+        return "TGI has no prefix caching on AMD accelerators, and its server ends at the start. Turn it off."
 
     def env(self, spec: EngineSpec) -> dict[str, str]:
         out = {}
