@@ -496,3 +496,17 @@ def test_a_container_s_options_and_build_arguments_hide_their_secrets() -> None:
 
 def test_the_command_line_knows_the_kinds_without_loading_them() -> None:
     assert tuple(settings.KINDS) == tuple(KINDS)
+
+
+def test_sglang_drafts_as_many_tokens_as_the_setting_says() -> None:
+    """With one choice a step, its server sets draft tokens to steps + 1: the token they begin with is one of them."""
+    spec = EngineSpec("sglang", model="m", draft_model="d", draft_tokens=4)
+    words = KINDS["sglang"].argv(spec, Program(["python", "-m", "sglang.launch_server"], "0.5.11"), 8000)
+    assert words[words.index("--speculative-num-steps") + 1] == "4"
+    assert words[words.index("--speculative-num-draft-tokens") + 1] == "5"
+
+
+@pytest.mark.parametrize("name", ["quark", "compressed-tensors", "compressed_tensors", "modelopt_fp8", "modelopt-fp8"])
+def test_sglang_knows_the_quantizations_of_its_files(name: str) -> None:
+    words = KINDS["sglang"].argv(EngineSpec("sglang", model="m", quantization=name), Program(["x"], "0.5.11"), 8000)
+    assert words[words.index("--quantization") + 1].replace("-", "_") == name.replace("-", "_")

@@ -6,7 +6,8 @@ from dyno.http import Client
 
 _QUANTIZATIONS = {
     "fp8": "fp8", "int8": "w8a8_int8", "gptq": None, "awq": None, "bitsandbytes": "bitsandbytes", "gguf": "gguf",
-    "modelopt": "modelopt", "w8a8_fp8": "w8a8_fp8",
+    "modelopt": "modelopt", "modelopt_fp8": "modelopt_fp8", "modelopt_fp4": "modelopt_fp4", "w8a8_fp8": "w8a8_fp8",
+    "mxfp4": "mxfp4", "mxfp8": "mxfp8", "quark": "quark", "compressed_tensors": "compressed-tensors",
 }  # fmt: skip
 
 _KV = {"auto": "auto", "fp8_e5m2": "fp8_e5m2", "fp8_e4m3": "fp8_e4m3", "fp8": "fp8_e4m3"}
@@ -38,8 +39,8 @@ class SgLang(EngineKind):
         "prefix_caching": switch([], ["--disable-radix-cache"]),
         "chunked_prefill": EngineFlag(lambda on: {False: ["--chunked-prefill-size", "-1"], True: []}[on]),
         "draft_model": EngineFlag(lambda m: [*_DRAFT, m], since="0.5.2"),
-        # A draft of N tokens in a row: N - 1 steps of one choice each.
-        "draft_tokens": EngineFlag(lambda n: [*_STEPS, str(max(n - 1, 1)), "--speculative-num-draft-tokens", str(n)]),
+        # N proposals in a row: N steps of one choice each. Its draft tokens also count the one they begin with.
+        "draft_tokens": EngineFlag(lambda n: [*_STEPS, str(n), "--speculative-num-draft-tokens", str(n + 1)]),
     }  # fmt: skip
     log = {"kv_cache_tokens": (r"max_total_num_tokens=(\d+)",)}
 
