@@ -343,3 +343,22 @@ def test_a_data_set_of_the_hub_is_listed_and_pulled_before_the_first_trial(
     assert "data set  custom  pull hub:datasets/test/chats" in out and not hub.sent["chats.jsonl"]
     assert run("--prepare-only") == 0
     assert capsys.readouterr().out.rstrip().endswith("/chats.jsonl")
+
+
+def test_a_file_that_is_missing_is_told_before_anything_is_fetched(
+    hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("s.toml").write_text(STUDY.replace("[workloads.w]", '[workloads.w]\ndataset = "sharegpt"\npath = "gone.json"'))
+    for flags in ((), ("--prepare-only",)):
+        assert run(*flags) == 2
+        err = capsys.readouterr().err
+        assert "nothing was fetched or started" in err and "path = 'gone.json': there is no such file" in err
+    assert not hub.requests
+
+
+def test_a_flag_that_the_engine_lacks_is_told_before_anything_is_fetched(
+    hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("s.toml").write_text(STUDY.replace('kind = "llamacpp"', 'kind = "llamacpp"\nload_format = "dummy"'))
+    assert run() == 2
+    assert "doesn't support load_format = 'dummy'" in capsys.readouterr().err and not hub.requests

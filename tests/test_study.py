@@ -447,7 +447,7 @@ def test_a_trial_too_long_for_the_engine_is_told_before_anything_starts(
     write(text.replace(', "gap_ms=2"', ""))
     assert run() == 2
     err = capsys.readouterr().err
-    assert "nothing was started" in err and "slow, w, c" in err
+    assert "nothing was fetched or started" in err and "slow, w, c" in err
     assert not Path("runs/s/study.json").exists()
 
 

@@ -107,6 +107,7 @@ def run(options: argparse.Namespace) -> int:
     _check_elsewhere(study, wanted)
     here = [p for p in wanted if not _elsewhere(study, p)]
     if options.prepare_only:
+        _check_before_fetching(study, here, machine)
         lines = preparing.for_study([p.trial for p in here], options)
         far = dict.fromkeys(p.place.rig for p in wanted if _elsewhere(study, p))
         lines += [f"{name} is another machine: it fetches what it needs when its trials run." for name in far]
@@ -115,8 +116,10 @@ def run(options: argparse.Namespace) -> int:
     folder = study_plan.folder_for(options.runs, study, options.new, options.extend)
     with folder.held():
         done = folder.done()
-        left = [p.trial for p in here if p.place.id not in done]
+        planned = [p for p in here if p.place.id not in done]
+        left = [p.trial for p in planned]
         if left and not options.no_prepare:
+            _check_before_fetching(study, planned, machine)
             preparing.for_study(left, options)
         local = study.rigs[here[0].place.rig] if left and here[0].place.rig else RigWanted()
         with prepared(local, say):
@@ -163,6 +166,17 @@ def _check_elsewhere(study: Study, wanted: list[PlannedTrial]) -> None:
                 f'[rigs.{p.place.rig}] client = "here" is for serving; {p.place.label} is an offline benchmark, in the '
                 'engine\'s own process. Use client = "rig".'
             )
+
+
+def _check_before_fetching(study: Study, planned: list[PlannedTrial], machine: Rig) -> None:
+    """Refuse what can be known to fail, before gigabytes are fetched for it."""
+    from dyno.conduct import study_plan
+
+    if wrong := study_plan.problems_before_fetching(study, planned, machine):
+        raise UsageError("\n".join(["The study has problems; nothing was fetched or started:", *wrong]))
+    for each in planned:
+        key_headers(each)  # a missing key is an error
+    settings.check_files(each.trial.target for each in planned)
 
 
 def _elsewhere(study: Study, planned: PlannedTrial) -> bool:

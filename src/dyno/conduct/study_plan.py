@@ -15,6 +15,7 @@ from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.offline import batch_of, same_engine
 from dyno.conduct.prepare import hidden, longest
 from dyno.conduct.prepare import public as public_trial
+from dyno.engines import container
 from dyno.engines.kinds import KINDS, kind_of
 from dyno.errors import EngineError, StoreError, UsageError
 from dyno.facts.elsewhere import SshSpec
@@ -139,7 +140,11 @@ class SettingPlan(NamedTuple):
     elsewhere: bool = False  # the machine is assumed: its files aren't known
 
 
-def plans(study: Study, trials: Iterable[PlannedTrial], machine: Rig, dry: bool) -> list[SettingPlan]:
+def plans(
+    study: Study, trials: Iterable[PlannedTrial], machine: Rig, dry: bool, here: bool = False
+) -> list[SettingPlan]:
+    """`dry`: with what is missing, as if it were there, and for the machines that the study is meant for. `here`: for
+    this one all the same."""
     settings: dict[bytes, list[PlannedTrial]] = {}
     for planned in trials:
         batch = batch_of(planned.trial) if planned.trial.offline else None
@@ -148,7 +153,7 @@ def plans(study: Study, trials: Iterable[PlannedTrial], machine: Rig, dry: bool)
     out: list[SettingPlan] = []
     for mine in settings.values():
         engine, name = mine[0].trial.engine, mine[0].place.rig
-        planned_for = assumed(study.rigs[name], machine) if dry and name else machine
+        planned_for = assumed(study.rigs[name], machine) if dry and name and not here else machine
         if engine is None or not kind_of(engine.kind).starts:
             out.append(SettingPlan(mine, None))
             continue
@@ -189,6 +194,23 @@ def problems(plans: Sequence[SettingPlan]) -> list[str]:
                 if not (setting.elsewhere and problem == setting.engine.absent):
                     texts.setdefault(problem, []).append(planned)
     return [f"{mine[0].place.label}{_and_more(len(mine) - 1)}: {text}" for text, mine in texts.items()]
+
+
+def problems_before_fetching(study: Study, trials: Sequence[PlannedTrial], machine: Rig) -> list[str]:
+    """Return what is known to go wrong on this machine, before anything is fetched: files, flags, tools."""
+    planned = plans(study, trials, machine, dry=True, here=True)
+    tools = {
+        setting.engine.spec.container.tool for setting in planned if setting.engine and setting.engine.spec.container
+    }
+    return [*problems(planned), *filter(None, map(_no_tool, tools))]
+
+
+def _no_tool(name: str | None) -> str | None:
+    try:
+        container.tool(name)
+    except EngineError as e:
+        return str(e)
+    return None
 
 
 def _and_more(trials: int) -> str:
