@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from dyno.engines import process
 from dyno.engines.fake import FakeSpec
 from dyno.engines.fake.engine import Fake
 from dyno.facts.load import LoadSpec
@@ -28,6 +29,7 @@ from dyno.facts.rig import Rig
 from dyno.facts.workload import Request
 from dyno.http import Route, Url
 from dyno.load import decode, http1, plan, script, wire
+from dyno.load import process as slices
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.load.sessions import Graph
 from dyno.load.spool import END, READ, SENT, Spool, frames
@@ -37,8 +39,8 @@ from dyno.probe.telemetry import sampler
 from dyno.report import draw
 from dyno.transport import Transport
 from dyno.units import NS_PER_S
+from nursery import Nursery, forking
 from rigs_over_ssh import ssh_rig, ssh_wheels  # noqa: F401  (fixtures)
-from samplers import Nursery, forking
 
 # A shell makes what it runs in the background ignore Ctrl-C, and with it every dyno that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -72,7 +74,7 @@ REAL = {
         "find", "find_servers", "find_studies", "tune", "sessions", "traces", "conversations", "agents", "mixes",
         "session_figures",
         "cancelling", "traffic_cli", "reasoning", "searches", "one_number", "tokens_in_chunks", "live_rates",
-        "chat_template", "find_picture", "search_listing", "tune_budget", "tune_repeats",
+        "chat_template", "nursery", "find_picture", "search_listing", "tune_budget", "tune_repeats",
     )
 }  # fmt: skip
 
@@ -203,11 +205,21 @@ def nursery() -> Iterator[Nursery]:
     started.close()
 
 
+# Files that test a process of dyno's own, from its start.
+STARTS = {
+    sampler: ("test_telemetry", "test_time_left"),
+    slices: ("test_processes",),
+    process: ("test_embedded", "test_container", "test_hostile_processes", "test_real_engines"),
+}
+
+
 @pytest.fixture(autouse=True)
-def _quick_samplers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where telemetry is not what is tested."""
-    if request.node.get_closest_marker("real") and request.path.stem not in ("test_telemetry", "test_time_left"):
-        monkeypatch.setattr(sampler, "subprocess", forking(request.getfixturevalue("nursery")))
+def _quick_starts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a process of dyno's own isn't what is tested."""
+    if request.node.get_closest_marker("real"):
+        quick = forking(request.getfixturevalue("nursery"))
+        for module in (module for module, files in STARTS.items() if request.path.stem not in files):
+            monkeypatch.setattr(module, "subprocess", quick)
 
 
 @contextmanager
@@ -322,7 +334,7 @@ def drive(
 
 
 @contextmanager
-def _fakes(folder: Path) -> Iterator[StartFake]:
+def _fakes(folder: Path, nursery: Nursery) -> Iterator[StartFake]:
     """Starts fake engines on demand, one for each spec, and stops them all at the end."""
     running: dict[bytes, Fake] = {}
     with ExitStack() as stack:
@@ -331,23 +343,25 @@ def _fakes(folder: Path) -> Iterator[StartFake]:
             spec = FakeSpec(**{"first_ms": 5.0, "gap_ms": 1.0, **fields})
             key = msgspec.json.encode(spec)
             if key not in running:
-                running[key] = stack.enter_context(Fake.start(spec, folder / f"fake-{len(running)}.log"))
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(process, "subprocess", forking(nursery))
+                    running[key] = stack.enter_context(Fake.start(spec, folder / f"fake-{len(running)}.log"))
             return running[key]
 
         yield start
 
 
 @pytest.fixture
-def fake(tmp_path: Path) -> Iterator[StartFake]:
+def fake(tmp_path: Path, nursery: Nursery) -> Iterator[StartFake]:
     """`fake(first_ms=…, gap_ms=…, faults={…})`: an engine for this test alone."""
-    with _fakes(tmp_path) as start:
+    with _fakes(tmp_path, nursery) as start:
         yield start
 
 
 @pytest.fixture(scope="module")
-def shared_fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartFake]:
+def shared_fake(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Iterator[StartFake]:
     """The same, kept for the whole file: for tests that don't look at the engine's log or count."""
-    with _fakes(tmp_path_factory.mktemp("fakes")) as start:
+    with _fakes(tmp_path_factory.mktemp("fakes"), nursery) as start:
         yield start
 
 
