@@ -1,6 +1,7 @@
 """The real thing, small: the fake engine on a socket, and a load driven through wire, spool and decoding."""
 
 import fcntl
+import functools
 import gc
 import gettext
 import os
@@ -198,28 +199,29 @@ def _nothing_real(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(socket, "socket", refuse)
 
 
-@pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    started = Nursery()
-    yield started
-    started.close()
-
-
 # Files that test a process of dyno's own, from its start.
 STARTS = {
     sampler: ("test_telemetry", "test_time_left"),
     slices: ("test_processes",),
     process: ("test_embedded", "test_container", "test_hostile_processes", "test_real_engines"),
 }
+nursery = functools.cache(Nursery)
 
 
-@pytest.fixture(autouse=True)
-def _quick_starts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a process of dyno's own isn't what is tested."""
-    if request.node.get_closest_marker("real"):
-        quick = forking(request.getfixturevalue("nursery"))
-        for module in (module for module, files in STARTS.items() if request.path.stem not in files):
-            monkeypatch.setattr(module, "subprocess", quick)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Where a process of dyno's own isn't what is tested, it is forked, also in the fixtures of a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        if item.get_closest_marker("real"):
+            quick = forking(nursery())
+            for module in (module for module, files in STARTS.items() if item.path.stem not in files):
+                patch.setattr(module, "subprocess", quick)
+        return (yield)
+
+
+def pytest_sessionfinish() -> None:
+    if nursery.cache_info().currsize:
+        nursery().close()
 
 
 @contextmanager
@@ -334,7 +336,7 @@ def drive(
 
 
 @contextmanager
-def _fakes(folder: Path, nursery: Nursery) -> Iterator[StartFake]:
+def _fakes(folder: Path) -> Iterator[StartFake]:
     """Starts fake engines on demand, one for each spec, and stops them all at the end."""
     running: dict[bytes, Fake] = {}
     with ExitStack() as stack:
@@ -343,25 +345,23 @@ def _fakes(folder: Path, nursery: Nursery) -> Iterator[StartFake]:
             spec = FakeSpec(**{"first_ms": 5.0, "gap_ms": 1.0, **fields})
             key = msgspec.json.encode(spec)
             if key not in running:
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(process, "subprocess", forking(nursery))
-                    running[key] = stack.enter_context(Fake.start(spec, folder / f"fake-{len(running)}.log"))
+                running[key] = stack.enter_context(Fake.start(spec, folder / f"fake-{len(running)}.log"))
             return running[key]
 
         yield start
 
 
 @pytest.fixture
-def fake(tmp_path: Path, nursery: Nursery) -> Iterator[StartFake]:
+def fake(tmp_path: Path) -> Iterator[StartFake]:
     """`fake(first_ms=…, gap_ms=…, faults={…})`: an engine for this test alone."""
-    with _fakes(tmp_path, nursery) as start:
+    with _fakes(tmp_path) as start:
         yield start
 
 
 @pytest.fixture(scope="module")
-def shared_fake(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Iterator[StartFake]:
+def shared_fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartFake]:
     """The same, kept for the whole file: for tests that don't look at the engine's log or count."""
-    with _fakes(tmp_path_factory.mktemp("fakes"), nursery) as start:
+    with _fakes(tmp_path_factory.mktemp("fakes")) as start:
         yield start
 
 

@@ -1,5 +1,6 @@
 """`dyno run` on engines that really run: done once, stopped at any moment, and gone on with."""
 
+import contextlib
 import json
 import os
 import random
@@ -81,9 +82,14 @@ def finished(built_once: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def _finish(folder: Path) -> None:
     (folder / "s.toml").write_text(STUDY)
-    command = [sys.executable, "-m", "dyno", "run", "s.toml", "--no-report"]
-    with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
-        subprocess.run(command, cwd=folder, stdout=out, stderr=err, check=True)
+    with (
+        contextlib.chdir(folder),
+        Path("out").open("w") as out,
+        Path("err").open("w") as err,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        assert run() == 0
 
 
 def test_every_trial_becomes_a_folder_that_says_it_all(finished: None) -> None:
