@@ -16,13 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from conftest import turn
+from conftest import Kind, turn
 from dyno.engines.port import free_port
 from listings import DOCS, RUN, Listing, listings, name
 from reference import ROOT
 
-# Programs that run alone: a search gives up where it can't keep its own times, and studies compare what they measure.
-_MEASURES = re.compile(r"\bdyno (?:find|tune|run)\b(?!.*--dry-run)|\bdyno-gate\.sh ")
+# Loads: a search gives up where it can't keep its own times, and studies compare what they measure. Those on a fake
+# engine mostly wait, and run beside each other; those on llama.cpp run alone.
+_MEASURES = re.compile(r"\bdyno (?:find|tune|run|bench serve)\b(?!.*--dry-run)|\bdyno-gate\.sh ")
+_FULL = re.compile(r"\bllamacpp\b")
+_FILE = re.compile(r"[\w-]+\.toml\b")
 
 
 def _pages() -> list[Path]:
@@ -52,7 +55,7 @@ def test_the_commands_of_a_page_work(path: Path, tmp_path: Path, workers_folder:
                 file.chmod(0o755)
             elif listing.language in RUN and _is_run(listing):
                 command, where = _command(listing, text), f"{name(path)}:{listing.line}"
-                with turn(workers_folder, alone=_MEASURES.search(text) is not None):
+                with turn(workers_folder, _kind(text, tmp_path)):
                     if listing.how == "server":
                         servers.append(_server(command, tmp_path, env))
                     else:
@@ -61,6 +64,14 @@ def test_the_commands_of_a_page_work(path: Path, tmp_path: Path, workers_folder:
         for server in servers:
             os.killpg(server.pid, signal.SIGTERM)
             server.wait(20)
+
+
+def _kind(text: str, folder: Path) -> Kind:
+    if not _MEASURES.search(text):
+        return "works"
+    files = [folder / name for name in _FILE.findall(text)]
+    studies = [file.read_text() for file in files if file.exists()]
+    return "alone" if any(_FULL.search(part) for part in (text, *studies)) else "measures"
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -119,7 +130,7 @@ def test_the_github_workflow_stops_a_slower_change(tmp_path: Path, workers_folde
     for step in steps:
         shell = ["bash", "-e", "-c", step.replace("8000", port)]
         log_path = tmp_path / "step.log"  # not a pipe: a server that is left keeps it open
-        with turn(workers_folder, alone=True), log_path.open("wb") as log:
+        with turn(workers_folder, "measures"), log_path.open("wb") as log:
             process = subprocess.Popen(shell, cwd=tmp_path, env=env, stdout=log, stderr=log, start_new_session=True)
             done.append(process.wait(180))
         with contextlib.suppress(ProcessLookupError):
