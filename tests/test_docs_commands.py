@@ -28,13 +28,21 @@ _FULL = re.compile(r"\bllamacpp\b")
 _FILE = re.compile(r"[\w-]+\.toml\b")
 
 
+_WORKERS = 3  # of `make test-docs`: each begins with a third of the pages, in their order
+
+
 def _pages() -> list[Path]:
-    """Pages with something to run, those that take longest first."""
-    how = {
-        path: [n.how for n in listings(path) if n.language in RUN and not n.title and not n.how.startswith("not run")]
-        for path in DOCS
-    }
-    return sorted((path for path in DOCS if how[path]), key=lambda path: -how[path].count("slow"))
+    """Pages with something to run. Each worker begins with those that take longest."""
+    takes = {path: sum(map(_takes, listings(path))) for path in DOCS}
+    longest_first = sorted((path for path in DOCS if takes[path]), key=lambda path: -takes[path])
+    return [path for i in range(_WORKERS) for path in longest_first[i::_WORKERS]]
+
+
+def _takes(listing: Listing) -> int:
+    """Roughly, in seconds."""
+    if listing.language not in RUN or listing.title or listing.how.startswith("not run"):
+        return 0
+    return 1 + (8 if listing.how == "slow" else 4 * len(_MEASURES.findall(listing.text)))
 
 
 @pytest.mark.docs
