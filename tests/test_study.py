@@ -502,7 +502,7 @@ def test_only_and_limit_choose_trials_of_the_same_study(here: Path, capsys: pyte
     assert len(done()) == 2
     capsys.readouterr()
     assert run("--only", "fast") == 2
-    assert "no trial matches" in capsys.readouterr().err
+    assert "No trial is named like 'fast'" in capsys.readouterr().err
 
 
 def test_a_study_meant_for_another_machine_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
