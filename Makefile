@@ -50,8 +50,8 @@ test-hostile: $(VENV)/.dev
 test-pages: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist loadfile -m pages -rfEs tests/pages
 
-# Every command in docs/, in the order of its page, against the fake engine or llama.cpp. Loads on llama.cpp run alone,
-# loads on fake engines beside each other.
+# Every command in docs/, in the order of its page, against the fake engine or llama.cpp. What keeps all cores busy runs
+# alone.
 test-docs: $(VENV)/.dev
 	$(BIN)/pytest -n 3 --dist worksteal -m docs
 

@@ -13,11 +13,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TextIO
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -225,43 +224,15 @@ def pytest_sessionfinish() -> None:
         nursery().close()
 
 
-Kind = Literal["works", "measures", "alone"]
-
-
 @contextmanager
-def turn(folder: Path, kind: Kind) -> Iterator[None]:
-    """On the cores, among the workers of a run, who share a folder. What `works` runs beside its like, and so does what
-    `measures` but mostly waits. What is `alone` runs beside nothing: who waits for that holds the door, else the others
-    would go on for ever."""
-    with ExitStack() as stack:
-        rooms = {name: stack.enter_context((folder / f"{name}.lock").open("a")) for name in ("works", "measures")}
+def turn(folder: Path, alone: bool) -> Iterator[None]:
+    """On the cores, among the workers of a run, who share a folder: what measures has them alone, the rest shares them.
+    Who waits for being alone holds the door, else those who share would go on for ever."""
+    with (folder / "cores.lock").open("a") as cores:
         with (folder / "door.lock").open("a") as door:
             fcntl.flock(door, fcntl.LOCK_EX)
-            while not _entered(rooms, kind):
-                if kind != "alone":
-                    fcntl.flock(door, fcntl.LOCK_UN)
-                time.sleep(0.02)
-                fcntl.flock(door, fcntl.LOCK_EX)
+            fcntl.flock(cores, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         yield
-
-
-def _entered(rooms: dict[str, TextIO], kind: Kind) -> bool:
-    """Whether nobody is in the other rooms, and this one is now in its own."""
-    others = [room for name, room in rooms.items() if name != kind]
-    try:
-        for room in others:
-            fcntl.flock(room, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        empty = False
-    else:
-        empty = True
-    if empty and kind == "alone":
-        return True
-    if empty:
-        fcntl.flock(rooms[kind], fcntl.LOCK_SH)
-    for room in others:
-        fcntl.flock(room, fcntl.LOCK_UN)
-    return empty
 
 
 @pytest.fixture(scope="session")
@@ -301,8 +272,7 @@ def _turn(request: pytest.FixtureRequest) -> Iterator[None]:
     else:
         alone = request.node.get_closest_marker("alone") is not None or _keeps_cores_busy(request.node)
         only_such = "engines and alone" in request.config.option.markexpr  # no test of this run starts an engine
-        kind: Kind = "alone" if alone else "works"
-        with nullcontext() if only_such else turn(request.getfixturevalue("workers_folder"), kind):
+        with nullcontext() if only_such else turn(request.getfixturevalue("workers_folder"), alone):
             yield
 
 

@@ -5,9 +5,7 @@ import threading
 import time
 from pathlib import Path
 
-import pytest
-
-from conftest import Kind, turn
+from conftest import turn
 
 WITHIN_S = 60.0
 
@@ -18,17 +16,17 @@ def test_who_waits_for_being_alone_is_let_in_before_those_who_come_later(tmp_pat
     go_on = threading.Event()
 
     def first() -> None:
-        with turn(tmp_path, "works"):
+        with turn(tmp_path, alone=False):
             inside.set()
             go_on.wait(WITHIN_S)
             order.append("shared")
 
     def measuring() -> None:
-        with turn(tmp_path, "alone"):
+        with turn(tmp_path, alone=True):
             order.append("alone")
 
     def later() -> None:
-        with turn(tmp_path, "works"):
+        with turn(tmp_path, alone=False):
             order.append("shared, later")
 
     threads = [threading.Thread(target=target) for target in (first, measuring, later)]
@@ -44,27 +42,9 @@ def test_who_waits_for_being_alone_is_let_in_before_those_who_come_later(tmp_pat
     assert order == ["shared", "alone", "shared, later"]
 
 
-@pytest.mark.parametrize("kind", ["works", "measures"])
-def test_who_shares_runs_beside_its_like(tmp_path: Path, kind: Kind) -> None:
-    with turn(tmp_path, kind), turn(tmp_path, kind):
+def test_who_shares_runs_beside_others_who_do(tmp_path: Path) -> None:
+    with turn(tmp_path, alone=False), turn(tmp_path, alone=False):
         pass
-
-
-def test_who_measures_waits_for_those_who_work_and_lets_more_of_them_in(tmp_path: Path) -> None:
-    order: list[str] = []
-
-    def measuring() -> None:
-        with turn(tmp_path, "measures"):
-            order.append("measures")
-
-    thread = threading.Thread(target=measuring)
-    with turn(tmp_path, "works"):
-        thread.start()
-        time.sleep(0.1)  # it has tried
-        with turn(tmp_path, "works"):
-            order.append("works")
-    thread.join(WITHIN_S)
-    assert order == ["works", "measures"]
 
 
 def _until_the_door_is_held(folder: Path) -> None:
