@@ -1,6 +1,7 @@
 """The real thing, small: the fake engine on a socket, and a load driven through wire, spool and decoding."""
 
 import fcntl
+import functools
 import gc
 import gettext
 import os
@@ -20,6 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from dyno.engines import process
 from dyno.engines.fake import FakeSpec
 from dyno.engines.fake.engine import Fake
 from dyno.facts.load import LoadSpec
@@ -28,6 +30,7 @@ from dyno.facts.rig import Rig
 from dyno.facts.workload import Request
 from dyno.http import Route, Url
 from dyno.load import decode, http1, plan, script, wire
+from dyno.load import process as slices
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.load.sessions import Graph
 from dyno.load.spool import END, READ, SENT, Spool, frames
@@ -37,8 +40,8 @@ from dyno.probe.telemetry import sampler
 from dyno.report import draw
 from dyno.transport import Transport
 from dyno.units import NS_PER_S
+from nursery import Nursery, forking
 from rigs_over_ssh import ssh_rig, ssh_wheels  # noqa: F401  (fixtures)
-from samplers import Nursery, forking
 
 # A shell makes what it runs in the background ignore Ctrl-C, and with it every dyno that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -72,7 +75,7 @@ REAL = {
         "find", "find_servers", "find_studies", "tune", "sessions", "traces", "conversations", "agents", "mixes",
         "session_figures",
         "cancelling", "traffic_cli", "reasoning", "searches", "one_number", "tokens_in_chunks", "live_rates",
-        "chat_template", "find_picture", "search_listing", "tune_budget", "tune_repeats",
+        "chat_template", "nursery", "find_picture", "search_listing", "tune_budget", "tune_repeats",
     )
 }  # fmt: skip
 
@@ -196,18 +199,29 @@ def _nothing_real(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(socket, "socket", refuse)
 
 
-@pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    started = Nursery()
-    yield started
-    started.close()
+# Files that test a process of dyno's own, from its start.
+STARTS = {
+    sampler: ("test_telemetry", "test_time_left"),
+    slices: ("test_processes",),
+    process: ("test_embedded", "test_container", "test_hostile_processes", "test_real_engines"),
+}
+nursery = functools.cache(Nursery)
 
 
-@pytest.fixture(autouse=True)
-def _quick_samplers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where telemetry is not what is tested."""
-    if request.node.get_closest_marker("real") and request.path.stem not in ("test_telemetry", "test_time_left"):
-        monkeypatch.setattr(sampler, "subprocess", forking(request.getfixturevalue("nursery")))
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Where a process of dyno's own isn't what is tested, it is forked, also in the fixtures of a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        if item.get_closest_marker("real"):
+            quick = forking(nursery())
+            for module in (module for module, files in STARTS.items() if item.path.stem not in files):
+                patch.setattr(module, "subprocess", quick)
+        return (yield)
+
+
+def pytest_sessionfinish() -> None:
+    if nursery.cache_info().currsize:
+        nursery().close()
 
 
 @contextmanager

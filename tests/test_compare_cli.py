@@ -83,7 +83,7 @@ def test_a_part_of_a_study_is_chosen_by_name_or_whole_id_and_not_by_letters_of_a
     id = folder.name.rpartition("-")[2]
     for whole in (id, folder.name):
         assert [row.file for row in read(f"s:{whole}", runs).document.rows] == [str(folder)]
-    with pytest.raises(UsageError, match="no trial is named like"):
+    with pytest.raises(UsageError, match="No trial is named like"):
         read(f"s:{id[1:]}", runs)
 
 
@@ -190,7 +190,10 @@ def test_a_run_and_its_result_file_are_judged_alike(
         (("nope", "s"), "nope: no such file, and no run or study with this name in"),
         (("s", "s"), "s: A and B are the same."),
         (("s", "s:slow"), "is on both sides. Name two without a run in common"),
-        (("s:quick", "s:zzz"), "no trial is named like 'zzz'. There are 'quick, w, c'"),
+        (
+            ("s:quick", "s:zzz"),
+            "No trial is named like 'zzz': whole words match, or parts with * and ?. There are 'quick, w, c'",
+        ),
         (("s:quick", "s:slow", "--metric", "p99_tft_ms"), "Did you mean p99_ttft_ms?"),
         (("s:quick", "s:slow", "--gate", "p99_ttft_ms=5"), "write METRIC<LIMIT"),
     ],

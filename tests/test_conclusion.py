@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dyno.facts.finding import Finding
-from dyno.facts.imported import Row
+from dyno.facts.imported import Row, Samples
 from dyno.facts.price import Price, PriceRule
 from dyno.facts.report import Words
 from dyno.facts.study import Place
@@ -59,6 +59,17 @@ def test_several_workloads_are_three_sentences_too() -> None:
     assert (
         said([*rows(500.0, 100), *rows(600.0, 1000)]).answer[0] == "vllm has the highest throughput on both workloads."
     )
+
+
+def test_runs_too_short_for_an_interval_have_no_leader() -> None:
+    """Their requests are there, but say nothing of the error: one file without its requests is quoted as it is."""
+    few = Samples(ttfts_ms=[20.0, 21.0], e2els_ms=[80.0, 82.0], starts_s=[0.0, 0.1])
+    short = [
+        msgspec.structs.replace(at(name, 8, speed), samples=few) for name, speed in (("vllm", 500.0), ("tgi", 400.0))
+    ]
+    who, how_sure = said(short).answer
+    assert who.startswith("vllm and tgi can't be separated: 500.0 output tokens/s at concurrency 8 and 400.0")
+    assert how_sure == "Confidence unknown: the run was too short for an error estimate; repeat it."
 
 
 def test_the_answer_table_has_the_contenders_with_the_lead_over_each() -> None:

@@ -21,17 +21,27 @@ from dyno.engines.port import free_port
 from listings import DOCS, RUN, Listing, listings, name
 from reference import ROOT
 
-# Programs that run alone: a search gives up where it can't keep its own times, and studies compare what they measure.
-_MEASURES = re.compile(r"\bdyno (?:find|tune|run)\b(?!.*--dry-run)|\bdyno-gate\.sh ")
+_LOAD = re.compile(r"\bdyno (?:find|tune|run|bench serve)\b(?!.*--dry-run)|\bdyno-gate\.sh ")
+# Programs that keep all cores busy: they run alone. Loads on a fake engine mostly wait, and run beside each other.
+_BUSY = re.compile(r"\bllamacpp\b|\bdyno eval\b|\bbench (?:throughput|latency|micro)\b|\bdoctor --procs\b")
+_STUDY = re.compile(r"[\w-]+\.toml\b")
+
+
+_WORKERS = 3  # of `make test-docs`: each begins with a third of the pages, in their order
 
 
 def _pages() -> list[Path]:
-    """Pages with something to run, those that take longest first."""
-    how = {
-        path: [n.how for n in listings(path) if n.language in RUN and not n.title and not n.how.startswith("not run")]
-        for path in DOCS
-    }
-    return sorted((path for path in DOCS if how[path]), key=lambda path: -how[path].count("slow"))
+    """Pages with something to run. Each worker begins with those that take longest."""
+    takes = {path: sum(map(_takes, listings(path))) for path in DOCS}
+    longest_first = sorted((path for path in DOCS if takes[path]), key=lambda path: -takes[path])
+    return [path for i in range(_WORKERS) for path in longest_first[i::_WORKERS]]
+
+
+def _takes(listing: Listing) -> int:
+    """Roughly, in seconds."""
+    if listing.language not in RUN or listing.title or listing.how.startswith("not run"):
+        return 0
+    return 1 + (8 if listing.how == "slow" else 4 * len(_LOAD.findall(listing.text)))
 
 
 @pytest.mark.docs
@@ -52,7 +62,7 @@ def test_the_commands_of_a_page_work(path: Path, tmp_path: Path, workers_folder:
                 file.chmod(0o755)
             elif listing.language in RUN and _is_run(listing):
                 command, where = _command(listing, text), f"{name(path)}:{listing.line}"
-                with turn(workers_folder, alone=_MEASURES.search(text) is not None):
+                with turn(workers_folder, alone=_keeps_cores_busy(text, tmp_path)):
                     if listing.how == "server":
                         servers.append(_server(command, tmp_path, env))
                     else:
@@ -61,6 +71,12 @@ def test_the_commands_of_a_page_work(path: Path, tmp_path: Path, workers_folder:
         for server in servers:
             os.killpg(server.pid, signal.SIGTERM)
             server.wait(20)
+
+
+def _keeps_cores_busy(text: str, folder: Path) -> bool:
+    """By itself, or by a study that it runs."""
+    files = [folder / name for name in _STUDY.findall(text)]
+    return any(_BUSY.search(part) for part in (text, *(file.read_text() for file in files if file.exists())))
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -119,7 +135,7 @@ def test_the_github_workflow_stops_a_slower_change(tmp_path: Path, workers_folde
     for step in steps:
         shell = ["bash", "-e", "-c", step.replace("8000", port)]
         log_path = tmp_path / "step.log"  # not a pipe: a server that is left keeps it open
-        with turn(workers_folder, alone=True), log_path.open("wb") as log:
+        with turn(workers_folder, alone=False), log_path.open("wb") as log:
             process = subprocess.Popen(shell, cwd=tmp_path, env=env, stdout=log, stderr=log, start_new_session=True)
             done.append(process.wait(180))
         with contextlib.suppress(ProcessLookupError):

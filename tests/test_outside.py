@@ -13,6 +13,7 @@ import dyno
 from dyno.outside import OutsideName, UnsafeName, is_safe
 from path_joins import INSIDE, OWN
 
+pytestmark = pytest.mark.usefixtures("no_collector")
 SOURCE = Path(dyno.__file__).parent
 JOINS = ("joinpath", "with_name", "with_stem", "with_suffix")
 # Names that are a path in one place and a number in another.
@@ -55,7 +56,13 @@ def is_path(node: ast.expr) -> bool:
         return isinstance(node.right, ast.JoinedStr) or _is_text(node.right) or is_path(node.left)
     if isinstance(node, ast.Call):
         return is_path(node.func)
-    return ast.unparse(node).rpartition(".")[2] in path_names()
+    return last_name(node) in path_names()
+
+
+def last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _is_text(node: ast.expr) -> bool:
@@ -78,8 +85,8 @@ def joins(module: ast.Module) -> Iterator[str]:
             if is_path(node) and not is_own(node.right):
                 yield ast.unparse(node)
         elif isinstance(node, ast.Call):
-            name = ast.unparse(node.func).rpartition(".")[2]
-            joined = name in JOINS or ast.unparse(node.func) == "os.path.join"
+            name = last_name(node.func)
+            joined = name in JOINS or (name == "join" and ast.unparse(node.func) == "os.path.join")
             parts = node.args if joined else node.args[1:] if name == "Path" else []
             if not all(map(is_own, parts)):
                 yield ast.unparse(node)

@@ -102,6 +102,15 @@ def test_appended_results_a_sweeps_summary_and_printed_ones_in_a_row_are_a_row_e
         assert found.rows[1].line == second
 
 
+def test_numbers_of_vllm_under_unknown_keys_are_listed_as_not_read() -> None:
+    later = {"mean_first_audio_ms": 20.5, "kv_transfer_gbps": 3.25, "note": "fp8", "tp": 8, "p99_ttft_ms": 30.0}
+    found = read("f", json.dumps({**SERVED, **later}).encode())
+    assert found is not None and found.rows[0].get("p99_ttft_ms") == 30.0
+    assert [(u.part, u.what) for u in found.unread] == [("columns", "mean_first_audio_ms, kv_transfer_gbps")]
+    swept = read("f", json.dumps([{**SERVED, "run_number": 0, "block_size": 16}]).encode())
+    assert swept is not None and swept.unread == [] and swept.rows[0].settings["block_size"].value == 16
+
+
 def test_offline_throughput_and_latency_are_of_the_batch() -> None:
     row = document(CAPTURES / "vllm-0.24-throughput.json").rows[0]
     assert (row.kind, row.get("completed"), row.get("total_tokens")) == ("throughput", 1000, 640000)

@@ -8,7 +8,7 @@ import pytest
 
 from dyno.conduct.study_plan import known
 from dyno.errors import UsageError
-from dyno.facts.study import PlannedTrial, Study
+from dyno.facts.study import PlannedTrial, Study, label_matches, unmatched
 from dyno.study.file import read
 from dyno.study.order import level, sessions, setting_key
 
@@ -448,3 +448,34 @@ def test_how_a_running_server_is_reached_is_part_of_its_table(tmp_path: Path) ->
     # A renewed certificate makes no other trial.
     (again, *_) = study(text.replace("/me.pem", "/new.pem"), path=tmp_path / "s.toml").trials
     assert again.place.id == first.place.id
+
+
+# ---- choosing trials by name ----
+
+
+@pytest.mark.parametrize(
+    ("pattern", "chosen"),
+    [
+        ("int8", ["int8, short, closed concurrency 8"]),
+        ("int8-kv", ["int8-kv tensor_parallel=8, short, closed concurrency 80"]),
+        ("int8*", ["int8, short, closed concurrency 8", "int8-kv tensor_parallel=8, short, closed concurrency 80"]),
+        ("concurrency 8", ["int8, short, closed concurrency 8"]),
+        ("tensor_parallel=8", ["int8-kv tensor_parallel=8, short, closed concurrency 80"]),
+        ("tensor_parallel", ["int8-kv tensor_parallel=8, short, closed concurrency 80"]),
+        ("int", []),
+        ("[i]nt8", []),
+    ],
+)
+def test_whole_words_of_a_name_choose_a_trial(pattern: str, chosen: list[str]) -> None:
+    """`int8` took the trials of int8-kv, too."""
+    labels = ["int8, short, closed concurrency 8", "int8-kv tensor_parallel=8, short, closed concurrency 80"]
+    assert [label for label in labels if label_matches(label, pattern)] == chosen
+
+
+def test_a_pattern_without_a_trial_names_those_that_look_like_it_first() -> None:
+    labels = [f"bf16, n{i}" for i in range(9)] + ["int8, short"]
+    text = unmatched("int", labels)
+    assert text.startswith(
+        "No trial is named like 'int': whole words match, or parts with * and ?. There are 'int8, short'"
+    )
+    assert text.endswith(" and 5 more.")

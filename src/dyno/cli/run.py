@@ -1,7 +1,6 @@
 """`dyno run`: a study from one file; the same command resumes it. `dyno demo`: the shipped study demo.toml."""
 
 import argparse
-import fnmatch
 import os
 import signal
 import sys
@@ -17,7 +16,7 @@ from dyno.cli.vocabulary import WORDS, in_flags, in_keys
 from dyno.errors import RigError, UsageError
 from dyno.facts.elsewhere import ssh_problem
 from dyno.facts.rig import Rig
-from dyno.facts.study import PlannedTrial, RigWanted, Study
+from dyno.facts.study import PlannedTrial, RigWanted, Study, label_matches, unmatched
 from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec, micro_name
 from dyno.load.progress import Stop
@@ -39,7 +38,7 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("study", metavar="STUDY.toml", help="a study file, or the name of a shipped study")
     p.add_argument("--dry-run", action="store_true", help="print trials, commands and a time estimate")
     p.add_argument("--only", action="append", default=[], metavar="PATTERN",
-                   help="only trials whose name contains this, or matches it with * and ?; repeatable")  # fmt: skip
+                   help="only trials whose name has these words, or matches with * and ?; repeatable")  # fmt: skip
     p.add_argument("--prepare-only", action="store_true",
                    help="fetch, make and install what is missing, then stop")  # fmt: skip
     p.add_argument("--no-prepare", action="store_true",
@@ -397,17 +396,11 @@ def _wanted(study: Study, rigs: Sequence[str] | None, options: argparse.Namespac
     """Return the chosen trials of these rigs; None: of all."""
     trials = [p for p in study.trials if rigs is None or p.place.rig in rigs]
     if options.only:
-        trials = [p for p in trials if any(_matches(p.place.label, pattern) for pattern in options.only)]
+        trials = [p for p in trials if any(label_matches(p.place.label, pattern) for pattern in options.only)]
         if not trials:
-            raise UsageError(
-                f"--only {' '.join(options.only)}: no trial matches. --dry-run lists all names, such as "
-                f"{study.trials[0].place.label!r}."
-            )
+            labels = [p.place.label for p in study.trials]
+            raise UsageError(f"--only: {unmatched(options.only[0], labels)} --dry-run lists all.")
     return trials
-
-
-def _matches(label: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(label, pattern if any(c in pattern for c in "*?") else f"*{pattern}*")
 
 
 def key_headers(planned: PlannedTrial) -> dict[str, str]:

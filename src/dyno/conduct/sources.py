@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,7 @@ from dyno.errors import NotFound, StoreError, UsageError
 from dyno.facts.entry import Moment
 from dyno.facts.imported import Document, Row, Unread
 from dyno.facts.record import Record
-from dyno.facts.study import PlannedTrial
+from dyno.facts.study import PlannedTrial, label_matches, unmatched
 from dyno.report.timeline import Detail, bars_of_records, bars_of_samples, moments
 from dyno.results.tools.lm_eval import results_beside
 from dyno.store.rows import read_row, read_rows, row_without
@@ -121,18 +120,16 @@ def _named(word: str, runs: Path) -> tuple[Path, str]:
 
 
 def _part(study: Path, folders: list[Path], part: str) -> list[Path]:
-    """Select trials as `dyno run --only` does: by name in the file, or by folder. A part of the id means nothing."""
-    pattern = part if set(part) & set("*?") else f"*{part}*"
+    """Select trials as `dyno run --only` does: by words of the name, or by folder. A part of an id means nothing."""
     labels = {p.place.id: p.place.label for p in StudyFolder(study).study().trials}
 
     def matches(folder: Path) -> bool:
         name, _, id = folder.name.rpartition("-")
-        return part in (id, folder.name) or any(fnmatchcase(text, pattern) for text in (labels.get(id, ""), name))
+        return part in (id, folder.name) or any(label_matches(text, part) for text in (labels.get(id, ""), name))
 
     paths = [folder for folder in folders if matches(folder)]
     if not paths:
-        some = ", ".join(repr(label) for label in list(dict.fromkeys(labels.values()))[:3])
-        raise UsageError(f"{study}: no trial is named like {part!r}. There are {some} ….")
+        raise UsageError(f"{study}: {unmatched(part, labels.values())}")
     return paths
 
 

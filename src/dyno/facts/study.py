@@ -1,5 +1,8 @@
 """A study: a grid of trials from one file, resolved. Which trial is which, and what is to be done with them."""
 
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -111,6 +114,23 @@ class Study(msgspec.Struct, frozen=True):
     stop: StopRule | None = None
     rigs: dict[str, RigWanted] = {}
     tune: TuneSpec | None = None
+
+
+def label_matches(label: str, pattern: str) -> bool:
+    """Whether a user's pattern chooses a trial: it is whole words of the label, or fills the label by its * and ?."""
+    if set(pattern) & set("*?"):
+        return fnmatchcase(label, pattern)
+    return re.search(rf"(?<![^\s,=]){re.escape(pattern)}(?![^\s,=])", label) is not None
+
+
+def unmatched(pattern: str, labels: Iterable[str], shown: int = 5) -> str:
+    """Say which names there are, those that contain the pattern first."""
+    names = sorted(dict.fromkeys(labels), key=lambda label: pattern not in label)
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return (
+        f"No trial is named like {pattern!r}: whole words match, or parts with * and ?. "
+        f"There are {', '.join(map(repr, names[:shown]))}{more}."
+    )
 
 
 def _words(key: str, value: Any, sessions: bool) -> str:

@@ -58,6 +58,7 @@ class Judged(NamedTuple):
     difference: Difference | None  # None: not comparable
     doubt: str  # the worst objection to the comparison
     figures: int = 1  # compared together with this one
+    too_short: bool = False  # a side has its requests, but too few for an interval
 
     @property
     def word(self) -> str:
@@ -69,7 +70,7 @@ class Judged(NamedTuple):
 
     @property
     def leads(self) -> bool:
-        return self.word not in ("", *_EQUAL) and self.contest.lead() > 0
+        return self.word not in ("", *_EQUAL) and not self.too_short and self.contest.lead() > 0
 
 
 def conclude(
@@ -182,7 +183,13 @@ class _Judge:
             difference = None
         sides = f" (A: {other.series}, B: {leader.series})"
         doubt = f"{_first_line(serious[0])}{sides}" if serious else "" if difference else "They share no figure."
-        return Judged(contest, leader, other, difference, doubt, figures)
+        return Judged(contest, leader, other, difference, doubt, figures, self._too_short(difference, other, leader))
+
+    def _too_short(self, difference: Difference | None, a: Entry, b: Entry) -> bool:
+        if difference is None or difference.word != "confidence unknown":
+            return False
+        sides = (difference.a, a), (difference.b, b)
+        return any(side.error is None and self._rows(e)[0].samples is not None for side, e in sides)
 
     def inseparable(self, one: Entry, other: Entry, metric: str) -> bool:
         """Whether the data show no difference between two figures: then neither is called faster."""
@@ -265,7 +272,7 @@ def _who(j: Judged, limits: Limits) -> str:
         return f"{within}{j.leader.series} and {j.other.series} are not comparable."
     if j.leads:
         return f"{within}{j.leader.series} {_does(j.contest)}: {_value(j, j.leader)}."
-    if j.word == "inconclusive":
+    if j.word == "inconclusive" or j.too_short:
         values = " and ".join(_value(j, e) for e in (j.leader, j.other))
         return f"{within}{j.leader.series} and {j.other.series} can't be separated: {values}."
     sides = " and ".join(f"{e.series} ({_value(j, e)})" for e in (j.leader, j.other))

@@ -4,7 +4,7 @@ InferenceX's agg_*.json are vLLM's results too: latencies in seconds, and throug
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import PurePath
 from typing import Final
 
@@ -21,7 +21,7 @@ _SETTINGS: Final = {
     "date": "date", "backend": "backend", "endpoint_type": "backend", "model_id": "model",
     "tokenizer_id": "tokenizer", "num_prompts": "num_prompts", "request_rate": "rate", "burstiness": "burstiness",
     "max_concurrency": "concurrency", "ramp_up_strategy": "ramp_up_strategy",
-    "ramp_up_start_rps": "ramp_up_start_rps", "ramp_up_end_rps": "ramp_up_end_rps",
+    "ramp_up_start_rps": "ramp_up_start_rps", "ramp_up_end_rps": "ramp_up_end_rps", "best_of": "best_of",
 }  # fmt: skip
 _FIGURES: Final = {
     "duration": "duration_s", "completed": "completed", "failed": "failed", "total_input_tokens": "total_input_tokens",
@@ -126,18 +126,28 @@ def serve(value: Value, file: str) -> Iterator[Draft]:
         draft.figure(key, field, means=metric.OWN_TPOT)
     known = {*_SETTINGS, *_FIGURES, *_LEFT}
     for key, field in value.fields.items():
-        if key.endswith("_ms") or key.startswith("probe_"):
+        if key.startswith("probe_"):
             known.add(key)
+        if key.endswith("_ms") or key.startswith("probe_"):
             if parts := metric.latency(key):
+                known.add(key)
                 statistic, stem = parts
                 draft.latency(statistic, "vllm_tpot" if own and stem == "tpot" else stem, field)
         elif key not in known and (column := columns.meaning(key)) is not None and not column.figure:
             draft.setting(column.name, field)  # --metadata tp=8
             known.add(key)
-    draft.others(value, known)
+    _others(draft, value, known)
     if any(key in value.fields for key in ("input_lens", "ttfts", "itls")):
         draft.samples = _samples(draft, value, own=bool(own))
     yield draft
+
+
+def _others(draft: Draft, value: Value, known: Collection[str]) -> None:
+    """Read --metadata, whose values are texts, and the parameters of a sweep. Other numbers are metrics of another
+    version, which nothing here checks."""
+    if "run_number" not in value.fields:
+        draft.leave((key, field) for key, field in value.fields.items() if key not in known and field.digits)
+    draft.others(value, known)
 
 
 def _samples(draft: Draft, value: Value, own: bool) -> Samples:
@@ -168,7 +178,7 @@ def throughput(value: Value, file: str) -> Iterator[Draft]:
     draft.read_figures(value, _THROUGHPUT)
     draft.figure("total_token_throughput", value.get("tokens_per_second"), means="offline.throughput")
     draft.setting("model", value.get("model_id"))
-    draft.others(value, {*_THROUGHPUT, "tokens_per_second", "model_id", "label", "dyno"})
+    _others(draft, value, {*_THROUGHPUT, "tokens_per_second", "model_id", "label", "dyno"})
     yield draft
 
 
@@ -180,7 +190,7 @@ def latency(value: Value, file: str) -> Iterator[Draft]:
         if key.replace(".", "", 1).isdigit() and len(key) <= 6:
             draft.figure(f"p{key}_latency_ms", field, 1e3, "offline.latency")
     draft.setting("model", value.get("model_id"))
-    draft.others(value, {"avg_latency", "percentiles", "latencies", "model_id", "label", "dyno"})
+    _others(draft, value, {"avg_latency", "percentiles", "latencies", "model_id", "label", "dyno"})
     if seconds := draft.decoded(list[float], value.get("latencies"), "latencies"):
         draft.samples = Samples(latencies_ms=[1e3 * s for s in seconds])
     yield draft
