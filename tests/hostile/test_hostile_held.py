@@ -112,7 +112,7 @@ def _relayed(_: SshMachine, local: int, remote: int) -> Iterator[None]:
 class Home:
     """A study whose engine the rig holds."""
 
-def home(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Home:  # noqa: F811
+    def __init__(self, rig: Rig) -> None:  # noqa: F811
         self.rig = rig
         self.study: Study = study(STUDY, rig.folder / "here.toml")
         self.folder = StudyFolder(rig.folder / "runs" / "here")
