@@ -50,6 +50,7 @@ class ModelEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     created: str  # UTC, ISO 8601
     took_s: float = 0.0
     parent: str | None = None  # the entry that it was made from
+    pulled: str = ""  # `created` of the first step's entry, whose files it was made from
     tool: str | None = None
     tool_version: str | None = None
     verified: dict[str, str] = {}  # what was checked → what came of it: types, scales, generation, checksums
@@ -180,6 +181,7 @@ def put_made(
         created=now(),
         took_s=round(took, 3),
         parent=source.name,
+        pulled=source.pulled or source.created,
         tool=by[0],
         tool_version=by[1],
         verified=verified,
