@@ -37,6 +37,10 @@ OWN: dict[str, tuple[str, set[str]]] = {
         "names in the source",
         {"run.path / name"},
     ),
+    "conduct/proposer.py": (
+        "beside the journal, in a folder of dyno's",
+        {"path.with_name(f'{path.name}.lock')"},
+    ),
     "conduct/lifecycle.py": (
         "numbers",
         {"folder / (f'engine-{index + 1}.log' if index else 'engine.log')"},
@@ -74,8 +78,8 @@ OWN: dict[str, tuple[str, set[str]]] = {
         {"folder / Path(name).expanduser()"},
     ),
     "models/archive.py": (
-        "beside the user's file; files of an entry on the shelf",
-        {"file.with_name(f'{file.name}.partial')", "root / name"},
+        "files of an entry on the shelf",
+        {"root / name"},
     ),
     "models/check.py": (
         "names that were listed in the folder; numbers of parts",
@@ -144,8 +148,8 @@ OWN: dict[str, tuple[str, set[str]]] = {
         {"folder / f'{name}-{digest[:8]}.json'", "folder / f'{name}.json'"},
     ),
     "store/pack.py": (
-        "beside the user's file; names that were listed in a folder",
-        {"archive.with_name(archive.name + '.partial')", "folder / name", "path.parent / until[1:]", "runs / name"},
+        "names that were listed in a folder",
+        {"folder / name", "path.parent / until[1:]", "runs / name"},
     ),
     "store/run.py": (
         "numbers, a slug; beside a path that is known",

@@ -34,6 +34,7 @@ from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Rig
 from dyno.http import Client, Url
 from dyno.probe import software
+from dyno.scratch import scratch
 from dyno.store.rows import read_row
 from dyno.store.run import Run
 from dyno.workload import tasks
@@ -159,13 +160,12 @@ def test_a_cache_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
 def test_what_a_killed_build_left_is_swept_later_and_a_live_one_is_let_be(tmp_path: Path) -> None:
     folder = tmp_path / model.revision()
     folder.mkdir()
-    dead, live = folder / "x.gguf.1.part", folder / "x.gguf.2.part"
-    dead.touch()
-    live.touch()
-    os.utime(dead, (0, 0))
-    model.build("F16", tmp_path)
-    assert not dead.exists()
-    assert live.exists()
+    dead = folder / ".dyno-build-dead"
+    with scratch(".dyno-build-", folder) as live:
+        dead.mkdir()
+        model.build("F16", tmp_path)
+        assert not dead.exists()
+        assert live.exists()
 
 
 # The server

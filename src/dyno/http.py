@@ -37,7 +37,10 @@ class Url:
     def __init__(self, base_url: str) -> None:
         shown = base_url.rpartition("@")[2]  # without a password
         check_plain(base_url, f"The URL {shown!r}")
-        parts = urlsplit(base_url if "://" in base_url else "http://" + base_url)
+        try:
+            parts = urlsplit(base_url if "://" in base_url else "http://" + base_url)
+        except ValueError:  # half a bracket
+            raise UsageError(f"{shown!r} is not a URL. Write an IPv6 address in brackets: http://[::1]:8000.") from None
         if parts.username or parts.password:
             raise UsageError(
                 "The URL contains a user name or password. Remove it, and use "

@@ -8,6 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+_KEPT = ".kept"  # in a folder that no dyno sweeps
+
 
 class Scratch:
     """A new folder, locked as long as it is used. The kernel unlocks that of a killed dyno."""
@@ -24,6 +26,10 @@ class Scratch:
             if self.path.exists():
                 break
             os.close(self._handle)  # another dyno swept it before it was locked
+
+    def keep(self) -> None:
+        """Let the folder stay after this dyno: a message names a file in it."""
+        (self.path / _KEPT).touch()
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
@@ -49,6 +55,7 @@ def sweep(folder: Path, prefix: str) -> None:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
+                if not (path / _KEPT).exists():
+                    shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(handle)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from test_hostile_kills import RUN, Place
 
+import quantized_files
+import tiny
 from conftest import StartFake
 from hostile_archives import Packed
 from hub_server import serving
@@ -67,6 +69,24 @@ def test_an_export_and_an_import_on_a_full_disk(place: Place, most: int) -> None
     assert place.start(["models", "import", "m.tar"]).wait(60) == 0
     full(place, most, "models", "export", "a-", "out.tar")
     assert not list(place.folder.glob("*.partial"))
+
+
+@pytest.mark.parametrize(
+    "most", [pytest.param(n, marks=pytest.mark.nightly) for n in (0, 1, 500, 3000, 20_000)] + [400_000]
+)
+def test_a_quantization_on_a_full_disk_leaves_no_half_model_and_is_repeated(place: Place, most: int) -> None:
+    """Its tool is one of the tests' own; llm-compressor takes minutes to install."""
+    place.env["FAKE"] = "works"
+    quantized_files.install_fake(place.folder / "home", "llm-compressor")
+    source = tiny.build(place.folder / "source", quantized_files.SHAPE)
+    words = ["models", "quantize", str(source), "llm-compressor:fp8-dynamic"]
+    full(place, most, *words)
+    models = place.folder / "home" / "models"
+    assert not [p for p in models.glob("[!.]*") if "fp8" in p.name]
+    assert place.start(words).wait(60) == 0
+    (made,) = [p for p in models.glob("[!.]*") if "fp8" in p.name]
+    assert (made / "dyno.json").exists()
+    assert not list(models.glob(".*.part"))
 
 
 @pytest.mark.nightly

@@ -56,7 +56,7 @@ class Place:
 
     def leftovers(self) -> list[str]:
         """Temporary folders of dyno, wherever they are made."""
-        names = ("dyno-work-", "dyno-s-", ".dyno-import-", ".import-", ".unpacking-", ".coming-")
+        names = ("dyno-work-", "dyno-s-", ".dyno-", ".import-", ".unpacking-", ".coming-")
         return [str(p) for p in self.folder.rglob("*") if p.name.startswith(names)]
 
 

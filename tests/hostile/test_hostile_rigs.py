@@ -236,7 +236,7 @@ class Rig:
     """A study with one trial, and a rig whose verbs a test replaces by Python of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.lines = folder, list[str]()
+        self.folder, self.lines, self.honest = folder, list[str](), dict[str, str]()
         self.study = study(STUDY, folder / "s.toml")
         self.runs = StudyFolder(folder / "runs")
         self.runs.write(self.study, STUDY)
@@ -405,10 +405,131 @@ def test_any_event_is_shown_or_ignored(event: dict[str, Any], rig: Rig) -> None:
     assert new <= {"runs", "tricks.calls"}
 
 
-def test_a_rig_that_changes_its_answers_between_two_connections_is_described_by_the_first(rig: Rig) -> None:
-    """What is installed follows from one answer; a later one can't change where it goes."""
-    first, second = json.dumps({**HERE, "free_bytes": 1 << 40}), json.dumps({**HERE, "tag": "../../x"})
-    rig.tricks(look=f"print({second!r})", install="sys.stdin.buffer.read()")
-    with pytest.raises(RigError, match="describes itself in a way that dyno doesn't understand"):
-        elsewhere.install(rig.machine, rig.lines.append)
-    assert first != second
+# ---- a rig whose answers change, and one that is killed ----
+
+# The tricks of a verb, one for each call; the last one stays.
+IN_TURN = """
+    turns = {turns!r}
+    done = open(os.environ["DYNO_TRICKS"] + ".calls").read().split().count(verb)
+    exec(turns[min(done, len(turns)) - 1])
+"""
+QUIET = "sys.stdin.buffer.read()"
+FAILURE = b'{"text": "no memory", "attempts": 1, "when": "2026-11-17T04:00:00+00:00"}'
+
+
+def in_turn(*tricks: str) -> str:
+    return textwrap.dedent(IN_TURN).format(turns=tricks)
+
+
+def say(**event: Any) -> str:
+    return f"print({json.dumps(event)!r}, flush=True)"
+
+
+LOOK = say(**HERE, free_bytes=1 << 40)
+
+
+@pytest.fixture
+def job(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    """A rig that takes a job and ends it, with the failure of its trial."""
+    monkeypatch.setenv("DYNO_HOME", str(rig.folder / "dyno"))
+    monkeypatch.setattr(wheel, "wheels", lambda remote, cache, say: [])
+    rig.far = Elsewhere(rig.study, STUDY, rig.runs, "far", rig.lines.append)
+    verbs = {"status": say(state="absent"), "look": LOOK, "install": QUIET, "start": QUIET, "stop": say(state="0")}
+    rig.honest = {**verbs, "remove": "", "follow": rig.finished(), "pack": rig.pack({"failed.json": FAILURE})}
+    return rig
+
+
+def outside(rig: Rig) -> set[str]:
+    """What is in the user's folder."""
+    return {p.name for p in rig.folder.iterdir()}
+
+
+PLACES = {"bin", "dyno", "packed", "rig", "runs", "s.toml", "tricks", "tricks.calls"}
+
+
+def test_an_honest_job_ends_and_leaves_no_entry(job: Rig) -> None:
+    job.tricks(**job.honest)
+    job.far.conduct([job.planned], [])
+    assert (job.runs.run(job.planned.place).path / "failed.json").read_bytes() == FAILURE
+    assert not list((job.folder / "dyno" / "rigs").glob("*.json"))
+    assert job.calls() == ["status", "look", "install", "start", "follow", "pack", "remove"]
+
+
+LATER: dict[str, dict[str, tuple[str, ...]]] = {
+    "another architecture": {"look": (LOOK, say(**{**HERE, "machine": "riscv64"}))},
+    "a name that leads elsewhere": {"look": (LOOK, say(**{**HERE, "tag": "../../x"}))},
+    "a libc without end": {"look": (LOOK, say(**{**HERE, "libc": ["glibc", "2.999999999"]}))},
+    "no description": {"look": (LOOK, "print('5')")},
+    "no room": {"look": (LOOK, say(**HERE, free_bytes=-1))},
+    "escapes in its state": {"status": (say(state="absent"), say(state="\x1b[2J" * 1000))},
+    "a state of another kind": {"status": (say(state="absent"), say(state={"x": []}))},
+    "another end": {"follow": (say(log=["a"], offset=5), say(ended={"x": "\x1b[2J"}), say(ended="0"))},
+    "no end": {"follow": (say(log=["a"], offset=5), "sys.exit(3)")},
+    "an offset that goes back": {"follow": (say(log=["a"], offset=10**12), say(log=["a"], offset=1), say(ended="0"))},
+    "a removal that fails": {"remove": ("", "sys.exit('\x1b[2J no')")},
+    "an installation that fails": {"install": (QUIET, "sys.exit('\x1b[2J no')")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("turns", LATER.values(), ids=LATER.keys())
+def test_a_rig_that_changes_its_answers_writes_nothing_elsewhere(turns: dict[str, tuple[str, ...]], job: Rig) -> None:
+    """The first job meets an honest rig, the second another one by the same name."""
+    job.tricks(**{**job.honest, "pack": "print('x')", **{verb: in_turn(*tricks) for verb, tricks in turns.items()}})
+    for _ in range(2):
+        with contextlib.suppress(RigError):
+            job.far.conduct([job.planned], [])
+        job.far = Elsewhere(job.study, STUDY, job.runs, "far", job.lines.append)
+    assert outside(job) <= PLACES
+    assert {p.name for p in (job.folder / "dyno").iterdir()} <= {"rigs"}
+    assert not job.runs.done()
+    assert all("\n" not in line for line in job.lines)
+
+
+PACKS: dict[str, tuple[dict[str, bytes] | str, ...]] = {
+    "cut, then whole": ("sys.stdout.write('900\\n{')", {"failed.json": FAILURE}),
+    "garbage, then whole": ("print('hello')", {"failed.json": FAILURE}),
+    "killed, then whole": ("sys.stdout.write('900\\n{'); sys.stdout.flush(); os.kill(os.getpid(), 9)",
+                           {"failed.json": FAILURE}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("turns", PACKS.values(), ids=PACKS.keys())
+def test_a_folder_that_comes_damaged_first_comes_again(turns: tuple[Any, ...], job: Rig) -> None:
+    tricks = [turn if isinstance(turn, str) else job.pack(turn) for turn in turns]
+    job.tricks(**{**job.honest, "pack": in_turn(*tricks)})
+    job.far.conduct([job.planned], [])
+    assert (job.runs.run(job.planned.place).path / "failed.json").read_bytes() == FAILURE
+    assert not list(job.runs.path.glob(".coming-*"))
+
+
+KILL = "os.kill(os.getpid(), 9)"
+HALF = "print('{\"log\": [\"a', end='', flush=True); "
+
+
+@pytest.mark.parametrize("verb", ["status", "look", "install", "start", "follow", "pack", "remove"])
+@pytest.mark.parametrize("how", ["at once", "after half an answer", "after its input"])
+def test_an_agent_that_is_killed_there_ends_in_a_sentence_and_the_next_dyno_resumes(
+    verb: str, how: str, job: Rig
+) -> None:
+    trick = {"at once": KILL, "after half an answer": HALF + KILL, "after its input": f"{QUIET}; {KILL}"}[how]
+    if verb == "follow":  # it reads its input until home is gone
+        trick = trick.replace(QUIET, "pass")
+    job.tricks(**{**job.honest, verb: trick})
+    with contextlib.suppress(RigError):
+        job.far.conduct([job.planned], [])
+    assert outside(job) <= PLACES
+    assert not list(job.runs.path.glob(".coming-*"))
+    job.tricks(**job.honest)
+    for entry in job.far.register.entries():  # as a new dyno: the one before is gone
+        job.far.register.write(msgspec.structs.replace(entry, process=0))
+    Elsewhere(job.study, STUDY, job.runs, "far", job.lines.append).conduct([job.planned], [])
+    assert (job.runs.run(job.planned.place).path / "failed.json").read_bytes() == FAILURE
+
+
+def test_no_more_logs_of_engines_are_asked_for_than_there_can_be(job: Rig) -> None:
+    names = [f"runs/s/engines/{i:06}-x" for i in range(20_000)]
+    job.tricks(**{**job.honest, "follow": say(engines=names, ended="0"), "pack": job.pack({"engine.log": b"x"})})
+    job.far.conduct([job.planned], [])
+    assert job.calls().count("pack") == 10
+    assert len(list(job.runs.engines_path.iterdir())) == 10
+    assert outside(job) <= PLACES

@@ -4,9 +4,7 @@ import argparse
 import json
 import shutil
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +13,7 @@ from dyno.cli import flags, images, preparing, settings
 from dyno.errors import EngineError, UsageError
 from dyno.facts import llama
 from dyno.numbers import human_bytes, setting
+from dyno.scratch import Scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -117,10 +116,9 @@ def start_engine(options: argparse.Namespace) -> int:
         raise UsageError(" ".join(problems))
     if options.dry_run:
         return 0
-    folder = Path(tempfile.mkdtemp(prefix="dyno-"))
-    progress = ProgressLine()
+    place, progress = Scratch("dyno-engine-"), ProgressLine()
     try:
-        with progress, running(plan, folder, {}, progress.phase, lambda _: None, progress.below) as fleet:
+        with progress, running(plan, place.path, {}, progress.phase, lambda _: None, progress.below) as fleet:
             progress.over()
             for line in _lines(fleet):
                 print(line, file=sys.stderr)
@@ -129,8 +127,11 @@ def start_engine(options: argparse.Namespace) -> int:
             while not (death := fleet.death()):
                 time.sleep(0.5)
             raise EngineError(death.replace(" under load", ""))
-    except KeyboardInterrupt:
-        shutil.rmtree(folder, ignore_errors=True)  # where it fails it stays: the message points there
+    except EngineError:  # its message points there
+        place.keep()
+        raise
+    except BaseException:
+        place.remove()
         raise
 
 

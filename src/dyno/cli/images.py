@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import json
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from dyno.cli import flags
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, image_problem
 from dyno.numbers import human_bytes
+from dyno.scratch import Scratch
 
 if TYPE_CHECKING:
     from dyno.cli.progress import ProgressLine
@@ -59,18 +59,20 @@ def _progress() -> "Iterator[tuple[ProgressLine, Path]]":
     from dyno.cli.progress import ProgressLine
     from dyno.engines.log import scrub
 
-    with tempfile.NamedTemporaryFile(prefix="dyno-images-", suffix=".log", delete=False) as file:
-        log = Path(file.name)
+    place = Scratch("dyno-images-")
+    log = place.path / "images.log"
+    log.touch()
     try:
         with ProgressLine() as line:
             yield line, log
     except EngineError:  # which names the log
         scrub(log, secrets.known())
+        place.keep()
         raise
     except BaseException:
-        log.unlink()
+        place.remove()
         raise
-    log.unlink()
+    place.remove()
 
 
 def pull(options: argparse.Namespace) -> int:

@@ -46,6 +46,7 @@ _LARGEST, _FILES, _DEEPEST = 64 << 30, 100_000, 8  # bytes, files and folders in
 _LIST = 64 << 20  # bytes of the list of its files
 _SPARE = 256 << 20  # bytes that stay free on this disk
 _ARRIVALS = 4  # times that one run folder may come home damaged
+_STARTS = 10  # of engines for each trial, whose logs come home
 _FACTS = ("trial.json", "engine.json", "summary.json")  # by which dyno there knows what is done, and by which version
 
 Say = Callable[[str], None]
@@ -260,7 +261,7 @@ class Elsewhere:
                             deadline, pause_s = 0.0, 1.0
                         if "ended" in event:
                             self._skip(event.get("skipped"), names)
-                            self._take_logs(machine, strings(event.get("engines")))
+                            self._take_logs(machine, strings(event.get("engines"))[: _STARTS * len(names)])
                             return str(event["ended"])
                 raise Unreachable(f"{machine.spec.host} closed the connection.")
             except Unreachable as e:
@@ -310,6 +311,7 @@ class Elsewhere:
                 continue
             goal = OutsideName.single(f"{self.rig}-{machine.job}-{start[1]}").below(self.folder.engines_path)
             if not goal.exists():
+                make_folder(goal.parent)
                 with self._fetched(machine, name, start[1]) as path:
                     path.rename(goal)
 

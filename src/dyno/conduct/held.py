@@ -16,10 +16,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from dyno import secrets
 from dyno.conduct.lifecycle import Below, Say
+from dyno.engines.launch import public_spec
 from dyno.engines.port import free_port
 from dyno.errors import EngineError, RigError
-from dyno.facts.engine import EngineFacts, EngineSpec
+from dyno.facts.engine import ContainerSpec, EngineFacts, EngineSpec, image_problem
 from dyno.facts.model import ModelShape
 from dyno.facts.rig import Peaks, Rig
 from dyno.facts.target import TargetFacts
@@ -29,6 +31,7 @@ from dyno.store.run import Run, write
 
 _PINGS = 51
 _LINE, _PORTS = 4096, 1024  # bytes; of one engine, a replica each
+_TEXT = 10_000  # characters of a message
 _CONNECT_S = 10.0
 _LOOK_S = 0.2
 
@@ -146,6 +149,7 @@ def held(far: FarMachine, order: HoldOrder, folder: Path, say: Say, below: Below
             process.stdin.write(msgspec.json.encode(order) + b"\n")
             process.stdin.flush()
             engine = _ready(process, folder, say, below)
+            engine = msgspec.structs.replace(engine, stored=_stored(order.engine, engine.stored, host))
             if not 1 <= len(engine.ports) <= _PORTS:
                 raise EngineError(f"{host} reports an engine with {len(engine.ports)} ports.")
             ports = [free_port() for _ in (*engine.ports, engine.echo)]
@@ -167,6 +171,18 @@ def held(far: FarMachine, order: HoldOrder, folder: Path, say: Say, below: Below
     except RigError as e:
         if not fleet:  # else its death was noticed, and is no failure of stopping it
             raise EngineError(str(e)) from e
+
+
+def _stored(asked: EngineSpec, reported: EngineSpec, host: str) -> EngineSpec:
+    """Return the setting for files. What a command of it would run is what was asked for: pages offer it to paste."""
+    own, box = public_spec(asked), reported.container
+    if box is not None and (why := image_problem(box.image)):
+        raise EngineError(f"{host} reports an engine in a container that can't be: {why}")
+    return msgspec.structs.replace(
+        reported, kind=own.kind, args=own.args, env=own.env, before=own.before, after=own.after, python=own.python,
+        binary=own.binary, weights=own.weights,
+        container=own.container or (ContainerSpec(box.image, box.tool) if box else None),
+    )  # fmt: skip
 
 
 def _ready(process: "subprocess.Popen[bytes]", folder: Path, say: Say, below: Below) -> HeldEngine:
@@ -199,6 +215,13 @@ def _read_rest(process: "subprocess.Popen[bytes]", fleet: HeldFleet, folder: Pat
 
 def _decoded(line: bytes) -> HeldEvent:
     try:
-        return msgspec.json.decode(line, type=HeldEvent)
-    except msgspec.MsgspecError as e:
-        raise EngineError(f"The other machine sent a line that dyno doesn't understand: {e}.") from None
+        event = msgspec.json.decode(line, type=HeldEvent)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
+        raise EngineError(f"The other machine sent a line that dyno doesn't understand: {str(e)[:200]}.") from None
+    texts = {name: _one_line(getattr(event, name)) for name in ("phase", "below", "error")}
+    return msgspec.structs.replace(event, **texts)
+
+
+def _one_line(text: str) -> str:
+    """A line of its own would look like one of dyno's."""
+    return secrets.clean(" ".join(text[:_TEXT].splitlines()))

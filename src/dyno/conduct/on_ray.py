@@ -11,7 +11,6 @@ import os
 import secrets
 import signal
 import socket
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from dyno.load.progress import Progress
 from dyno.load.spool import Spool
 from dyno.load.worker import Relay, SliceWorker
 from dyno.measure import clocks
+from dyno.scratch import scratch
 from dyno.units import NS_PER_S, seconds
 
 HEAD_START_NS = NS_PER_S  # orders go over a network, to many nodes
@@ -203,8 +203,8 @@ def _cluster(address: str | None, workers: int) -> Iterator[Any]:
             # Else Ray keeps a token in the user's home, and clusters that the user starts later want it.
             token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN}
             last.enter_context(_environment("RAY_AUTH_MODE", token))
-            folder = tempfile.TemporaryDirectory(prefix="dyno-ray-", dir="/tmp", ignore_cleanup_errors=True)
-            local = {"num_cpus": workers, "include_dashboard": False, "_temp_dir": last.enter_context(folder)}
+            folder = last.enter_context(scratch("dyno-ray-", Path("/tmp")))  # short: Ray's sockets are in it
+            local = {"num_cpus": workers, "include_dashboard": False, "_temp_dir": str(folder)}
         ray: Any = importlib.import_module("ray")
         last.callback(ray.shutdown)
         try:

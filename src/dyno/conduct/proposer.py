@@ -1,16 +1,19 @@
 """Proposes settings: Optuna's TPE over a study's axes. Its journal is in the study's folder, so a search resumes."""
 
+import contextlib
 import itertools
 import math
+import os
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dyno.errors import UsageError
+from dyno.errors import StoreError, UsageError
 from dyno.facts.tune import Setting, TuneAxis
+from dyno.store.run import unwritable
 
 _ASKS = 30  # proposals of settings that are known, before one is drawn among the others
 _LISTED = 20_000  # settings, of which one is drawn
@@ -37,13 +40,17 @@ class Proposer:
             raise UsageError("`dyno tune` needs Optuna, which isn't installed: pip install 'llm-dyno[tune]'.") from None
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._states = optuna.trial.TrialState
-        self._axes = axes
-        storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+        self._axes, self._path = axes, path
         startup = min(max(trials // 3, _STARTUP[0]), _STARTUP[1])
-        self._study = optuna.create_study(
-            study_name="tune", storage=storage, direction="minimize" if lower else "maximize", load_if_exists=True
-        )
-        known = self._study.get_trials(deepcopy=False)
+        with self._writing():
+            _repair(path)
+        with self._writing(), self._reading():
+            storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
+            self._study = optuna.create_study(
+                study_name="tune", storage=storage, direction="minimize" if lower else "maximize", load_if_exists=True
+            )
+            known = self._study.get_trials(deepcopy=False)
+            proposed = [(trial.number, self._setting(trial.params)) for trial in known if self._counts(trial)]
         # Another seed than before: the same one would propose again what it proposed first.
         self._study.sampler = optuna.samplers.TPESampler(
             seed=seed + len(known), n_startup_trials=startup, multivariate=True
@@ -51,22 +58,53 @@ class Proposer:
         self._rng = random.Random(seed + len(known))
         self._numbers: dict[str, int] = {}
         self.earlier: list[Setting] = []  # proposed before this dyno was started; perhaps not measured
-        for trial in known:
-            if trial.params.keys() == axes.keys() and trial.state != self._states.FAIL:
-                setting = {name: self._value(name, raw) for name, raw in trial.params.items()}
-                if key_of(setting) not in self._numbers:
-                    self.earlier.append(setting)
-                self._numbers[key_of(setting)] = trial.number
+        for number, setting in proposed:
+            if key_of(setting) not in self._numbers:
+                self.earlier.append(setting)
+            self._numbers[key_of(setting)] = number
+
+    def _counts(self, trial: Any) -> bool:
+        """Whether a trial of the journal is a setting of this search, and not a copy."""
+        if trial.state == self._states.COMPLETE:
+            msgspec.convert(trial.values, tuple[float])  # the sampler sorts by it
+        return bool(trial.params.keys() == self._axes.keys() and trial.state != self._states.FAIL)
+
+    def _setting(self, raw: Mapping[str, Any]) -> Setting:
+        return {name: self._value(name, value) for name, value in raw.items()}
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Refuse a journal that Optuna didn't write, or that was damaged."""
+        try:
+            yield
+        except OSError:
+            raise
+        except Exception as e:  # Optuna checks nothing that it reads, and fails in any way
+            raise StoreError(
+                f"{self._path} can't be read ({type(e).__name__}). Remove it, and repeat the command: the search "
+                "proposes settings anew, and those that were measured are not measured again."
+            ) from None
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as e:
+            raise unwritable(self._path, e) from None
 
     def propose(self) -> Setting | None:
         """Return a setting that was not proposed before. None: there is none left."""
+        with self._writing():
+            return self._proposed()
+
+    def _proposed(self) -> Setting | None:
         for again in range(_ASKS + 1):
             if again == _ASKS:
                 if (drawn := self._drawn()) is None:
                     return None
                 self._study.enqueue_trial(drawn)
             trial = self._study.ask()
-            setting = {name: self._value(name, self._suggest(trial, name)) for name in self._axes}
+            setting = self._setting({name: self._suggest(trial, name) for name in self._axes})
             if key_of(setting) not in self._numbers:
                 self._numbers[key_of(setting)] = trial.number
                 return setting
@@ -78,10 +116,11 @@ class Proposer:
         number = self._numbers[key_of(setting)]
         if self._study.get_trials(deepcopy=False)[number].state != self._states.RUNNING:
             return  # known from before a resume
-        if value is None:
-            self._study.tell(number, state=self._states.PRUNED)
-        else:
-            self._study.tell(number, value)
+        with self._writing():
+            if value is None:
+                self._study.tell(number, state=self._states.PRUNED)
+            else:
+                self._study.tell(number, value)
 
     def _suggest(self, trial: Any, name: str) -> Any:
         axis = self._axes[name]
@@ -112,3 +151,14 @@ class Proposer:
         every = (dict(zip(names, each, strict=True)) for each in itertools.product(*spans))
         left = [x for x in every if key_of({n: self._value(n, v) for n, v in x.items()}) not in self._numbers]
         return self._rng.choice(left) if left else None
+
+
+def _repair(path: Path) -> None:
+    """Make a journal readable again that a kill or a full disk has cut. The study's folder is locked: no other dyno
+    writes it now, so its lock is that of a dead one, for which Optuna would wait half a minute."""
+    with contextlib.suppress(FileNotFoundError):
+        path.with_name(f"{path.name}.lock").unlink()
+    with contextlib.suppress(FileNotFoundError), path.open("rb+") as file:
+        whole = file.read().rfind(b"\n") + 1
+        if whole < file.tell():
+            os.truncate(file.fileno(), whole)

@@ -246,7 +246,9 @@ class Conductor:
             outcome = None
             try:
                 outcome = run_one(planned)
-            except (TargetError, UsageError, WorkloadError, NotSummedUp) as e:
+            except TargetError as e:  # an engine that died says more than a request that it didn't answer
+                why = death() or str(e)
+            except (UsageError, WorkloadError, NotSummedUp) as e:
                 why = str(e)
                 if isinstance(e, UsageError | WorkloadError):  # it would be the same again
                     self._hopeless.add(planned.place.id)

@@ -9,13 +9,13 @@ import hashlib
 import json
 import os
 import struct
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dyno.errors import EngineError, UsageError
+from dyno.scratch import scratch
 
 NAME = "dyno-5m"
 DRAFT = f"{NAME}-draft"  # its draft for speculative decoding, with the same tokenizer
@@ -75,16 +75,9 @@ def build(quantization: str, cache: Path | None = None, name: str = NAME) -> Pat
 @contextmanager
 def _whole(path: Path) -> Iterator[Path]:
     """Yield a temporary name, which becomes `path` at the end: two builds at once do no harm."""
-    for part in path.parent.glob("*.part"):
-        # From a build that was killed; an hour is more than any live one takes.
-        if time.time() - part.stat().st_mtime > 3600:
-            part.unlink(missing_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        yield part
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with scratch(".dyno-build-", path.parent) as folder:
+        yield folder / "part"
+        (folder / "part").replace(path)
 
 
 def _write(path: Path, quantization: str, name: str) -> None:

@@ -1,8 +1,7 @@
 """A slice of a load on another machine: what runs there, in a worker of a Ray cluster. It only relays."""
 
 import importlib
-import tempfile
-from pathlib import Path
+import weakref
 from typing import Any, BinaryIO
 
 import msgspec
@@ -13,6 +12,7 @@ from dyno.facts.record import ClientFacts
 from dyno.load.echo import Echo
 from dyno.load.process import SliceFailure, SliceProcess, SliceTask
 from dyno.load.progress import Progress
+from dyno.scratch import Scratch
 
 RELAY_BYTES = 1 << 24  # of a spool, in one answer
 
@@ -31,7 +31,7 @@ class SliceWorker:
     """Starts a slice's process, hands orders on, and its reports and spool back. No call waits for the load."""
 
     _process: SliceProcess
-    _folder: tempfile.TemporaryDirectory[str]
+    _folder: Scratch
     _spool: BinaryIO | None = None
 
     def begin(self, data: bytes, masks: list[tuple[bytes, bytes]]) -> str:
@@ -39,9 +39,10 @@ class SliceWorker:
         ray: Any = importlib.import_module("ray")
         for mask, secret in masks:
             data = data.replace(mask, secret)
-        self._folder = tempfile.TemporaryDirectory(prefix="dyno-slice-")
+        self._folder = Scratch("dyno-slice-")
+        weakref.finalize(self, self._folder.remove)
         task = msgspec.msgpack.decode(data, type=SliceTask)
-        self._path = Path(self._folder.name, "spool")
+        self._path = self._folder.path / "spool"
         self._process = SliceProcess("A process on a node")
         self._process.start(msgspec.structs.replace(task, spool=str(self._path)))
         return str(ray.util.get_node_ip_address())
@@ -62,7 +63,7 @@ class SliceWorker:
 
     def clean_up(self) -> None:
         """Remove its folder, where the process hasn't opened its spool yet."""
-        self._folder.cleanup()
+        self._folder.remove()
 
     def look(self, position: int) -> Relay:
         """Return its state, and its spool from this position on."""
@@ -73,7 +74,7 @@ class SliceWorker:
             failure = SliceFailure(type(e).__name__, str(e))
         if self._process.ready and self._spool is None:
             self._spool = self._path.open("rb")
-            self._folder.cleanup()  # the process writes on, and nothing is left behind, however it ends
+            self._folder.remove()  # the process writes on, and nothing is left behind, however it ends
         data = b""
         if self._spool:
             self._spool.seek(position)

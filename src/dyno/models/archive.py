@@ -19,7 +19,7 @@ from dyno.models import checksum, hub, shelf
 from dyno.models.cache import blob_path, etag, place, ref_path, snapshot_folder, storage_folder
 from dyno.models.shelf import ModelEntry, ModelFile, Say
 from dyno.numbers import human_bytes
-from dyno.outside import OutsideName, UnsafeName
+from dyno.outside import OutsideName, UnsafeName, is_safe
 from dyno.probe.model import hub_cache
 from dyno.scratch import scratch
 
@@ -52,23 +52,25 @@ def export(entries: Sequence[ModelEntry], file: Path, say: Say, below: Say) -> i
     size = sum(entry.size_bytes for entry in entries)
     if size > (free := files.free_bytes(file.absolute().parent)):
         raise ModelError(f"{file} needs {human_bytes(size)}, but its disk has {human_bytes(free)} free.")
-    partial = file.with_name(f"{file.name}.partial")
     try:
         packed = [_packed(entry, below) for entry in entries]
-        with tarfile.open(partial, "w", format=tarfile.PAX_FORMAT) as tar:
-            data = msgspec.json.encode(PackedModels([p for p, _ in packed]))
-            tar.addfile(_member(_MANIFEST, len(data)), BytesIO(data))
-            for model, root in packed:
-                say(f"Writing {model.entry.name}, {human_bytes(model.entry.size_bytes)}")
-                for name, facts in model.files.items():
-                    below(name)
-                    _add(tar, root / name, f"{model.entry.name}/{name}", facts)
-        partial.replace(file)
+        with scratch(".dyno-export-", file.absolute().parent) as temporary:
+            _write(packed, temporary / "archive", say, below)
+            (temporary / "archive").replace(file)
     except OSError as e:
         raise ModelError(f"{file} can't be written: {e.strerror or e}. Give another path.") from None
-    finally:
-        partial.unlink(missing_ok=True)
     return file.stat().st_size
+
+
+def _write(packed: Sequence[tuple[PackedModel, Path]], file: Path, say: Say, below: Say) -> None:
+    with tarfile.open(file, "w", format=tarfile.PAX_FORMAT) as tar:
+        data = msgspec.json.encode(PackedModels([p for p, _ in packed]))
+        tar.addfile(_member(_MANIFEST, len(data)), BytesIO(data))
+        for model, root in packed:
+            say(f"Writing {model.entry.name}, {human_bytes(model.entry.size_bytes)}")
+            for name, facts in model.files.items():
+                below(name)
+                _add(tar, root / name, f"{model.entry.name}/{name}", facts)
 
 
 def _packed(entry: ModelEntry, below: Say) -> tuple[PackedModel, Path]:
@@ -78,6 +80,9 @@ def _packed(entry: ModelEntry, below: Say) -> tuple[PackedModel, Path]:
     own = hub.fetched(entry) if snapshot else entry.files
     sums = {}
     for name, facts in own.items():
+        if not is_safe(name):
+            raise ModelError(f"{entry.name} has a file {name!r}, which no import accepts. Rename it, and pull again.")
+        shelf.check_link(root / name, root)
         below(f"reading {name}")
         # Of a local file, no checksum is known until now.
         sums[name] = ModelFile(facts.size_bytes, facts.sha256 or checksum.read(root / name).sha256)

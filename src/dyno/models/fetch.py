@@ -144,9 +144,7 @@ class Fetch:
             for digest in (info.sha, *(file.etag for file in listed.values())):
                 OutsideName.digest(digest)
         except UnsafeName:
-            raise ModelError(
-                f"{constants.ENDPOINT} lists {job.repo} without checksums. It doesn't serve the Hub's API."
-            ) from None
+            raise ModelError(f"{_hub()} lists {job.repo} without checksums. It doesn't serve the Hub's API.") from None
         return Listing(info.sha, listed)
 
     def _facts(self, sibling: _Sibling, commit: str, deadline: float) -> FetchedFile:
@@ -230,7 +228,7 @@ class Fetch:
                 _write(Event(note=f"{name} is corrupted: its checksum differs from the Hub's. Fetching it again"))
         raise ModelError(
             f"{name} of {self._job.repo} is corrupted: twice it came with another checksum than {file.etag}, which "
-            f"{constants.ENDPOINT} lists. Try again later, or from another mirror (HF_ENDPOINT)."
+            f"{_hub()} lists. Try again later, or from another mirror (HF_ENDPOINT)."
         )
 
     def _fetched(self, name: str, file: FetchedFile, blob: Path) -> Path:
@@ -328,7 +326,7 @@ class Fetch:
             raise
         except _Unanswerable as e:
             what = f"{name} of {self._job.repo}" if name else self._job.repo
-            raise ModelError(f"{constants.ENDPOINT} answers wrongly for {what}: {e}. Try another mirror.") from None
+            raise ModelError(f"{_hub()} answers wrongly for {what}: {e}. Try another mirror.") from None
         except UnsafeName as e:
             raise ModelError(f"{str(e)!r} of {self._job.repo} would lead out of the Hub's cache.") from None
         except (_HttpError, errors.OfflineModeIsEnabled, OSError, ValueError) as e:
@@ -350,11 +348,11 @@ class Fetch:
         if isinstance(e, errors.EntryNotFoundError):
             return f"{name} is in the list of {repo}, but the Hub doesn't have it. Try again, or --exclude it."
         if status == 401 and get_token() and not isinstance(e, errors.RepositoryNotFoundError):
-            return f"{constants.ENDPOINT} refuses the token (HTTP 401). Check HF_TOKEN, or make a new one."
+            return f"{_hub()} refuses the token (HTTP 401). Check HF_TOKEN, or make a new one."
         if isinstance(e, errors.RepositoryNotFoundError) or status in (401, 404):
             hint = f"If it is private, {'the token must be able to read it' if get_token() else 'set HF_TOKEN'}"
             other = "without --dataset" if self._job.kind == "dataset" else "with --dataset for a data set"
-            return f"There is no {self._job.kind} {repo} at {constants.ENDPOINT}. Check the name ({other}). {hint}."
+            return f"There is no {self._job.kind} {repo} at {_hub()}. Check the name ({other}). {hint}."
         if status == 429:
             return f"The Hub still limits requests (HTTP 429). Wait some minutes, or set HF_TOKEN. {again}"
         if status is not None:
@@ -370,7 +368,7 @@ class Fetch:
         if name:
             return f"The connection was cut while fetching {name} ({_first_line(e)}). {again}"
         return (
-            f"{constants.ENDPOINT} can't be reached: {_first_line(e)}. Check the network, set HF_ENDPOINT to a mirror, "
+            f"{_hub()} can't be reached: {_first_line(e)}. Check the network, set HF_ENDPOINT to a mirror, "
             f"or {_IMPORT}."
         )
 
@@ -400,6 +398,11 @@ class _Pace:
 def _length(out: BinaryIO) -> int:
     out.flush()
     return os.fstat(out.fileno()).st_size
+
+
+def _hub() -> str:
+    """Return the Hub's address for messages, without a user's name and password."""
+    return str(constants.ENDPOINT).rpartition("@")[2]
 
 
 def _first_line(e: Exception) -> str:

@@ -314,6 +314,8 @@ def _local(recipe: ModelRecipe, path: Path) -> ModelEntry:
     names = [n for n in names if _is_chosen(n, recipe)]
     if not names:
         raise UsageError(f"No file in {path} matches. Check the path, --include and --exclude.")
+    if wrong := next((n for n in names if not n.isprintable()), None):
+        raise UsageError(f"{path} has a file {wrong!r}, whose name isn't text. Rename it, or leave it out: --exclude.")
     _check_model(path, str(path), bool(recipe.include))
     stats = {name: (root / name).stat() for name in names}
     return ModelEntry(

@@ -163,4 +163,5 @@ def _copy_others(source: Path, part: Path) -> None:
     """Copy what the tool left out: tokenizer, chat template, generation settings."""
     for path in source.iterdir():
         if path.is_file() and not path.name.endswith(_WEIGHTS) and not (part / path.name).exists():
+            shelf.check_link(path, source)
             shutil.copy(path, part / path.name)

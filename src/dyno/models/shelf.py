@@ -19,11 +19,12 @@ import msgspec
 
 from dyno import files
 from dyno.engines.environment import home
-from dyno.errors import NotFound, StoreError, UsageError
+from dyno.errors import ModelError, NotFound, StoreError, UsageError
 from dyno.facts.recipe import ModelRecipe
 from dyno.models import checksum
 from dyno.numbers import duration, human_bytes
 from dyno.outside import OutsideName
+from dyno.probe.model import hub_cache
 
 Say = Callable[[str], None]
 _MANIFEST = "dyno.json"
@@ -49,6 +50,7 @@ class ModelEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     created: str  # UTC, ISO 8601
     took_s: float = 0.0
     parent: str | None = None  # the entry that it was made from
+    pulled: str = ""  # `created` of the first step's entry, whose files it was made from
     tool: str | None = None
     tool_version: str | None = None
     verified: dict[str, str] = {}  # what was checked → what came of it: types, scales, generation, checksums
@@ -130,10 +132,26 @@ def making(recipe: ModelRecipe, say: Say) -> Iterator[Path]:
 def put(part: Path, entry: ModelEntry) -> ModelEntry:
     """Make the folder of `making` the model's own."""
     folder = model_folder(entry.name)
-    shutil.rmtree(folder, ignore_errors=True)
-    (part / _MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(entry), indent=2))
-    part.replace(folder)
+    try:
+        (part / _MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(entry), indent=2))
+        shutil.rmtree(folder, ignore_errors=True)  # not before: a full disk must not cost the model that was there
+        part.replace(folder)
+    except OSError as e:
+        raise StoreError(f"{folder} can't be written: {e.strerror}. Free some space, and repeat the command.") from None
     return entry
+
+
+def check_link(path: Path, folder: Path) -> None:
+    """Refuse a link that leads out of a model's folder: a copy of the model would have a file of the user's own.
+
+    The Hub's cache may be linked to: its snapshots are links to its blobs.
+    """
+    target = path.resolve()
+    blob = target.is_relative_to(hub_cache().resolve()) and target.parent.name == "blobs"
+    if not blob and not target.is_relative_to(folder.resolve()):
+        raise ModelError(
+            f"{path} is a link to {target}, which is outside the model's folder. Put a copy there, or remove the link."
+        )
 
 
 def put_made(
@@ -163,6 +181,7 @@ def put_made(
         created=now(),
         took_s=round(took, 3),
         parent=source.name,
+        pulled=source.pulled or source.created,
         tool=by[0],
         tool_version=by[1],
         verified=verified,

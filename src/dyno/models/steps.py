@@ -40,7 +40,8 @@ def _outdated(entry: ModelEntry, first: ModelEntry | None) -> bool:
     """Return whether the local files that it was made of have changed since. Those of the Hub have a commit."""
     source = hub.parse(entry.recipe.source)
     local = entry.step != "pull" and isinstance(source, Path) and source.exists()
-    if local and (first is None or first.created > entry.created):
+    # Not which is later: the clock may have been set back in between.
+    if local and (first is None or first.created != entry.pulled):
         return True
     text = Path(entry.recipe.calibration or "").expanduser()
     return text.is_file() and shelf.stamp(text.stat().st_mtime) > entry.created

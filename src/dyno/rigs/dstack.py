@@ -241,6 +241,7 @@ def ssh_config(hops: list[Hop], key: Path, hosts: Path | None) -> str:
     """
     lines, before = [], ""
     for alias, name, port, user in hops:
+        _check_hop(name, port, user)
         lines += [f"Host {alias}", f"HostName {name}", f"Port {port}", f"User {user}"]
         lines += [f'IdentityFile "{key}"', "IdentitiesOnly yes", *([f"ProxyJump {before}"] if before else [])]
         if alias != hops[-1][0]:
@@ -249,6 +250,14 @@ def ssh_config(hops: list[Hop], key: Path, hosts: Path | None) -> str:
             lines += ["StrictHostKeyChecking yes", f"HostKeyAlias {alias}", f'UserKnownHostsFile "{hosts}"']
         before = alias
     return "".join(f"{line}\n" for line in lines)
+
+
+def _check_hop(name: str, port: int, user: str) -> None:
+    """Refuse what is more than an address: a line end in it would add settings of SSH, such as a ProxyCommand. The
+    machine itself reports its user."""
+    plain_name, plain_user = re.fullmatch(r"[\w.:-]{1,255}", name), re.fullmatch(r"[\w.@+-]{1,255}", user)
+    if not plain_name or not plain_user or f"{name[0]}{user[0]}".count("-") or not 1 <= int(port) <= 65535:
+        raise RigError(f"dstack reports a machine at {f'{user}@{name}:{port}'[:300]!r}, which is not an address.")
 
 
 def _hops(name: str, job: Any) -> tuple[list[Hop], bool]:

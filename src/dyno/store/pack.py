@@ -46,23 +46,26 @@ def pack(folders: Sequence[Path], archive: Path, words: bool = True) -> Packed:
         _refuse_undecoded(folder, words)
     if archive.exists():
         raise UsageError(f"{archive} exists. Choose another name with -o FILE.")
-    partial = archive.with_name(archive.name + ".partial")
-    count, left_out = 0, []
     try:
-        with _compressed(partial) as out, tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
-            for name, folder in sorted(by_name.items()):
-                for path in sorted(folder.rglob("*")):
-                    inside = path.relative_to(folder)
-                    if path.is_symlink() or not (path.is_file() or path.is_dir()) or _is_raw(path):
-                        left_out.append(str(path))
-                    elif path.is_file() and not _passing(path) and (words or not _has_words(path)):
-                        _add(tar, path, f"{name}/{inside.as_posix()}", words)
-                        count += 1
-        partial.replace(archive)
+        with scratch(".dyno-pack-", archive.absolute().parent) as temporary:
+            packed = _write(by_name, temporary / "archive", words)
+            (temporary / "archive").replace(archive)
     except OSError as e:
         raise StoreError(f"{archive} can't be written: {e.strerror or e}. Choose another path with -o FILE.") from None
-    finally:
-        partial.unlink(missing_ok=True)
+    return packed
+
+
+def _write(by_name: dict[str, Path], archive: Path, words: bool) -> Packed:
+    count, left_out = 0, []
+    with _compressed(archive) as out, tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
+        for name, folder in sorted(by_name.items()):
+            for path in sorted(folder.rglob("*")):
+                inside = path.relative_to(folder)
+                if path.is_symlink() or not (path.is_file() or path.is_dir()) or _is_raw(path):
+                    left_out.append(str(path))
+                elif path.is_file() and not _passing(path) and (words or not _has_words(path)):
+                    _add(tar, path, f"{name}/{inside.as_posix()}", words)
+                    count += 1
     return Packed(count, left_out)
 
 

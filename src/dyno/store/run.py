@@ -169,7 +169,7 @@ class Run:
                 os.fsync(file.fileno())  # before the summary, which says that they are there
             partial.replace(self.records_path)
         except OSError as e:
-            raise _unwritable(self.records_path, e) from None
+            raise unwritable(self.records_path, e) from None
         except OverflowError:
             raise StoreError(f"{self.spool_path} contains impossible times: it is damaged.") from None
 
@@ -190,7 +190,7 @@ class Run:
                 yield append
                 os.fsync(file.fileno())
         except OSError as e:
-            raise _unwritable(self.iterations_path, e) from None
+            raise unwritable(self.iterations_path, e) from None
 
     def iterations(self) -> Iterator[Iteration]:
         """Those of an offline trial. One that was cut in the middle of a line is left out."""
@@ -291,7 +291,7 @@ def write(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Write it whole or not at all, also when the machine stops in between."""
     partial = path.with_name(path.name + ".partial")
     try:
-        with open(partial, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        with open(partial, "wb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, mode)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -299,10 +299,10 @@ def write(path: Path, data: bytes, mode: int = 0o600) -> None:
     except OSError as e:
         with contextlib.suppress(OSError):  # a full disk needs the room
             partial.unlink()
-        raise _unwritable(path, e) from None
+        raise unwritable(path, e) from None
 
 
-def _unwritable(path: Path, error: OSError) -> StoreError:
+def unwritable(path: Path, error: OSError) -> StoreError:
     return StoreError(f"{path} can't be written: {error.strerror}. Free some space, or choose another folder.")
 
 

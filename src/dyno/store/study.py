@@ -80,7 +80,7 @@ class StudyFolder:
         """Lock it for one dyno at a time: two would measure each other."""
         try:
             make_folder(self.path)
-            file = (self.path / ".lock").open("a+b")
+            file = (self.path / ".lock").open("a+b", buffering=0)
         except OSError as e:
             raise StoreError(
                 f"{self.path} can't be created: {e.strerror}. Choose another folder with --runs."
@@ -95,9 +95,9 @@ class StudyFolder:
                     f"Another dyno{who and f' (process {who})'} runs the study in {self.path}. Wait for it, or choose "
                     "another folder with --runs."
                 ) from None
-            file.truncate(0)
-            file.write(str(os.getpid()).encode())
-            file.flush()
+            with contextlib.suppress(OSError):  # a full disk: it only tells others who holds the lock
+                file.truncate(0)
+                file.write(str(os.getpid()).encode())
             try:
                 yield
             finally:

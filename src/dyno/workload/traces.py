@@ -3,7 +3,6 @@
 import csv
 import io
 import math
-import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -14,6 +13,7 @@ import msgspec
 from dyno import files
 from dyno.errors import WorkloadError
 from dyno.facts.workload import OUT_OF_ORDER, Dropped, Request, Turn, WorkloadSpec
+from dyno.scratch import scratch
 from dyno.visible import one_line
 from dyno.workload.blocks import Blocks
 from dyno.workload.recorded import numbered_lines, read
@@ -179,19 +179,19 @@ def _json(data: bytes, kind: Any, where: str) -> Any:
 def _parquet(data: bytes, path: str) -> Iterator[dict[str, Any]]:
     import duckdb  # here and not above: it costs `dyno --help` a tenth of a second
 
-    with tempfile.NamedTemporaryFile(suffix=".parquet") as file:
-        file.write(data)
-        file.flush()
+    with scratch() as folder:
+        file = folder / "trace.parquet"
+        file.write_bytes(data)
         try:
             table = duckdb.connect()
             table.execute("SET threads = 1; SET memory_limit = '2GB'")
-            (count,) = table.execute("SELECT count(*) FROM read_parquet(?)", [file.name]).fetchone() or (0,)
+            (count,) = table.execute("SELECT count(*) FROM read_parquet(?)", [str(file)]).fetchone() or (0,)
             if count > _MOST_ROWS:
                 raise WorkloadError(f"{path} has {count:,} rows, more than dyno reads ({_MOST_ROWS:,}).")
-            kinds = table.execute("DESCRIBE SELECT * FROM read_parquet(?)", [file.name]).fetchall()
+            kinds = table.execute("DESCRIBE SELECT * FROM read_parquet(?)", [str(file)]).fetchall()
             quoted = [('"' + name.replace('"', '""') + '"', kind) for name, kind, *_ in kinds]
             columns = [f"epoch_us({c}) / 1e6" if kind.startswith("TIMESTAMP") else c for c, kind in quoted]
-            table.execute(f"SELECT {', '.join(columns)} FROM read_parquet(?)", [file.name])
+            table.execute(f"SELECT {', '.join(columns)} FROM read_parquet(?)", [str(file)])
             while row := table.fetchone():
                 yield dict(zip((name for name, *_ in kinds), row, strict=True))
         except duckdb.Error as e:

@@ -185,10 +185,12 @@ class FakeServer:
         if len(body) < length:
             return
         connection.inbox = body[length:]
-        arrival = now_ns()
+        arrival = now = now_ns()
         if extra:
             s, ns = _TIMESPEC.unpack(extra[0][2])
-            arrival = s * NS_PER_S + ns - self._offset_ns
+            stamp = s * NS_PER_S + ns - self._offset_ns
+            # Another time: the clock was set since its offset was read, and the answer would wait for as long.
+            arrival = stamp if now - 10 * NS_PER_S < stamp <= now else now
         method, path, _ = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ", 2)
         script = self._answer(method, path.partition("?")[0], body[:length])  # a proxy may add an empty query
         self._turns += 1
