@@ -117,8 +117,20 @@ def expand(
                 counts = key in ("num_prompts", "num_warmups") and picked_by != f"{section.part}.{key}"
                 by_variable = any(axes.get(f"${{{name}}}", 1) > 1 for name in used(value))
                 if by_variable or (picked_by and axes[picked_by] > 1 and not counts):
-                    varying[f"{section.part}.{key}"] = cells[key]
+                    varying[f"{section.part}.{key}"] = _distinct(cells[key], plain if picked_by else [])
         yield GridCell(out, varying)
+
+
+def _distinct(value: Any, several: Any) -> Any:
+    """Return of a table (variables of an engine, say) what differs among the tables of its axis."""
+    if not isinstance(value, dict) or not all(isinstance(each, dict) for each in several):
+        return value
+    missing = object()
+    return {
+        name: own
+        for name, own in value.items()
+        if not several or any(each.get(name, missing) != several[0].get(name, missing) for each in several)
+    }
 
 
 def _add(document: TomlDocument, axes: dict[str, int], axis: str, count: int, path: Path) -> bool:
