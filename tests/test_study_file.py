@@ -482,15 +482,7 @@ def test_a_pattern_without_a_trial_names_those_that_look_like_it_first() -> None
 
 
 def test_a_name_shows_of_an_axis_of_variables_only_those_that_differ() -> None:
-    text = """
-[engines.e]
-kind = "fake"
-env = [{A = "1", SAME = "x"}, {A = "2", SAME = "x"}, {SAME = "x"}]
-[workloads.w]
-num_prompts = 4
-[loads.c]
-max_concurrency = 1
-"""
-    trials = study(text).trials
-    assert sorted(p.place.label for p in trials) == ["e env=A:1, w, c", "e env=A:2, w, c", "e env=none, w, c"]
+    tables = '[{A = "1", SAME = "x"}, {A = "2", SAME = "x"}, {SAME = "x"}]'
+    trials = study(WHOLE.replace('kind = "fake"', f'kind = "fake"\nenv = {tables}')).trials
+    assert sorted(p.place.label for p in trials) == ["a env=A:1, w, c", "a env=A:2, w, c", "a env=none, w, c"]
     assert all(p.trial.engine and p.trial.engine.env["SAME"] == "x" for p in trials)
