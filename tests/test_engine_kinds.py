@@ -15,6 +15,7 @@ from dyno.engines.kinds.base import Program
 from dyno.engines.launch import allowed, launches, public, public_spec, shown
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, Launch
+from dyno.facts.rig import Rig
 from dyno.facts.target import TargetFacts
 from dyno.measure.agreement import contradicted, differences, same_quantization
 
@@ -510,3 +511,29 @@ def test_sglang_drafts_as_many_tokens_as_the_setting_says() -> None:
 def test_sglang_knows_the_quantizations_of_its_files(name: str) -> None:
     words = KINDS["sglang"].argv(EngineSpec("sglang", model="m", quantization=name), Program(["x"], "0.5.11"), 8000)
     assert words[words.index("--quantization") + 1].replace("-", "_") == name.replace("-", "_")
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("free_gib", "settings", "said"),
+    [
+        (23, {}, None),
+        (18, {}, "92 % of this machine's 24 GiB of memory (memory_fraction), but 18 GiB are free"),
+        (18, {}, "Set memory_fraction = 0.7, or free some."),
+        (18, {"memory_fraction": 0.5}, None),
+        (18, {"memory_fraction": 0.5, "replicas": 2}, "2 × 50 %"),
+        (18, {"args": ["--gpu-memory-utilization=0.9"]}, "90 %"),
+        (18, {"args": ["--kv-cache-memory-bytes", "1000000"]}, None),
+        (18, {"env": {"VLLM_CPU_KVCACHE_SPACE": "4"}}, None),
+    ],
+)
+def test_vllm_on_a_cpu_says_before_it_starts_that_it_takes_more_memory_than_is_free(
+    free_gib: int, settings: dict[str, Any], said: str | None
+) -> None:
+    rig = Rig("h", "0", "any", "cpu", 2, memory_bytes=24 * GIB, memory_free_bytes=free_gib * GIB)
+    spec = EngineSpec("vllm", model="m", **settings)
+    text = KINDS["vllm"].unable(spec, rig, "0.32.0")
+    assert (said is None and text is None) or (said is not None and said in (text or ""))
+    assert KINDS["vllm"].unable(spec, rig, "0.14.1") is None, "its worker then had no such check"

@@ -9,6 +9,7 @@ from dyno.engines.kinds import KINDS
 from dyno.engines.kinds.base import Program
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, Launch
+from dyno.facts.rig import Accelerator, Rig
 
 TGI = KINDS["tgi"]
 
@@ -117,5 +118,6 @@ def test_models_land_in_the_cache_that_is_mounted_whatever_variable_its_image_se
 
 def test_prefix_caching_on_amd_is_refused_before_its_server_ends() -> None:
     on = EngineSpec("tgi", model="m", prefix_caching=True)
-    assert "no prefix caching on AMD" in (TGI.unable(on, "amd") or "")
-    assert TGI.unable(on, "nvidia") is None and TGI.unable(EngineSpec("tgi", model="m"), "amd") is None
+    amd, nvidia = (Rig("h", "0", "any", "cpu", 8, accelerators=[Accelerator(0, "x", v)]) for v in ("amd", "nvidia"))
+    assert "no prefix caching on AMD" in (TGI.unable(on, amd) or "")
+    assert TGI.unable(on, nvidia) is None and TGI.unable(EngineSpec("tgi", model="m"), amd) is None

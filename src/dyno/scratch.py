@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-_KEPT = ".kept"  # in a folder that no dyno sweeps
+_KEPT_FILE = ".kept"  # in a folder that no dyno sweeps
 
 
 class Scratch:
@@ -29,7 +29,7 @@ class Scratch:
 
     def keep(self) -> None:
         """Let the folder stay after this dyno: a message names a file in it."""
-        (self.path / _KEPT).touch()
+        (self.path / _KEPT_FILE).touch()
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
@@ -55,7 +55,7 @@ def sweep(folder: Path, prefix: str) -> None:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not (path / _KEPT).exists():
+                if not (path / _KEPT_FILE).exists():
                     shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(handle)

@@ -157,7 +157,7 @@ class EnginePlan:
 
     def problems(self, needed: Sequence[int] = ()) -> list[str]:
         """Return what is known to go wrong. `needed`: prompt + output of the requests, as far as they are known."""
-        unable = self.kind.unable(self.spec, _vendor(self.rig))
+        unable = self.kind.unable(self.spec, self.rig, self.program.version)
         return [*filter(None, (self.absent, self._too_long(needed), unable)), *self._contradictions(), *self._memory()]
 
     def _too_long(self, needed: Sequence[int]) -> str | None:

@@ -13,6 +13,7 @@ from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits, before, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
+from dyno.facts.rig import Rig
 from dyno.http import Client
 from dyno.option import opposite, switches
 
@@ -171,8 +172,8 @@ class EngineKind:
         """Return the variables that dyno sets beyond the setting's own."""
         return {}
 
-    def unable(self, spec: EngineSpec, vendor: str | None) -> str | None:
-        """Say what this engine can't do on the accelerators of a vendor; None: nothing that is known."""
+    def unable(self, spec: EngineSpec, rig: Rig, version: str | None = None) -> str | None:
+        """Say what this engine can't do on a machine; None: nothing that is known."""
         return None
 
     def default_name(self, spec: EngineSpec) -> str:

@@ -9,6 +9,7 @@ from dyno.engines.kinds.base import EngineFlag, EngineKind, Program, count, flag
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits, valued
 from dyno.facts.model import ModelShape
+from dyno.facts.rig import Rig
 
 _QUANTIZATIONS = {
     "fp8": "fp8", "gptq": "gptq", "awq": "awq", "int8": None, "bitsandbytes": "bitsandbytes", "marlin": "marlin",
@@ -131,8 +132,8 @@ class Tgi(EngineKind):
         refuses = count(valued(spec.args, "--max-concurrent-requests")) or _REFUSES
         return msgspec.structs.replace(super().limits(spec, model, version), refuses=refuses)
 
-    def unable(self, spec: EngineSpec, vendor: str | None) -> str | None:
-        if vendor != "amd" or not spec.prefix_caching:
+    def unable(self, spec: EngineSpec, rig: Rig, version: str | None = None) -> str | None:
+        if not spec.prefix_caching or not any(each.vendor == "amd" for each in rig.accelerators):
             return None
         return "TGI has no prefix caching on AMD accelerators, and its server ends at the start. Turn it off."
 

@@ -1,6 +1,8 @@
 """vLLM. Flags by version were read from the argument parsers of 0.5.4 to 0.32."""
 
 import json
+import math
+import os
 import re
 from typing import Any
 
@@ -24,9 +26,11 @@ from dyno.engines.kinds.base import (
     word,
 )  # fmt: skip
 from dyno.errors import UsageError
-from dyno.facts.engine import EngineSpec
+from dyno.facts.engine import EngineSpec, valued
 from dyno.facts.offline import Batch
+from dyno.facts.rig import Rig
 from dyno.http import Client
+from dyno.numbers import human_bytes, percent
 
 # vLLM detects these in the checkpoint, and then takes the best kernel; naming gptq or awq would
 # force the slow one. dyno verifies it instead.
@@ -176,6 +180,11 @@ _VALUED = {  # versions that read --x=False
 }
 
 
+# On a CPU: by its worker of 0.32.
+_CPU_TAKES_A_SHARE, _CPU_SHARE, _CPU_CACHE = "0.32", 0.92, "VLLM_CPU_KVCACHE_SPACE"
+_CPU_SPARE = 0.05  # of all memory: what other programs may take until it looks
+
+
 class Vllm(EngineKind):
     name = "vllm"
     title = "vLLM"
@@ -204,6 +213,26 @@ class Vllm(EngineKind):
         "graphs": r"Graph capturing finished in ([\d.]+) secs",
         "init": r"init engine .*took ([\d.]+) s",
     }
+
+    def unable(self, spec: EngineSpec, rig: Rig, version: str | None = None) -> str | None:
+        """On a CPU it takes a share of all memory, and ends after minutes where less is free."""
+        total, free = rig.memory_bytes, rig.memory_free_bytes
+        newer = version is not None and within(version, _CPU_TAKES_A_SHARE, "")
+        on_cpu = newer and not rig.accelerators and not spec.container
+        sized = valued(spec.args, "--kv-cache-memory-bytes") or spec.env.get(_CPU_CACHE) or os.environ.get(_CPU_CACHE)
+        if not on_cpu or sized or not total or not free or (rig.numa_nodes or 1) > 1:
+            return None
+        typed = valued(spec.args, "--gpu-memory-utilization")
+        share = float(typed) if typed else spec.memory_fraction or _CPU_SHARE
+        if share * total * spec.replicas <= free:
+            return None
+        fits = math.floor(100 * (free / total / spec.replicas - _CPU_SPARE)) / 100
+        advice = f"Set memory_fraction = {fits:g}, or free some." if fits > 0 else "Free some."
+        times = f"{spec.replicas} × " if spec.replicas > 1 else ""
+        return (
+            f"vLLM takes {times}{percent(share)} of this machine's {human_bytes(total)} of memory (memory_fraction), "
+            f"but {human_bytes(free)} are free: it would end after it has loaded. {advice}"
+        )
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         model = self.model_of(spec)
