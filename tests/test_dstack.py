@@ -118,3 +118,42 @@ def test_without_the_package_one_sentence_says_how_to_get_it(tmp_path: Path, mon
     monkeypatch.setitem(sys.modules, "dstack", None)
     with pytest.raises(RigError, match=r"needs the package dstack .*pip install 'llm-dyno\[dstack\]'"):
         dstack.DstackRig("dyno-x", DstackSpec(), tmp_path)
+
+
+BOXED = """
+[rigs.mi300x]
+accelerator = "MI300X"
+accelerators = 8
+dstack = { host = "me@mi300x.example", key_file = "~/.ssh/id_lab" }
+[engines.tgi]
+kind = "tgi"
+model = "org/m"
+container = { image = "ghcr.io/huggingface/text-generation-inference:2.4.0-rocm" }
+[engines.vllm]
+kind = "vllm"
+model = "org/m"
+container = { image = "rocm/vllm:one" }
+[workloads.w]
+num_prompts = 2
+input_len = 4
+output_len = 4
+[loads.l]
+max_concurrency = 2
+"""
+
+
+def test_engines_in_containers_need_docker_inside_a_machine_of_dstacks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = tmp_path / "s.toml"
+    study.write_text(BOXED)
+    for flags in (("--dry-run",), ("--rig", "mi300x")):
+        assert main(["run", str(study), "--runs", str(tmp_path / "runs"), *flags]) == 2
+        assert "Set dstack.docker = true; or set dstack.image to this image" in capsys.readouterr().err
+    study.write_text(BOXED.replace('id_lab" }', 'id_lab", docker = true }'))
+    assert main(["run", str(study), "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert "docker: true" in text and "text-generation-inference:2.4.0-rocm" in text and "rocm/vllm:one" in text
+    study.write_text(BOXED.replace('id_lab" }', 'id_lab", docker = true, image = "x" }'))
+    assert main(["run", str(study), "--dry-run"]) == 2
+    assert "has docker and image" in capsys.readouterr().err

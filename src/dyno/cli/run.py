@@ -158,8 +158,12 @@ def _read(options: argparse.Namespace) -> tuple[Study, str, bool]:
 
 
 def _check_elsewhere(study: Study, wanted: list[PlannedTrial]) -> None:
-    """Refuse what can't be measured from here: an offline run has no client."""
+    """Refuse what can't be measured from here (an offline run has no client) or can't run there."""
+    from dyno.conduct import study_plan
+
     for p in wanted:
+        if why := study_plan.no_docker(study, p):
+            raise UsageError(why)
         if p.place.rig and p.trial.offline and study.rigs[p.place.rig].client == "here":
             raise UsageError(
                 f'[rigs.{p.place.rig}] client = "here" is for serving; {p.place.label} is an offline benchmark, in the '

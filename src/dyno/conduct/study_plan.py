@@ -157,6 +157,9 @@ def plans(
         if engine is None or not kind_of(engine.kind).starts:
             out.append(SettingPlan(mine, None))
             continue
+        if dry and (why := no_docker(study, mine[0])):
+            out.append(SettingPlan(mine, None, why))
+            continue
         batch = batch_of(mine[0].trial) if mine[0].trial.offline else None
         try:
             plan = EnginePlan(engine, planned_for, dry=dry, batch=batch)
@@ -171,6 +174,19 @@ def plans(
             far = name is not None and study.rigs[name].elsewhere
             out.append(SettingPlan(mine, plan, elsewhere=far or planned_for is not machine))
     return out
+
+
+def no_docker(study: Study, planned: PlannedTrial) -> str | None:
+    """Say that an engine in a container can't run on a machine of dstack's: it is a container itself."""
+    rig, engine = planned.place.rig, planned.trial.engine
+    machine = study.rigs[rig].dstack if rig else None
+    if machine is None or machine.docker or engine is None or engine.container is None:
+        return None
+    return (
+        f"[rigs.{rig}] a machine of dstack's is a container, without Docker inside, but {planned.place.engine} runs in "
+        f"one ({engine.container.image}). Set dstack.docker = true; or set dstack.image to this image, and remove the "
+        "engine's container."
+    )
 
 
 def problems(plans: Sequence[SettingPlan]) -> list[str]:

@@ -48,6 +48,9 @@ class DstackSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     image: Annotated[
         str | None, Option(help="container image with Python 3.11 or newer (default: dstack's, for NVIDIA)")
     ] = None
+    docker: Annotated[
+        bool, Option(help="Docker inside, for engines in containers, instead of image (dstack 0.19.16 or newer)")
+    ] = False
     privileged: Annotated[bool, Option(help="run the container in privileged mode")] = False
     volumes: Annotated[list[str], Option(help="volumes or folders of the host, such as /data:/root/.cache")] = []
     service_port: Annotated[

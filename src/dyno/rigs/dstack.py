@@ -53,7 +53,9 @@ def configurations(name: str, rig: RigWanted) -> list[Configuration]:
     run: Configuration = {"type": "task", "name": name}
     if rig.client == "here":
         run = {"type": "service", "name": name, "port": spec.service_port}
-    run |= _given(image=spec.image, privileged=spec.privileged, volumes=spec.volumes, resources=resources)
+    run |= _given(
+        image=spec.image, docker=spec.docker, privileged=spec.privileged, volumes=spec.volumes, resources=resources
+    )
     run |= {**profile, "fleets": [spec.fleet or name], "max_duration": spec.max_duration, "commands": _WAITING}
     if spec.fleet:
         return [run]

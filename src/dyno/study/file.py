@@ -102,6 +102,10 @@ class StudyTables:
             self.doc.mistake((*path, "ssh"), why)
         if rig.ssh and rig.dstack:
             self.doc.mistake((*path, "dstack"), "excludes ssh: a rig is in one place.")
+        if rig.dstack and rig.dstack.docker and rig.dstack.image:
+            self.doc.mistake(
+                (*path, "dstack"), "has docker and image. Docker inside has an image of dstack's own: remove one."
+            )
         if rig.client == "here" and not rig.elsewhere:
             self.doc.mistake((*path, "client"), "needs ssh or dstack: this rig is the machine that runs dyno.")
         return rig
