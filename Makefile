@@ -50,8 +50,7 @@ test-hostile: $(VENV)/.dev
 test-pages: $(VENV)/.dev
 	$(BIN)/pytest -n 2 --dist loadfile -m pages -rfEs tests/pages
 
-# Every command in docs/, in the order of its page, against the fake engine or llama.cpp. What keeps all cores busy runs
-# alone.
+# Every command in docs/, in the order of its page, against the fake engine or llama.cpp. Searches and gates run alone.
 test-docs: $(VENV)/.dev
 	$(BIN)/pytest -n 3 --dist worksteal -m docs
 

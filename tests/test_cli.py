@@ -488,7 +488,7 @@ def test_a_server_that_is_not_ready_in_time_is_told(dyno: Callable[..., Done]) -
 
 def test_a_key_reaches_no_file_and_no_output(dyno: Callable[..., Done], fake: Fake, tmp_path: Path) -> None:
     secrets = ("sk-very-secret-1234", "another-secret-5678")
-    words = ["--header", f"X-Api-Key={secrets[1]}", "--save-result", "--save-detailed", "--keep-raw"]
+    words = ["--header", f"X-Api-Key={secrets[1]}", "X-Variant=b", "--save-result", "--save-detailed", "--keep-raw"]
     done = dyno(*bench(fake, *words), OPENAI_API_KEY=secrets[0])
     assert done.code == 0
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
@@ -497,7 +497,8 @@ def test_a_key_reaches_no_file_and_no_output(dyno: Callable[..., Done], fake: Fa
         assert secret not in done.said
         assert not [p for p in files if secret.encode() in p.read_bytes()]
     trial = json.loads(next(tmp_path.glob("runs/*/trial.json")).read_text())
-    assert trial["trial"]["target"]["header_names"] == ["Authorization", "X-Api-Key"]
+    assert trial["trial"]["target"]["header_names"] == ["Authorization", "X-Api-Key", "X-Variant"]
+    assert trial["trial"]["target"]["routing_headers"] == ["x-variant"]
 
 
 @pytest.mark.hostile

@@ -22,8 +22,8 @@ from listings import DOCS, RUN, Listing, listings, name
 from reference import ROOT
 
 _LOAD = re.compile(r"\bdyno (?:find|tune|run|bench serve)\b(?!.*--dry-run)|\bdyno-gate\.sh ")
-# Programs that keep all cores busy: they run alone. Loads on a fake engine mostly wait, and run beside each other.
-_BUSY = re.compile(r"\bllamacpp\b|\bdyno eval\b|\bbench (?:throughput|latency|micro)\b|\bdoctor --procs\b")
+# Programs that run alone: a search gives up where it can't keep its own times, and a gate compares times.
+_ALONE = re.compile(r"\bdyno (?:find|tune)\b|\bdyno-gate\.sh |^\[find\]", re.M)
 _STUDY = re.compile(r"[\w-]+\.toml\b")
 
 
@@ -62,7 +62,7 @@ def test_the_commands_of_a_page_work(path: Path, tmp_path: Path, workers_folder:
                 file.chmod(0o755)
             elif listing.language in RUN and _is_run(listing):
                 command, where = _command(listing, text), f"{name(path)}:{listing.line}"
-                with turn(workers_folder, alone=_keeps_cores_busy(text, tmp_path)):
+                with turn(workers_folder, alone=_is_alone(text, tmp_path)):
                     if listing.how == "server":
                         servers.append(_server(command, tmp_path, env))
                     else:
@@ -73,10 +73,10 @@ def test_the_commands_of_a_page_work(path: Path, tmp_path: Path, workers_folder:
             server.wait(20)
 
 
-def _keeps_cores_busy(text: str, folder: Path) -> bool:
+def _is_alone(text: str, folder: Path) -> bool:
     """By itself, or by a study that it runs."""
     files = [folder / name for name in _STUDY.findall(text)]
-    return any(_BUSY.search(part) for part in (text, *(file.read_text() for file in files if file.exists())))
+    return any(_ALONE.search(part) for part in (text, *(file.read_text() for file in files if file.exists())))
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -135,7 +135,7 @@ def test_the_github_workflow_stops_a_slower_change(tmp_path: Path, workers_folde
     for step in steps:
         shell = ["bash", "-e", "-c", step.replace("8000", port)]
         log_path = tmp_path / "step.log"  # not a pipe: a server that is left keeps it open
-        with turn(workers_folder, alone=False), log_path.open("wb") as log:
+        with turn(workers_folder, alone=True), log_path.open("wb") as log:
             process = subprocess.Popen(shell, cwd=tmp_path, env=env, stdout=log, stderr=log, start_new_session=True)
             done.append(process.wait(180))
         with contextlib.suppress(ProcessLookupError):

@@ -79,6 +79,11 @@ def test_the_setting_hf_subset_is_not_a_token_of_the_hub() -> None:
     assert "hf_subsets" not in secrets.without_looks("hf_subsetsAbc123")
 
 
+def test_headers_that_may_change_an_answer_are_known_by_their_names() -> None:
+    aside = ["Authorization", "X-Api-Key", "Cookie", "User-Agent", "Accept-Encoding", "X-Request-Id", "traceparent"]
+    assert secrets.routing([*aside, "X-Variant", "x-variant", "X-Tenant"]) == ["x-tenant", "x-variant"]
+
+
 def test_secrets_lie_in_lists_objects_numbers_and_json_within_a_text() -> None:
     body = {
         "a": {"password": "p"},

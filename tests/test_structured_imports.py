@@ -104,6 +104,11 @@ def test_appended_results_a_sweeps_summary_and_printed_ones_in_a_row_are_a_row_e
 
 def test_numbers_of_vllm_under_unknown_keys_are_listed_as_not_read() -> None:
     later = {"mean_first_audio_ms": 20.5, "kv_transfer_gbps": 3.25, "note": "fp8", "tp": 8, "p99_ttft_ms": 30.0}
+    later |= {
+        "mean_client_queue_time_ms": 0.1,
+        "probe_ms": 1.0,
+        "spec_decode_num_drafts": 4,
+    }  # its own, for nothing here
     found = read("f", json.dumps({**SERVED, **later}).encode())
     assert found is not None and found.rows[0].get("p99_ttft_ms") == 30.0
     assert [(u.part, u.what) for u in found.unread] == [("columns", "mean_first_audio_ms, kv_transfer_gbps")]

@@ -46,6 +46,7 @@ _ORDINARY = ("default", "disabled", "enabled", "localhost", "optional", "passwor
 _ASSIGNED = re.compile(r"(?:--env=|--build-arg=|-e|--?)?([A-Za-z_][\w.-]*)\s*[=:]\s*", re.S)
 _BEFORE_JSON = re.compile(r"[^{\[]*=(?=[{\[])|(?=[{\[])")
 _PLAIN_HEADERS = ("accept", "accept-encoding", "accept-language", "content-type", "host", "user-agent")
+_TRACING = ("traceparent", "tracestate", "baggage", "x-request-id", "x-correlation-id")
 
 
 # ---- by name and looks ----
@@ -112,6 +113,13 @@ def of_headers(headers: Mapping[str, str]) -> list[str]:
     """Return a header's value and each of its words ('Bearer' is too short to count), and Basic credentials decoded."""
     secret = [v for k, v in headers.items() if k.lower() not in _PLAIN_HEADERS and not k.lower().endswith("model")]
     return _longest_first({word for value in secret for word in _credentials(value)})
+
+
+def routing(names: Iterable[str]) -> list[str]:
+    """Return the names of headers that may change an answer, such as one that selects a variant: neither keys, nor the
+    usual ones of any client, nor ids for tracing."""
+    plain = {name.lower() for name in names}.difference(_PLAIN_HEADERS, _TRACING)
+    return sorted(name for name in plain if not is_secret(name))
 
 
 def without(hidden: Iterable[str], words: Sequence[str]) -> list[str]:

@@ -173,7 +173,8 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
 
 def manifest_of(session: Session, prepared: Prepared) -> Manifest:
     trial, work, fleet = prepared.trial, prepared.prompts.workload, session.fleet
-    spec = msgspec.structs.replace(trial.target, header_names=sorted(session.headers))
+    names = sorted(session.headers)
+    spec = msgspec.structs.replace(trial.target, header_names=names, routing_headers=secrets.routing(names))
     return Manifest(
         dyno=dyno.__version__,
         started=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),

@@ -25,6 +25,7 @@ class TargetSpec(Transport, frozen=True):
     model: str | None = None  # None: the first that the server lists
     served_model_name: Annotated[str | None, Option(identity=False)] = None
     header_names: Annotated[list[str], Option(identity=False)] = []
+    routing_headers: Annotated[list[str], Option(setting="headers")] = []  # those that may change an answer: no keys
     # Further copies of the same server: requests go to the one with the least in flight. Their number is `replicas`.
     more_urls: Annotated[list[str], Option(setting="replicas")] = []
 

@@ -126,7 +126,7 @@ def serve(value: Value, file: str) -> Iterator[Draft]:
         draft.figure(key, field, means=metric.OWN_TPOT)
     known = {*_SETTINGS, *_FIGURES, *_LEFT}
     for key, field in value.fields.items():
-        if key.startswith("probe_"):
+        if key.startswith("probe_") or "client_queue" in key:
             known.add(key)
         if key.endswith("_ms") or key.startswith("probe_"):
             if parts := metric.latency(key):
