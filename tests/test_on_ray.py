@@ -4,6 +4,7 @@ tests/tools/test_ray.py has the same on real clusters.
 """
 
 import socket
+import tempfile
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,7 +76,7 @@ class StandIn:
             process.__exit__()
             if actor.worker._spool:
                 actor.worker._spool.close()
-            actor.worker._folder.cleanup()
+            actor.worker._folder.remove()
 
     def remote(self, kind: type) -> Any:
         def start() -> Any:
@@ -224,7 +225,7 @@ def test_a_loopback_url_is_refused_on_another_node(ray: StandIn, fake: StartFake
     ray.address = "192.0.2.7"
     with pytest.raises(UsageError, match=r"192\.0\.2\.7.*--base-url"):
         on_nodes(tmp_path, fake(first_ms=5, gap_ms=1).base_url)
-    assert "clean_up" in ray.calls and not any(Path(actor.worker._folder.name).exists() for actor in ray.workers)
+    assert "clean_up" in ray.calls and not any(actor.worker._folder.path.exists() for actor in ray.workers)
 
 
 # ---- the cluster ----
@@ -296,3 +297,14 @@ def test_a_clock_that_drifts_more_than_ntp_bends_it_is_a_doubt() -> None:
     assert finding.code == "client.clock_drift" and "node 10.0.0.1 ran 2,000 ppm slow: 20" in finding.text
     assert list(checks.clocks(_evidence([_clock(0.02, gain_ms=0.5)]))) == [], "50 ppm is an ordinary clock"
     assert list(checks.clocks(_evidence([_clock(0.05, gain_ms=0.09, apart_s=0.1)]))) == [], "within its uncertainty"
+
+
+@pytest.mark.hostile
+def test_the_folder_of_a_node_that_lost_power_is_swept_by_its_next_slice(
+    ray: StandIn, fake: StartFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its spool has prompts and answers."""
+    (tmp_path / "tmp" / "dyno-slice-dead").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    on_nodes(tmp_path, fake(first_ms=1, gap_ms=1).base_url)
+    assert not list((tmp_path / "tmp").glob("dyno-slice-*"))

@@ -16,6 +16,7 @@ from test_hostile_processes import living_in, wait_for
 
 from conftest import StartFake
 from dyno.cli.main import main
+from dyno.engines.port import free_port
 from dyno.report import draw
 from dyno.report.page import bundle
 from dyno.scratch import Scratch, scratch, sweep
@@ -135,7 +136,41 @@ def test_a_report_that_is_killed_leaves_no_half_page(place: Place, moment_ms: in
     assert not page.exists() or page.read_text().endswith("</svg>")
 
 
+@pytest.mark.parametrize(
+    "how", [signal.SIGKILL, *(pytest.param(s, marks=pytest.mark.nightly) for s in (signal.SIGTERM, signal.SIGINT))]
+)
+def test_the_folder_of_an_engine_in_the_foreground_is_removed_or_swept_by_the_next_one(
+    place: Place, how: signal.Signals
+) -> None:
+    """Its log has what the engine printed, which nobody searched for secrets after a kill -9."""
+
+    def folders() -> list[Path]:
+        return list((place.folder / "tmp").glob("dyno-engine-*"))
+
+    first = place.start(["engines", "start", "llamacpp", "--port", str(free_port())])
+    wait_for(lambda: [log for folder in folders() for log in folder.glob("*.log")])
+    (before,) = folders()
+    first.send_signal(how)
+    first.wait(30)
+    wait_for(lambda: not living_in(place.folder), 12)
+    assert before.exists() == (how == signal.SIGKILL)
+    second = place.start(["engines", "start", "llamacpp", "--port", str(free_port())])
+    wait_for(lambda: folders() and before not in folders())
+    assert not before.exists()
+    second.send_signal(signal.SIGINT)
+    second.wait(30)
+    assert folders() == []
+
+
 # ---- temporary folders ----
+
+
+def test_a_folder_that_a_message_names_is_kept(tmp_path: Path) -> None:
+    place = Scratch("x-", tmp_path)
+    place.keep()
+    os.close(place._handle)  # as the end of its dyno does
+    sweep(tmp_path, "x-")
+    assert place.path.exists()
 
 
 def test_the_folder_of_a_dead_dyno_is_swept_and_that_of_a_live_one_stays(tmp_path: Path) -> None:

@@ -79,7 +79,8 @@ def convert(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> Mo
     check(recipe)
     kind = parse_conversion(recipe.convert or "gguf:auto")
     shape = model.read(Path(source.path))
-    if shape is None or shape.format != "safetensors":
+    # A folder of pickles alone has a config.json, too; the converter would load them.
+    if shape is None or shape.format != "safetensors" or not list(Path(source.path).glob("*.safetensors")):
         what = "is GGUF already" if shape and shape.format == "gguf" else "is not a model in safetensors"
         raise UsageError(f"{source.path} {what}: there is nothing to convert to {recipe.convert}.")
     expected = kind if kind != "AUTO" else _OF_DTYPE.get(shape.dtype or "", "F16")

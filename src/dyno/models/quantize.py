@@ -23,7 +23,8 @@ from dyno.probe import model
 _WORKERS = Path(__file__).with_name("workers")
 _HEAD = "lm_head"  # left as it is where the recipe doesn't say: it decides on tokens, and is small
 _FAR = 0.8  # relative difference of the logits. Zeros have 1, another model has 1.4; 4 bits of random weights 0.44
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json")
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".index.json")
+_CODE = (".py", ".pkl", ".pickle")  # a model that needs them is refused
 _PHASE = re.compile(r'^\{"phase": "(.*)"\}$')
 _LAYER = re.compile(r"\((\d+)/(\d+)\): (\w+)")  # llm-compressor's
 _BAR = re.compile(r"^(.*?):? *\d+%\|.*\| *(\d+)/(\d+)")
@@ -162,6 +163,6 @@ def _generation(result: ToolResult, scheme: Scheme) -> str:
 def _copy_others(source: Path, part: Path) -> None:
     """Copy what the tool left out: tokenizer, chat template, generation settings."""
     for path in source.iterdir():
-        if path.is_file() and not path.name.endswith(_WEIGHTS) and not (part / path.name).exists():
+        if path.is_file() and not path.name.endswith(_WEIGHTS + _CODE) and not (part / path.name).exists():
             shelf.check_link(path, source)
             shutil.copy(path, part / path.name)
