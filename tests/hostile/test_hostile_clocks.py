@@ -1,8 +1,8 @@
 """Clocks that are set back or forward, before a command and in the middle of it: durations, names, resumes, sweeps.
 
 The processes of a test have a time of day of their own, in `time.time` and `datetime`. The monotonic clock stays, and
-so does `time.time_ns`, by which dyno places the kernel's receive stamps: those can't be set here. test_spool.py has steps
-of that clock.
+so does `time.time_ns`, by which dyno places the kernel's receive stamps: those can't be set here. test_spool.py has
+steps of that clock.
 """
 
 import json
