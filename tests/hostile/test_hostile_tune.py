@@ -156,8 +156,8 @@ def tune(place: Place) -> DynoProcess:
 
 # ---- servers ----
 
-REFUSED = {"errors": "http_500", "dies": "died with code -11", "silent": "timeout", "empty": "neither text nor tokens",
-           "endless": "was not complete after", "mutants": "requests.failed", "names": "is not what was asked for",
+REFUSED = {"errors": "http_500", "dies": "died with code -11", "silent": "timeout", "empty": "empty",
+           "endless": "too_large", "mutants": "failed", "names": "is not what was asked for",
            "long names": "is not what was asked for"}  # fmt: skip
 BELIEVED = ["claims", "metrics", "lengths", "logs"]  # in their answers, of which dyno counts the tokens itself
 
