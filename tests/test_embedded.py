@@ -12,6 +12,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -549,3 +550,18 @@ def test_the_embedded_engine_refuses_other_flags_before_its_start_and_in_a_dry_r
         assert why in error
         assert "use a llama-server" in error
     assert "xllamacpp" not in sys.modules
+
+
+def test_folders_that_several_make_and_sweep_at_once_are_never_taken_from_one_of_them(tmp_path: Path) -> None:
+    lost = []
+
+    def make(_: int) -> None:
+        for _ in range(60):
+            with scratch("dyno-s-", tmp_path) as mine:
+                (mine / "file").touch()
+                if not (mine / "file").exists():
+                    lost.append(mine)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(make, range(6)))
+    assert not lost and not list(tmp_path.iterdir())

@@ -18,14 +18,27 @@ class Scratch:
         """`folder`: where to make it; None: where this system has temporary files."""
         folder = folder or Path(tempfile.gettempdir())
         sweep(folder, prefix)
-        while True:
-            self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
+        while not self._made(prefix, folder):
+            pass
+
+    def _made(self, prefix: str, folder: Path) -> bool:
+        """Make and lock a folder. False: another dyno swept it before it was locked."""
+        self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
+        try:
             self._handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            with contextlib.suppress(OSError):  # a disk without locks
-                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if self.path.exists():
-                break
-            os.close(self._handle)  # another dyno swept it before it was locked
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = True
+        except BlockingIOError:
+            held = False
+        except OSError:  # a disk without locks
+            held = True
+        if not held or not self.path.exists():
+            os.close(self._handle)
+            return False
+        return True
 
     def keep(self) -> None:
         """Let the folder stay after this dyno: a message names a file in it."""

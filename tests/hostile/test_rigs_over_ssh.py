@@ -38,6 +38,7 @@ def test_a_key_that_is_not_accepted_says_what_to_do(ssh_rig: SshRig) -> None:
     assert "Add one to the agent (ssh-add)" in " ".join(ssh_rig.dyno("run", "s.toml").expect(1).split())
 
 
+@pytest.mark.nightly
 def test_a_cut_connection_costs_nothing(ssh_rig: SshRig) -> None:
     ssh_rig.write(repeats=2, prompts=24)
     with ssh_rig.dyno("run", "s.toml", "--plain", "--no-report") as dyno:
@@ -50,6 +51,7 @@ def test_a_cut_connection_costs_nothing(ssh_rig: SshRig) -> None:
     assert ssh_rig.left() == []
 
 
+@pytest.mark.nightly
 def test_a_killed_dyno_is_followed_by_the_next_one(ssh_rig: SshRig) -> None:
     ssh_rig.write(repeats=2, prompts=24)
     with ssh_rig.dyno("run", "s.toml", "--plain", "--no-report") as dyno:
@@ -82,6 +84,7 @@ def test_ctrl_c_stops_it_there_keeps_what_is_finished_and_resumes(ssh_rig: SshRi
     assert len(ssh_rig.study.done()) == 8
 
 
+@pytest.mark.nightly
 def test_a_rig_that_was_killed_is_continued(ssh_rig: SshRig) -> None:
     ssh_rig.write(repeats=4, prompts=24)
     with ssh_rig.dyno("run", "s.toml", "--plain", "--no-report") as dyno:
@@ -96,6 +99,7 @@ def test_a_rig_that_was_killed_is_continued(ssh_rig: SshRig) -> None:
     assert ssh_rig.left() == []
 
 
+@pytest.mark.nightly
 def test_rigs_down_stops_what_a_killed_dyno_left_and_fetches_what_is_finished(ssh_rig: SshRig) -> None:
     ssh_rig.write(repeats=4, prompts=24)
     with ssh_rig.dyno("run", "s.toml", "--plain", "--no-report") as dyno:
@@ -110,6 +114,7 @@ def test_rigs_down_stops_what_a_killed_dyno_left_and_fetches_what_is_finished(ss
 
 
 @pytest.mark.parametrize("how", ["kill", "cut"])
+@pytest.mark.nightly
 def test_an_engine_held_for_a_load_from_here_ends_with_the_connection(ssh_rig: SshRig, how: str) -> None:
     ssh_rig.write(rig='client = "here"', repeats=2, prompts=24)
     with ssh_rig.dyno("run", "s.toml", "--plain", "--no-report") as dyno:
@@ -190,6 +195,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
+@pytest.mark.nightly
 def test_a_machine_that_lies_writes_nothing_outside_the_run_folder(ssh_rig: SshRig, lie: str) -> None:
     source = Path(agent.__file__).read_text()
     good, bad = LIES[lie]
