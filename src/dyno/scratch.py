@@ -18,10 +18,10 @@ class Scratch:
         """`folder`: where to make it; None: where this system has temporary files."""
         folder = folder or Path(tempfile.gettempdir())
         sweep(folder, prefix)
-        while not self._made(prefix, folder):
+        while not self._make_locked(prefix, folder):
             pass
 
-    def _made(self, prefix: str, folder: Path) -> bool:
+    def _make_locked(self, prefix: str, folder: Path) -> bool:
         """Make and lock a folder. False: another dyno swept it before it was locked."""
         self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
         try:
