@@ -39,7 +39,7 @@ _REQUEST_MAX = 1 << 20  # an environment may be large
 
 
 def _serve() -> None:
-    """Fork a process for each request, or tell the exit code of one."""
+    """Fork a process for each request, or say with which code one ended."""
     os.execvp = _execute  # type: ignore[assignment]
     asked = socket.socket(fileno=0)
     imported: set[str] = set()

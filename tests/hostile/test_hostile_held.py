@@ -134,6 +134,7 @@ class Home:
 @pytest.fixture
 def home(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Home:  # noqa: F811
     monkeypatch.setattr(SshMachine, "forwarded", _relayed)
+    monkeypatch.chdir(rig.folder)  # where a report is written
     return Home(rig)
 
 

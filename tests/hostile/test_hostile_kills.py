@@ -142,7 +142,7 @@ def test_a_report_that_is_killed_leaves_no_half_page(place: Place, moment_ms: in
 def test_the_folder_of_an_engine_in_the_foreground_is_removed_or_swept_by_the_next_one(
     place: Place, how: signal.Signals
 ) -> None:
-    """Its log has what the engine printed, which nobody searched for secrets after a kill -9."""
+    """Its log has what the engine printed, not searched for secrets after a kill -9."""
 
     def folders() -> list[Path]:
         return list((place.folder / "tmp").glob("dyno-engine-*"))

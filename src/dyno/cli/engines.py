@@ -18,6 +18,7 @@ from dyno.scratch import Scratch
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from dyno.conduct.engine_plan import EnginePlan
     from dyno.conduct.fleet import Fleet
 
 _SLOTS, _CONTEXT = 16, 2048  # of dyno's own model, where nothing else is asked for: enough for the README's load
@@ -96,9 +97,7 @@ def start_fake(options: argparse.Namespace) -> int:
 
 
 def start_engine(options: argparse.Namespace) -> int:
-    from dyno.cli.progress import ProgressLine
     from dyno.conduct.engine_plan import EnginePlan
-    from dyno.conduct.fleet import running
     from dyno.probe import rig
 
     if options.engine == "llamacpp" and options.model is None:
@@ -116,18 +115,25 @@ def start_engine(options: argparse.Namespace) -> int:
         raise UsageError(" ".join(problems))
     if options.dry_run:
         return 0
+    return _serve(plan, _SHORT_LOAD if options.model is None else _LOAD)
+
+
+def _serve(plan: "EnginePlan", load: str) -> int:
+    """Run an engine until Ctrl-C, or until it ends. Its folder stays where a message points there."""
+    from dyno.cli.progress import ProgressLine
+    from dyno.conduct.fleet import running
+
     place, progress = Scratch("dyno-engine-"), ProgressLine()
     try:
         with progress, running(plan, place.path, {}, progress.phase, lambda _: None, progress.below) as fleet:
             progress.over()
             for line in _lines(fleet):
                 print(line, file=sys.stderr)
-            load = _SHORT_LOAD if options.model is None else _LOAD
             _report_ready(plan.kind.title, fleet.urls, plan.served_name, fleet.target.slots, load)
             while not (death := fleet.death()):
                 time.sleep(0.5)
             raise EngineError(death.replace(" under load", ""))
-    except EngineError:  # its message points there
+    except EngineError:
         place.keep()
         raise
     except BaseException:

@@ -4,7 +4,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -175,11 +175,19 @@ def _check_before_fetching(study: Study, planned: list[PlannedTrial], machine: R
     """Refuse what can be known to fail, before gigabytes are fetched for it."""
     from dyno.conduct import study_plan
 
-    if wrong := study_plan.problems_before_fetching(study, planned, machine):
-        raise UsageError("\n".join(["The study has problems; nothing was fetched or started:", *wrong]))
-    for each in planned:
-        key_headers(each)  # a missing key is an error
+    _refuse(study_plan.problems_before_fetching(study, planned, machine), "nothing was fetched or started")
+    _check_keys(planned, key_headers)
     settings.check_files(each.trial.target for each in planned)
+
+
+def _refuse(problems: list[str], so: str) -> None:
+    if problems:
+        raise UsageError("\n".join([f"The study has problems; {so}:", *problems]))
+
+
+def _check_keys(planned: Iterable[PlannedTrial], headers: Headers) -> None:
+    for each in planned:
+        headers(each)  # a missing key is an error before anything starts
 
 
 def _elsewhere(study: Study, planned: PlannedTrial) -> bool:
@@ -228,10 +236,8 @@ def _measure(
     here = [p for p in wanted if not _elsewhere(study, p)]
     ids = {p.place.id for p in here} - done
     left = [p for session in sessions(study, ids) for p in session.trials][: options.limit]
-    if wrong := study_plan.problems(study_plan.plans(study, left, machine, dry=False)):
-        raise UsageError("\n".join(["The study has problems; nothing was started:", *wrong]))
-    for planned in (p for p in wanted if p.place.id not in done):
-        headers(planned)  # a missing key is an error before anything starts
+    _refuse(study_plan.problems(study_plan.plans(study, left, machine, dry=False)), "nothing was started")
+    _check_keys((p for p in wanted if p.place.id not in done), headers)
     settings.check_files(planned.trial.target for planned in left)
     if left and not options.any_rig and (changes := study_plan.moved(folder, here, machine)):
         anyway = "--any-rig continues anyway, " if options.settings == "keys" else ""  # a study file's flag

@@ -276,6 +276,14 @@ class EnginePlan:
         spreads, env = self.limits.spreads, self.launches[0].env
         return peaks.of_engine(self.rig, self.devices, self.spec, spreads=spreads, python=python, env=env).peaks
 
+    def _limits_line(self) -> str:
+        context, at_once = "unknown", f"{self.limits.slots or 'the engine decides'}"
+        if self.limits.context:
+            context = f"{self.limits.context} tokens ({self.limits.context_from})"
+        if self.limits.refuses:
+            at_once += f", more than {self.limits.refuses} are refused"
+        return f"# context of a request: {context}; requests at once: {at_once}"
+
     def lines(self) -> Iterator[str]:
         """Yield the lines of a dry run."""
         version = self.program.version or "of unknown version, its newest flags assumed"
@@ -284,11 +292,7 @@ class EnginePlan:
         if not self.program.asked:
             version += f" ({'as the setting says; ' * bool(self.program.version)}a dry run doesn't ask the program)"
         yield f"# {f'{self.kind.title} {version}'.rstrip()}, {self.program.where}"
-        context = f"{self.limits.context} tokens ({self.limits.context_from})" if self.limits.context else "unknown"
-        at_once = f"{self.limits.slots or 'the engine decides'}"
-        if self.limits.refuses:
-            at_once += f", more than {self.limits.refuses} are refused"
-        yield f"# context of a request: {context}; requests at once: {at_once}"
+        yield self._limits_line()
         if self.assumed:
             yield f"# no accelerator is detected: {self.assumed} is assumed"
         if self.kind.unsaid_quantization(self.spec, self.program.version):

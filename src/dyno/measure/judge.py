@@ -78,11 +78,11 @@ class Judge:
         grows = not self.wave and backlog.grows(r, 0.0, now_s)
         least_s = window_s_of(self.limits, not self.wave, length_s)
         ended_s = float((r.end - r.sent)[r.end <= now_s].mean())  # in overload, those that are open grow old
-        weighed: list[Weighed] = []
         rough_s = window_s_of(self.limits, not self.wave, min(length_s, ended_s)) / ROUGH
         rough = count >= max(ROUGH_FEWEST, self.wave) and window_s >= rough_s
         ready = count >= max(FEWEST, WAVES * self.wave) and window_s >= least_s and self._turns_are_there(r, first)
-        filled = not self.wave and window_s >= max(LEAST_S, ended_s)
+        filled = not self.wave and window_s >= max(OPEN_LEAST_S, ended_s)
+        weighed: list[Weighed] = []
         if rough or grows or filled:
             weighed = [self._weigh(r, limit, first, now_s, length_s) for limit in self.limits]
         ready = ready or (filled and self._far_over(weighed))

@@ -95,7 +95,7 @@ class StudyFolder:
                     f"Another dyno{who and f' (process {who})'} runs the study in {self.path}. Wait for it, or choose "
                     "another folder with --runs."
                 ) from None
-            with contextlib.suppress(OSError):  # a full disk: it only tells others who holds the lock
+            with contextlib.suppress(OSError):  # a full disk: the number only says who holds the lock
                 file.truncate(0)
                 file.write(str(os.getpid()).encode())
             try:

@@ -263,21 +263,23 @@ class EngineKind:
         return [opposite(flag)] if way.negated is not None and within(version, way.negated, "") else []
 
     def _check_args(self, args: Sequence[str], version: str | None) -> None:
-        lost = []
-        for arg in args:
-            name = "--" + arg[2:].partition("=")[0].replace("_", "-") if arg.startswith("--") else ""
-            hits = [f for f in self.own_flags if f == name or (len(name) > 8 and f.startswith(name))]
-            if len(hits) == 1 and not within(version, *self.own_flags[hits[0]][:2]):
-                since, until, advice = self.own_flags[hits[0]]
-                lost.append(f"has no {hits[0]}; versions {span(since, until)} have it. {advice}".rstrip())
-            if name and not hits and self.knows_all_flags:
-                lost.append(f"has no {name}.{self._like(name)}")
+        flags = ("--" + arg[2:].partition("=")[0].replace("_", "-") for arg in args if arg.startswith("--"))
+        lost = [why for flag in flags if (why := self._lacks(flag, version))]
         if lost:
             raise UsageError(f"{self._named(version)} {' It '.join(lost)}")
 
-    def _like(self, name: str) -> str:
+    def _lacks(self, name: str, version: str | None) -> str | None:
+        """Say that this version is known to have no such flag; None: it may have one."""
+        hits = [f for f in self.own_flags if f == name or (len(name) > 8 and f.startswith(name))]
+        if len(hits) == 1:
+            since, until, advice = self.own_flags[hits[0]]
+            if within(version, since, until):
+                return None
+            return f"has no {hits[0]}; versions {span(since, until)} have it. {advice}".rstrip()
+        if hits or not self.knows_all_flags:
+            return None
         near = difflib.get_close_matches(name, self.own_flags, 1)
-        return f" Did you mean {near[0]}?" if near else ""
+        return f"has no {name}." + (f" Did you mean {near[0]}?" if near else "")
 
 
 def word(value: str) -> str:

@@ -217,14 +217,10 @@ class Vllm(EngineKind):
     def unable(self, spec: EngineSpec, rig: Rig, version: str | None = None) -> str | None:
         """On a CPU it takes a share of all memory, and ends after minutes where less is free."""
         total, free = rig.memory_bytes, rig.memory_free_bytes
-        newer = version is not None and within(version, _CPU_TAKES_A_SHARE, "")
-        on_cpu = newer and not rig.accelerators and not spec.container
-        sized = valued(spec.args, "--kv-cache-memory-bytes") or spec.env.get(_CPU_CACHE) or os.environ.get(_CPU_CACHE)
-        if not on_cpu or sized or not total or not free or (rig.numa_nodes or 1) > 1:
+        if not total or not free or not _on_one_cpu(spec, rig, version):
             return None
-        typed = valued(spec.args, "--gpu-memory-utilization")
-        share = float(typed) if typed else spec.memory_fraction or _CPU_SHARE
-        if share * total * spec.replicas <= free:
+        share = _cpu_share(spec)
+        if share is None or share * total * spec.replicas <= free:
             return None
         fits = math.floor(100 * (free / total / spec.replicas - _CPU_SPARE)) / 100
         advice = f"Set memory_fraction = {fits:g}, or free some." if fits > 0 else "Free some."
@@ -275,6 +271,26 @@ class Vllm(EngineKind):
         status, answer = client.call("/reset_prefix_cache", {})
         # Before 0.26 it only confirms the request.
         return status == 200 and (not isinstance(answer, dict) or answer.get("success") is not False)
+
+
+def _on_one_cpu(spec: EngineSpec, rig: Rig, version: str | None) -> bool:
+    """Return whether its worker for CPUs runs here, and sees all memory as one."""
+    if version is None or not within(version, _CPU_TAKES_A_SHARE, ""):
+        return False
+    return not rig.accelerators and spec.container is None and (rig.numa_nodes or 1) == 1
+
+
+def _cpu_share(spec: EngineSpec) -> float | None:
+    """Return the share of memory that it takes. None: another setting says how much, or the flag is no number."""
+    if valued(spec.args, "--kv-cache-memory-bytes") or spec.env.get(_CPU_CACHE) or os.environ.get(_CPU_CACHE):
+        return None
+    typed = valued(spec.args, "--gpu-memory-utilization")
+    if typed is None:
+        return spec.memory_fraction or _CPU_SHARE
+    try:
+        return float(typed)
+    except ValueError:  # which vLLM refuses
+        return None
 
 
 def _speculation(spec: EngineSpec, version: str | None) -> list[str]:

@@ -125,21 +125,27 @@ def serve(value: Value, file: str) -> Iterator[Draft]:
     for key, field in own.items():
         draft.figure(key, field, means=metric.OWN_TPOT)
     known = {*_SETTINGS, *_FIGURES, *_LEFT}
+    known |= {key for key in value.fields if key.startswith("probe_") or "client_queue" in key}
     for key, field in value.fields.items():
-        if key.startswith("probe_") or "client_queue" in key:
+        if parts := metric.latency(key) if key.endswith("_ms") or key.startswith("probe_") else None:
+            statistic, stem = parts
+            draft.latency(statistic, "vllm_tpot" if own and stem == "tpot" else stem, field)
             known.add(key)
-        if key.endswith("_ms") or key.startswith("probe_"):
-            if parts := metric.latency(key):
-                known.add(key)
-                statistic, stem = parts
-                draft.latency(statistic, "vllm_tpot" if own and stem == "tpot" else stem, field)
-        elif key not in known and (column := columns.meaning(key)) is not None and not column.figure:
-            draft.setting(column.name, field)  # --metadata tp=8
-            known.add(key)
-    _others(draft, value, known)
+    _others(draft, value, known | _read_metadata(draft, value, known))
     if any(key in value.fields for key in ("input_lens", "ttfts", "itls")):
         draft.samples = _samples(draft, value, own=bool(own))
     yield draft
+
+
+def _read_metadata(draft: Draft, value: Value, known: Collection[str]) -> set[str]:
+    """Read --metadata tp=8 as the setting that it is. Return the keys that were."""
+    read = set()
+    for key, field in value.fields.items():
+        column = None if key in known or key.endswith("_ms") else columns.meaning(key)
+        if column is not None and not column.figure:
+            draft.setting(column.name, field)
+            read.add(key)
+    return read
 
 
 def _others(draft: Draft, value: Value, known: Collection[str]) -> None:
