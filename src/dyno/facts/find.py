@@ -95,7 +95,7 @@ class LimitFigure(msgspec.Struct, frozen=True):
         return math.log(max(self.value, 1e-3 * self.limit.most) / self.limit.most)
 
 
-class Weighed(msgspec.Struct, frozen=True):
+class Weighed(msgspec.Struct, frozen=True, cache_hash=True):
     """What one probe shows about a limit."""
 
     count: int = 0  # requests

@@ -8,6 +8,7 @@ a short probe may be too good on average, a share of late requests is not.
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from dyno.facts.find import Weighed
@@ -45,11 +46,11 @@ def _doubt(
     """`distances`: from the limit, on the side that is to be shown. `what`: few late requests, or many."""
     share = allowed(limit)
     if limit.stem == "failed":
-        return _doubt_by_requests(limit.most, probes, what)
+        return _doubt_by_requests(limit.most, tuple(probes), what)
     by_figure = _doubt_by_figure(distances, probes, variation)
     if share is None or by_figure == 1:
         return by_figure
-    return max(by_figure, _doubt_by_requests(share, probes, what))
+    return max(by_figure, _doubt_by_requests(share, tuple(probes), what))
 
 
 def allowed(limit: Limit) -> float | None:
@@ -69,7 +70,8 @@ def _doubt_by_figure(distances: Sequence[float], probes: Sequence[Weighed], vari
     return two_sided(mean * math.sqrt(total), variation.degrees) / 2
 
 
-def _doubt_by_requests(share: float, probes: Sequence[Weighed], what: Late) -> float:
+@lru_cache(maxsize=4096)  # a search asks again after each probe; most loads have none that is new
+def _doubt_by_requests(share: float, probes: tuple[Weighed, ...], what: Late) -> float:
     worth = sum(w.worth for w in probes)
     if worth <= 0:
         return 1.0

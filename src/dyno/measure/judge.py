@@ -159,7 +159,11 @@ class Judge:
         weights = self._turn_weights(r, counts) * _parts_of(column, known, counts)
         if timed:
             weights = _spread_open(low[counts], open_[counts], weights)
-        return _Values(high[counts], low[counts], late_high[counts], late_low[counts], weights / weights.mean())
+        known_high, weights = high[counts], weights / weights.mean()
+        if column.low is column.high and not open_.any():
+            late = late_high[counts]
+            return _Values(known_high, known_high, late, late, weights)
+        return _Values(known_high, low[counts], late_high[counts], late_low[counts], weights)
 
     def _turn_weights(self, r: Requests, counts: np.ndarray) -> np.ndarray:
         """Turns count as in the whole load, however many of each a probe happened to send."""
@@ -177,16 +181,18 @@ class Judge:
         p = limit.percentile / 100
         count = len(v.high)
         worth = count / float((v.weights**2).mean())
-        high = _quantile(v.high, v.weights, p, upper=True)
-        low = _quantile(v.low, v.weights, p, upper=False)
+        ordered = _Ordered(v.high, v.weights)
+        low_ordered = ordered if v.low is v.high else _Ordered(v.low, v.weights)
+        high, low = ordered.quantile(p, upper=True), low_ordered.quantile(p, upper=False)
         late_high = float((v.late_high * v.weights).mean())
         if not self.wave and count >= _HALVES:  # what gets worse is not yet as bad as it will be
             half = slice(count // 2, None)
-            high = max(high, _quantile(v.high[half], v.weights[half], p, upper=True))
+            high = max(high, _Ordered(v.high[half], v.weights[half]).quantile(p, upper=True))
             late_high = max(late_high, float((v.late_high * v.weights)[half].sum() / max(v.weights[half].sum(), 1e-9)))
-        value = _quantile((v.high + v.low) / 2, v.weights, p, upper=True)
+        middle = ordered if v.low is v.high else _Ordered((v.high + v.low) / 2, v.weights)
+        value = middle.quantile(p, upper=True)
         off = math.sqrt(p * (1 - p) / worth)
-        around = [_quantile(v.high, v.weights, x, upper=True) for x in (max(p - off, 0.0), min(p + off, 1.0))]
+        around = [ordered.quantile(x, upper=True) for x in (max(p - off, 0.0), min(p + off, 1.0))]
         error = max(math.log(max(around[1], 1e-9) / max(around[0], 1e-9)) / 2, 1e-3)
         return Weighed(
             count=count,
@@ -205,7 +211,7 @@ class Judge:
     def _alike(self, took: np.ndarray, p: float) -> float:
         """Return how many neighbours are worth one, by who is above the figure itself and above the median."""
         wave = max(self.wave, 1)
-        return max(together((took > top).astype(float), wave) for top in np.quantile(took, [0.5, p]))
+        return max(together((took > top).astype(float), wave) for top in _quantiles(took, (0.5, p)))
 
     # ---- a mean ----
 
@@ -312,13 +318,25 @@ def _spread_open(ages: np.ndarray, open_: np.ndarray, weights: np.ndarray) -> np
     return out
 
 
-def _quantile(values: np.ndarray, weights: np.ndarray, p: float, upper: bool) -> float:
-    """Return a percentile of weighted values; between two, the upper or the lower one."""
-    order = np.argsort(values)
-    below = np.cumsum(weights[order])
-    wanted = p * below[-1] * (1 - 1e-12)
-    place = int(np.searchsorted(below, wanted, side="right" if upper else "left"))
-    return float(values[order[min(place, len(order) - 1)]])
+def _quantiles(values: np.ndarray, shares: Sequence[float]) -> list[float]:
+    """As np.quantile, which takes longer for a few shares than the sorting."""
+    ordered = np.sort(values)
+    places = [share * (len(ordered) - 1) for share in shares]
+    return [float(ordered[int(x)] + (x % 1) * (ordered[math.ceil(x)] - ordered[int(x)])) for x in places]
+
+
+class _Ordered:
+    """Weighted values, sorted once."""
+
+    def __init__(self, values: np.ndarray, weights: np.ndarray) -> None:
+        order = np.argsort(values)
+        self._values, self._below = values[order], np.cumsum(weights[order])
+
+    def quantile(self, p: float, upper: bool) -> float:
+        """Return a percentile; between two values, the upper or the lower one."""
+        wanted = p * self._below[-1] * (1 - 1e-12)
+        place = int(np.searchsorted(self._below, wanted, side="right" if upper else "left"))
+        return float(self._values[min(place, len(self._values) - 1)])
 
 
 def _margin(value: float, limit: Limit) -> float:

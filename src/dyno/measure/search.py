@@ -124,6 +124,10 @@ class Shown(NamedTuple):
         return self.doubt <= _EACH and self.again
 
 
+def _order(shown: Shown) -> tuple[bool, bool, float]:
+    return shown.doubt > _EACH, not shown.again, shown.doubt
+
+
 class Search:
     """Proposes probes until the interval is narrow enough. Whoever makes them adds what they show."""
 
@@ -174,10 +178,8 @@ class Search:
             by_limit = [self._limit_met(i, probes) for i in range(len(self.limits))]
             if max(by_limit) == 1:  # with loads that are higher still, they look no better
                 break
-            lower = [x for x in self._levels if x < level and self._ready(x, x)]
-            better = any(self.margin(x) > _margin(probes) for x in lower)
-            window = Shown(max(by_limit), self._seen_again(probes, odd=better))
-            best = min(best, window, key=lambda shown: (shown.doubt > _EACH, not shown.again, shown.doubt))
+            doubt = max(by_limit)
+            best = min(best, Shown(doubt, doubt <= _EACH and self._seen_again(probes, level, below=True)), key=_order)
         return best
 
     @_remembered
@@ -193,10 +195,8 @@ class Search:
             by_limit = [self._limit_missed(i, probes) for i in range(len(self.limits))]
             if min(by_limit) == 1:
                 break
-            higher = [x for x in self._levels if x > level and self._ready(x, x)]
-            worse = any(self.margin(x) < _margin(probes) for x in higher)
-            window = Shown(min(min(by_limit) * len(by_limit), 1.0), self._seen_again(probes, odd=worse))
-            best = min(best, window, key=lambda shown: (shown.doubt > _EACH, not shown.again, shown.doubt))
+            doubt = min(min(by_limit) * len(by_limit), 1.0)
+            best = min(best, Shown(doubt, doubt <= _EACH and self._seen_again(probes, level, below=False)), key=_order)
         return best
 
     def _limit_met(self, i: int, probes: Sequence[Probe]) -> float:
@@ -205,10 +205,13 @@ class Search:
     def _limit_missed(self, i: int, probes: Sequence[Probe]) -> float:
         return doubt_of_missing(self.limits[i], [p.look.weighed[i] for p in probes], self.variation())
 
-    def _seen_again(self, probes: Sequence[Probe], odd: bool) -> bool:
-        """Return whether probes near the target were made at different times: a server may change. `odd`: they look
-        better than a lower load, or worse than a higher one."""
-        wanted = _VISITS if odd else self._visits(_margin(probes))
+    def _seen_again(self, probes: Sequence[Probe], level: float, below: bool) -> bool:
+        """Return whether probes near the target were made at different times: a server may change. More often where
+        they look odd: better than a lower load, or worse than a higher one."""
+        margin = _margin(probes)
+        others = [x for x in self._levels if (x < level if below else x > level) and self._ready(x, x)]
+        odd = any(self.margin(x) > margin if below else self.margin(x) < margin for x in others)
+        wanted = _VISITS if odd else self._visits(margin)
         if wanted == 1:
             return True
         between_s = self._between_s()
@@ -518,17 +521,23 @@ class Search:
             most_s = min(most_s, _WORTH * spent_s)
         return most_s
 
+    @_remembered
     def _distance(self, tries: int, below: bool) -> float:
         """Return how far from the crossing, in logs of the load, an end is certain after `tries` probes: farther than
         those that were not, after several."""
         spread, degrees = self.variation()
-        errors = [_error_of(p.look) for p in self.probes if p.look.ready and abs(p.look.margin) < _SINGLE]
-        spread = max([spread, float(np.median(errors)) if errors else 0.0])
+        spread = max(spread, self._usual_error())
         margin = _SURPLUS * quantile(1 - _EACH, degrees + tries - 1) * spread / math.sqrt(tries)
         crossing = self.crossing()
         farther = max((_OUTWARD * abs(math.log(x / crossing)) for x in self._stuck(below)), default=0.0)
         return min(max(margin / max(self.slope(), 0.2), self.resolution / 2, farther), _FARTHEST)
 
+    @_remembered
+    def _usual_error(self) -> float:
+        errors = [_error_of(p.look) for p in self.probes if p.look.ready and abs(p.look.margin) < _SINGLE]
+        return float(np.median(errors)) if errors else 0.0
+
+    @_remembered
     def _stuck(self, below: bool) -> list[float]:
         """Return the loads on a side of the crossing that several probes have not decided."""
         crossing = self.crossing()
