@@ -1,6 +1,7 @@
 """A start that takes long is not given up while something moves; a hang is, and the message says what was last seen."""
 
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ from dyno.conduct import start_watch
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import Fleet, running
 from dyno.conduct.worker import working
+from dyno.engines import port
 from dyno.errors import EngineError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.offline import Batch
@@ -241,3 +243,20 @@ def test_ctrl_c_ends_a_command_and_its_children(tmp_path: Path) -> None:
         pass
     thread.join()
     assert not descendants_of(marker)
+
+
+def test_an_engine_that_ends_while_its_port_is_looked_at_has_lost_it_to_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with up(tmp_path, SERVES) as fleet:
+        engine = fleet.engines[0]
+        seen, looks = port.listeners, itertools.count(1)
+
+        def ended_since(number: int) -> set[str] | None:
+            sockets = seen(number)
+            if next(looks) == 2:  # before it is looked for whose they are
+                engine.process.stop()
+            return sockets
+
+        monkeypatch.setattr(port, "listeners", ended_since)
+        assert engine.owns_port() is None

@@ -50,6 +50,10 @@ class Engine:
 
     def owns_port(self) -> bool | None:
         """Return whether this engine listens there. None: nothing listens, or it is unknown."""
+        owned = self._owned()
+        return self._owned() if owned is False else owned  # it may have ended between two looks
+
+    def _owned(self) -> bool | None:
         if not self.base_url or self._contained or not port.listeners(Url(self.base_url).port):
             return None
         return port.belongs(Url(self.base_url).port, [process.pid for process in self.process.processes()])
