@@ -198,6 +198,28 @@ def test_in_a_closed_loop_a_request_is_due_when_its_slot_became_free(fake: Start
     assert all(timing.queue_ns(r) >= 0 for r in records)
 
 
+@pytest.mark.parametrize("ahead_s", [86_400, -86_400])
+def test_a_wall_clock_that_was_set_by_a_day_moves_no_end(
+    fake: StartFake, monkeypatch: pytest.MonkeyPatch, ahead_s: int
+) -> None:
+    real = wire.TIMES
+
+    class Set:
+        """The kernel's stamps, by another wall clock than the one that was looked at."""
+
+        pack = real.pack
+
+        def unpack(self, stamp: bytes) -> tuple[int, int]:
+            seconds, ns = real.unpack(stamp)
+            return seconds + ahead_s if seconds else 0, ns
+
+    monkeypatch.setattr(wire, "TIMES", Set())
+    records = drive(fake(first_ms=20, gap_ms=5).base_url, requests(6)).records
+    assert len(records) == 6
+    for record in records:
+        assert record.sent_ns < record.end_ns < record.sent_ns + 60 * NS_PER_S
+
+
 @pytest.mark.parametrize("burstiness", [1.0, None])
 def test_an_open_loop_sends_by_the_plan_whatever_the_server_does(scripted: Serve, burstiness: float | None) -> None:
     server = Together(scripted, 20)  # it answers none before it has them all

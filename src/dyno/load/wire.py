@@ -287,12 +287,12 @@ class Wire:
                 if held := take(data):  # not ONE
                     self._note_since(stream)
                     if held == OVER and (now := clock()) < until:
-                        self._ended(stream, data, self._arrival(stamp))
+                        self._ended(stream, data, self._arrival(stream, stamp))
                         if free or soon:
                             self._send_due(now)
                     elif held == OVER:
                         stream.take = None
-                        self._complete[stream] = data, self._arrival(stamp)
+                        self._complete[stream] = data, self._arrival(stream, stamp)
             except ValueError as e:
                 self._fail(stream, f"garbage: {e}")
             if room < 0 and stream not in self._complete:
@@ -460,7 +460,7 @@ class Wire:
                     self._count_first(stream, stamp)
                 try:
                     if data and stream.framing.take(data) == OVER:
-                        self._ended(stream, data, self._arrival(stamp))
+                        self._ended(stream, data, self._arrival(stream, stamp))
                 except ValueError as e:
                     self._fail(stream, f"garbage: {e}")
                 return
@@ -471,7 +471,7 @@ class Wire:
         if stream.left >= 0:
             stream.left -= len(data)
             if stream.left <= 0:
-                self._ended(stream, data, self._arrival(stamp))
+                self._ended(stream, data, self._arrival(stream, stamp))
 
     def _first_of_body(self, stream: Connection, data: bytes) -> int:
         """Note the first bytes of a body, for the live figure: a server may send its head long before."""
@@ -509,15 +509,17 @@ class Wire:
 
     def _count_first(self, stream: Connection, stamp: bytes) -> None:
         if not stream.failing:
-            took_ns = self._arrival(stamp) - stream.sent_ns
+            took_ns = self._arrival(stream, stamp) - stream.sent_ns
             self.progress.firsts += 1
             self.progress.first_ns += took_ns
             self.progress.recent_ns.append(took_ns)
 
-    def _arrival(self, stamp: bytes) -> int:
-        seconds, ns = TIMES.unpack(stamp)
+    def _arrival(self, stream: Connection, stamp: bytes) -> int:
+        """By the kernel's stamp. Without one, and where the wall clock was set since it was last looked at: now."""
         now = now_ns()
-        return min(seconds * NS_PER_S + ns - self._offset_ns, now) if seconds else now
+        seconds, ns = TIMES.unpack(stamp)
+        at_ns = seconds * NS_PER_S + ns - self._offset_ns
+        return at_ns if stream.sent_ns <= at_ns <= now else now
 
     def _ended(self, stream: Connection, data: bytes, now: int) -> None:
         """Close an exchange whose response is whole; the connection is free for the next one. `now`: when the response
@@ -733,7 +735,7 @@ class Wire:
                 if held := stream.framing.take(plain):
                     self._note_since(stream)
                     if held == OVER:
-                        self._ended(stream, plain, self._arrival(stamp))
+                        self._ended(stream, plain, self._arrival(stream, stamp))
             except ValueError as e:
                 self._fail(stream, f"garbage: {e}")
 
