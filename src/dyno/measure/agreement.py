@@ -106,7 +106,7 @@ def differences(
 
     `command`: what was run. `by`: the program that reports."""
     if facts.models_listed is not None and facts.model not in facts.models_listed:
-        listed = ", ".join(map(repr, facts.models_listed[:10]))
+        listed = ", ".join(map(repr, facts.models_listed[:10])) or "none"
         yield f"the setting asks for model {facts.model!r}, but the server lists {listed}"
     files = model.quantization if model and not spec.quantization else None
     path = model.path if model and facts.kind in ("vllm", "llamacpp") else None
