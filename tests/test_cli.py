@@ -610,6 +610,7 @@ def engines_of(session: int) -> list[int]:
 
 
 @pytest.mark.engines
+@pytest.mark.nightly  # `make demo` runs it, too
 def test_the_demo_compares_prints_and_leaves_no_process(dyno: Callable[..., Done], tmp_path: Path) -> None:
     done = dyno("demo", DYNO_TEST="11", COLUMNS="80")
     assert done.code == 0, done.said

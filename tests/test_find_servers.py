@@ -124,7 +124,8 @@ def busy() -> Iterator[None]:
         loop.wait()
 
 
-@pytest.mark.engines  # slow
+@pytest.mark.engines
+@pytest.mark.nightly  # two minutes; test_search.py has a model of such a server
 def test_waves_of_a_prefill_first_scheduler(scripted: Callable[..., Scripted], tmp_path: Path) -> None:
     """Prefills of 10 ms come one after the other, then all decode for 200 ms: the median waits for half of them."""
     prefill = threading.Lock()

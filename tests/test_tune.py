@@ -276,7 +276,9 @@ PRICE = "[rigs.here]\nprice = { machine_hour = 3.6 }\n"
 
 
 @pytest.mark.engines  # slow
-@pytest.mark.parametrize("objective", ["cost", "ttft_p90", "tpot_mean"])
+@pytest.mark.parametrize(
+    "objective", ["cost", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("ttft_p90", "tpot_mean"))]
+)
 def test_less_is_better_of_costs_and_latencies(objective: str, tmp_path: Path) -> None:
     key, best, other = ("gap_ms=", 2, 20) if objective == "tpot_mean" else ("first_ms=", 10, 80)
     tune = f'objective = "{objective}"\nsettings."{key}" = [{best}, {other}]\n'

@@ -182,6 +182,7 @@ def test_a_flag_that_vllm_does_not_know_is_told_with_advice(model: Path, tmp_pat
         assert word in str(told.value)
 
 
+@pytest.mark.nightly  # a minute of imports
 def test_a_model_that_vllm_cannot_load_is_told(model: Path, tmp_path: Path) -> None:
     """Dies in the worker, two processes below the one that dyno knows."""
     broken = tmp_path / "broken"

@@ -23,7 +23,7 @@ LLAMA = ["llamacpp", "--max-num-seqs", "4"]
     [
         pytest.param(LLAMA, "server", id="llama.cpp"),
         pytest.param(LLAMA, "recorded", id="llama.cpp, recorded answers"),
-        pytest.param(VLLM, "server", id="vLLM"),
+        pytest.param(VLLM, "server", id="vLLM", marks=pytest.mark.nightly),
         pytest.param(VLLM, "recorded", id="vLLM, recorded answers", marks=pytest.mark.nightly),
     ],
 )
