@@ -62,7 +62,7 @@ def test_the_commands_of_a_page_work(path: Path, tmp_path: Path, workers_folder:
                 file.chmod(0o755)
             elif listing.language in RUN and _is_run(listing):
                 command, where = _command(listing, text), f"{name(path)}:{listing.line}"
-                with turn(workers_folder, alone=_is_alone(text, tmp_path)):
+                with turn(workers_folder, alone=_is_alone(listing, text, tmp_path)):
                     if listing.how == "server":
                         servers.append(_server(command, tmp_path, env))
                     else:
@@ -73,8 +73,10 @@ def test_the_commands_of_a_page_work(path: Path, tmp_path: Path, workers_folder:
             server.wait(20)
 
 
-def _is_alone(text: str, folder: Path) -> bool:
-    """By itself, or by a study that it runs."""
+def _is_alone(listing: Listing, text: str, folder: Path) -> bool:
+    """By itself, or by a study that it runs. One that may remain undecided bears others beside it."""
+    if " or " in listing.how:
+        return False
     files = [folder / name for name in _STUDY.findall(text)]
     return any(_ALONE.search(part) for part in (text, *(file.read_text() for file in files if file.exists())))
 
