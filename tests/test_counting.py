@@ -100,3 +100,9 @@ def test_which_counts_of_a_prompt_cant_be(prompt: int | None, cached: int | None
 @pytest.mark.parametrize(("a", "b", "far"), [(100, 140, False), (100, 200, True), (3, 10, False), (200, 100, True)])
 def test_two_counts_differ_by_more_than_tokenizers_do(a: int, b: int, far: bool) -> None:
     assert differ(a, b) is far
+
+
+def test_tokens_without_text_are_counted_beside_those_of_the_text() -> None:
+    """Every second token of a model with random weights is a special one, which servers leave out of the text."""
+    r = settled(record(8, text=" tok" * 4, silent=[1, 3, 5, 7]), tokenizer=True, sampling=True)
+    assert (r.output_tokens, r.tokens_other) == (8, 8)

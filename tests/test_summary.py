@@ -618,7 +618,7 @@ def evidence(
     facts: Callable[..., Any] = msgspec.structs.replace
     s = facts(SOUND, **(summary or {}))
     s = facts(s, client=facts(s.client, **(client or {})))
-    calm = with_(workload=WorkloadSpec("random", num_prompts=2000), percentiles=[99.0])
+    calm = with_(workload=WorkloadSpec("random", num_prompts=2000, input_len=8), percentiles=[99.0])
     values: dict[str, Any] = {
         "trial": with_(calm, **(trial or {})),
         "target": TargetFacts("m", models_listed=["m"]),
@@ -936,6 +936,18 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     ),
     (tokens.input_length, evidence(), None, None),
     (tokens.input_length, evidence({"planned_input_tokens": 20_000}), "tokens.input_length", "doubt"),
+    (  # a tokenizer that can't make prompts of that length
+        tokens.input_length,
+        evidence(trial={"workload": WorkloadSpec("random", num_prompts=2000, input_len=512)}),
+        "tokens.input_length",
+        "doubt",
+    ),
+    (
+        tokens.input_length,
+        evidence(trial={"workload": WorkloadSpec("random", num_prompts=2000, input_len=512, range_ratio_input=0.9)}),
+        None,
+        None,
+    ),
     (
         tokens.input_length,
         evidence(

@@ -82,6 +82,7 @@ def input_length(e: Evidence | Row) -> Iterator[Finding]:
                 text = f"Prompts were generated without a tokenizer: {wanted:,.0f} tokens planned, {each:,.0f} counted."
                 yield Finding("tokens.input_approximate", level, text)
             return
+        yield from _not_as_asked(e, wanted)
     if not each or not wanted or abs(each / wanted - 1) <= share or abs(each - wanted) <= least:
         return
     longer = each > wanted
@@ -96,6 +97,18 @@ def input_length(e: Evidence | Row) -> Iterator[Finding]:
             "Text may have fewer tokens than the server generated, and its chat template decides how tools are written."
         )
     yield Finding("tokens.input_length", "note" if varies or (longer and chat) else "doubt", text, advice, lines)
+
+
+def _not_as_asked(e: Evidence, tokens: float) -> Iterator[Finding]:
+    """Prompts of words, which a tokenizer may not have: of a model for another language, or for tests."""
+    work = e.trial.workload
+    asked = work.input_len + work.prefix_len
+    fixed = work.dataset == "random" and not work.range_ratio_input and not work.classes
+    if not fixed or not tokens or abs(tokens - asked) <= max(0.02 * asked, 2):
+        return
+    text = f"Prompts have {tokens:,.0f} tokens on average, but {asked:,} were requested ({change(tokens / asked - 1)})."
+    advice = "The tokenizer hardly knows English words. Give prompts of your own: --dataset-name custom."
+    yield doubt("tokens.input_length", text, advice)
 
 
 def _history_varies(e: Evidence) -> bool:

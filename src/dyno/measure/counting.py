@@ -53,7 +53,8 @@ class Counting:
         odd = claim > _most(r) or 2 * claim + _FEW < len(r.chunk_ns)
         if odd or self._samples > 0:
             self._samples -= not odd
-            r.tokens_other, _ = self._counted(r)
+            counted, by = self._counted(r)
+            r.tokens_other = counted + (len(r.silent) if by == "tokenizer" else 0)  # those have no text
 
     def _first_tokens(self, r: Record) -> int | None:
         """Return the tokens up to the end of the first chunk, where they are known: by the server, by events of a

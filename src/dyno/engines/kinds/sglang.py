@@ -1,4 +1,4 @@
-"""SGLang. From its argument parser and documentation; not run by dyno's authors."""
+"""SGLang. From its argument parser and documentation; docs/limits.md says what of it was run."""
 
 from dyno.engines.kinds.base import DTYPES, EngineFlag, EngineKind, Program, flag, one_of, switch, with_dtype
 from dyno.facts.engine import EngineSpec, before

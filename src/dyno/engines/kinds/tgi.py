@@ -1,5 +1,5 @@
 """Hugging Face's Text Generation Inference. Flags by version were read from its launcher's sources, 0.9 to 3.3.7, and
-the rest from its documentation and API description; not run by dyno's authors."""
+the rest from its documentation and API description. It was not run: docs/limits.md."""
 
 from collections.abc import Sequence
 
