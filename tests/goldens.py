@@ -150,7 +150,10 @@ def dyno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         monkeypatch.setenv(name, value)
     # Engines and images on this machine are none of the test's business, nor is the Hub.
     monkeypatch.setenv("PATH", str(here / "bin"))
-    monkeypatch.setattr("dyno.models.hub.size", lambda recipe: None)
+    from dyno.models.sizes import RepoSize
+
+    silent = RepoSize(unknown="the Hub was not asked")
+    monkeypatch.setattr("dyno.models.sizes.ask", lambda recipes, shapes=False: [silent for _ in recipes])
     time.tzset()
     return Dyno(here, capsys)
 

@@ -11,6 +11,7 @@ import msgspec
 
 from dyno import files, secrets, workload
 from dyno.checks.machine import differences as rig_differences
+from dyno.conduct import provide
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.offline import batch_of, same_engine
 from dyno.conduct.prepare import hidden, longest
@@ -218,7 +219,8 @@ def problems_before_fetching(study: Study, trials: Sequence[PlannedTrial], machi
     tools = {
         setting.engine.spec.container.tool for setting in planned if setting.engine and setting.engine.spec.container
     }
-    return [*problems(planned), *filter(None, map(_no_tool, tools))]
+    engines = [each.trial.engine for each in trials if each.trial.engine]
+    return [*problems(planned), *filter(None, map(_no_tool, tools)), *provide.impossible(engines)]
 
 
 def _no_tool(name: str | None) -> str | None:

@@ -21,7 +21,22 @@ TOKEN_S = 0.03  # between two tokens of a stream
 TOGETHER = 256  # streams that such an engine works on at once
 START_S = 90.0
 OWN_START_S = 1.0  # of what comes with dyno
+OWN_BYTES_S, OWN_STREAM_BYTES_S = 5e9, 8e9  # of its weights: one stream, and each further one; on two cores
 OUTPUT_TOKENS = 200  # of a dataset whose answers aren't known yet
+
+
+class EnginePace(NamedTuple):
+    """How fast an engine is, in seconds."""
+
+    token_s: float = TOKEN_S  # from a token of a stream to its next
+    stream_s: float = 0.0  # … more for each further stream
+    prompt_s: float = 0.0  # for each token of a prompt; the streams share the time
+
+    def answer_s(self, tokens: int, streams: int) -> float:
+        return tokens * (self.token_s + (streams - 1) * self.stream_s)
+
+    def scaled(self, factor: float) -> "EnginePace":
+        return EnginePace(self.token_s * factor, self.stream_s * factor, self.prompt_s * factor)
 
 
 class TrialGroup(NamedTuple):
@@ -113,29 +128,42 @@ def level(planned: PlannedTrial) -> tuple[float, float]:
 # ---- how long trials may take, before anything is known of the engine ----
 
 
-def trial_s(trial: TrialSpec) -> float:
+def trial_s(trial: TrialSpec, pace: EnginePace | None = None) -> float:
+    """Estimate how long a trial's load takes. `pace`: None: that of a large model on a current accelerator."""
+    pace = pace or EnginePace()
     w, load = trial.workload, trial.load
-    request_s = (w.output_len or OUTPUT_TOKENS) * TOKEN_S
-    if offline := trial.offline:
-        if offline.kind == "throughput":
-            return math.ceil(w.num_prompts / TOGETHER) * request_s
-        rounds = (offline.iterations or 10) + (offline.warmup_iterations or 1)
-        return rounds * max(request_s, 1.0)
+    output = OUTPUT_TOKENS if w.output_len is None else w.output_len
+    if trial.offline:
+        return _offline_s(trial, pace, output)
     if trial.quality:
-        return sum(math.ceil(w.num_prompts / min(n, TOGETHER)) for n in trial.quality.concurrency) * request_s
+        rounds = ((min(n, TOGETHER), math.ceil(w.num_prompts / min(n, TOGETHER))) for n in trial.quality.concurrency)
+        return sum(number * pace.answer_s(output, streams) for streams, number in rounds)
     if trial.find:
         return trial.find.budget_s + (trial.find.confirm_s or 0.0)
-    streams = min(load.max_concurrency or TOGETHER, TOGETHER)
+    streams = min(load.max_concurrency or TOGETHER, TOGETHER, max(w.num_prompts, 1))
+    request_s = pace.answer_s(output, streams)
     warmup_s = math.ceil(w.num_warmups / streams) * request_s
     if load.duration_s:
         return warmup_s + load.duration_s + request_s
     rate = load.request_rate_rps or (load.ramp_end_rps and (load.ramp_start_rps or 0) / 2 + load.ramp_end_rps / 2)
     if load.rates:
         rate = w.num_prompts / next(load.rates.times([w.num_prompts]))
-    served_s = math.ceil(w.num_prompts / streams) * request_s
+    served_s = math.ceil(w.num_prompts / streams) * request_s + w.num_prompts * w.input_len * pace.prompt_s
     if load.arrivals == "recorded" and w.trace_end_s:
         served_s = (w.trace_end_s - w.trace_start_s) / load.speedup + request_s
     return warmup_s + max(w.num_prompts / rate + request_s if rate else 0.0, served_s)
+
+
+def _offline_s(trial: TrialSpec, pace: EnginePace, output: int) -> float:
+    w, offline = trial.workload, trial.offline
+    assert offline is not None
+    streams = min(max(w.num_prompts, 1), TOGETHER)
+    answers_s = math.ceil(w.num_prompts / TOGETHER) * pace.answer_s(output, streams)
+    once_s = answers_s + w.num_prompts * w.input_len * pace.prompt_s
+    if offline.kind == "throughput":
+        return once_s
+    rounds = (offline.iterations or 10) + (offline.warmup_iterations or 1)
+    return rounds * max(once_s, 0.05)
 
 
 def left_s(
