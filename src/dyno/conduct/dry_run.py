@@ -46,7 +46,7 @@ def make(
         mine = [p for p in wanted if p.place.rig == name]
         place = _placed(study, name, machine)
         missing = _missing(place, mine)
-        expected = estimate.Estimate(
+        expected = estimate.RigEstimate(
             [plan for plan in plans if plan.trials[0].place.rig == name], place.machine, missing, known, place.here
         )
         times |= {p.place.id: expected.trial_s(p) for p in mine}

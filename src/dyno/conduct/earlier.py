@@ -33,8 +33,8 @@ class EarlierRun(NamedTuple):
 
 def read(runs: Path) -> list[EarlierRun]:
     """Return the newest whole runs below a folder."""
-    found = shelf.look_around(runs)
-    folders = [*found.runs, *(trial for study in found.studies for trial in shelf.trial_folders(study))]
+    here = shelf.look_around(runs)
+    folders = [*here.runs, *(trial for study in here.studies for trial in shelf.trial_folders(study))]
     dated = sorted((p for p in folders if (p / "summary.json").exists()), key=lambda p: p.stat().st_mtime)
     return [run for path in dated[-_MOST_RUNS:] if (run := _read(Run(path)))]
 
@@ -149,8 +149,9 @@ def fetched_bytes_s() -> float | None:
 
 def made_bytes_s(step: str, tool: str | None) -> float | None:
     """Return the bytes a second of models that were converted or quantized by this tool."""
-    made = [e for e in models.entries() if e.step == step and e.took_s > 0 and _tool(e) == tool]
-    return sum(e.size_bytes for e in made) / sum(e.took_s for e in made) if made else None
+    models_made = [e for e in models.entries() if e.step == step and e.took_s > 0 and _tool(e) == tool]
+    took_s = sum(e.took_s for e in models_made)
+    return sum(e.size_bytes for e in models_made) / took_s if took_s else None
 
 
 def _tool(entry: models.ModelEntry) -> str | None:

@@ -40,7 +40,7 @@ class _Setting(NamedTuple):
     about: str  # the assumption in words
 
 
-class Estimate:
+class RigEstimate:
     """Of one machine's trials."""
 
     def __init__(
@@ -120,20 +120,20 @@ class Estimate:
 
     def phases(self, groups: Sequence[Sequence[PlannedTrial]], times_s: Mapping[str, float]) -> list[Phase]:
         """`groups`: trials that share a start, those that are left. `times_s`: of each trial."""
-        found = [self._fetch(), self._install(), self._made("convert"), self._made("quantize")]
+        phases = [self._fetch_phase(), self._install_phase(), self._make_phase("convert"), self._make_phase("quantize")]
         starts = [self._settings[trials[0].place.id] for trials in groups]
         if any(setting.start_s for setting in starts):
-            found.append(_start_phase(starts))
+            phases.append(_start_phase(starts))
         planned = [p for trials in groups for p in trials]
         kinds: tuple[tuple[PhaseName, list[PlannedTrial]], ...] = (
             ("load", [p for p in planned if not p.trial.find and not p.trial.quality]),
             ("search", [p for p in planned if p.trial.find]),
             ("quality", [p for p in planned if p.trial.quality]),
         )
-        found += [self._trials(name, mine, times_s) for name, mine in kinds if mine]
-        return [phase for phase in found if phase is not None]
+        phases += [self._trials(name, mine, times_s) for name, mine in kinds if mine]
+        return [phase for phase in phases if phase is not None]
 
-    def _fetch(self) -> Phase | None:
+    def _fetch_phase(self) -> Phase | None:
         mine = [need for need in self._missing if need.pulled or need.box]
         if not mine:
             return None
@@ -149,7 +149,7 @@ class Estimate:
         whose = "as fetched before" if self._here else "as this machine fetched before"
         return Phase("fetch", known / speed, basis, f"{human_bytes(known)} at {human_bytes(speed)}/s, {whose}{rest}")
 
-    def _install(self) -> Phase | None:
+    def _install_phase(self) -> Phase | None:
         kinds = [need.installed[0] for need in self._missing if need.installed]
         if not kinds:
             return None
@@ -159,7 +159,7 @@ class Estimate:
             return Phase("install", None, "unknown", f"{', '.join(unknown)}: never installed here by this dyno")
         return Phase("install", sum(took or 0.0 for took in times), "measured", "as installed before")
 
-    def _made(self, verb: PhaseName) -> Phase | None:
+    def _make_phase(self, verb: PhaseName) -> Phase | None:
         mine = [need for need in self._missing if need.recipe and not need.pulled and need.how.startswith(verb)]
         if not mine:
             return None

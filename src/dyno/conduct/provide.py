@@ -109,11 +109,11 @@ def with_sizes(missing: Sequence[Need], bare: bool = False, registries: bool = F
     """Return what is missing with its sizes, or why they aren't known. `registries`: ask them about images.
 
     All are asked at once, and none longer than a few seconds."""
-    made = any(need.recipe and not need.pulled for need in missing)
+    shapes = any(need.recipe and not need.pulled for need in missing)
     bases = {need.recipe.base.name: need.recipe.base for need in missing if need.recipe}
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         images = {need.name: pool.submit(_image_size, need.box) for need in missing if need.box and registries}
-        of_hub = dict(zip(bases, _hub_sizes(list(bases.values()), made), strict=True))
+        of_hub = dict(zip(bases, _hub_sizes(list(bases.values()), shapes), strict=True))
         answers = {name: job.result() for name, job in images.items()}
     return [_sized(need, of_hub, answers, bare) for need in missing]
 
@@ -317,11 +317,11 @@ def this_machine() -> Bare:
     return Bare(install.variant_of_this_machine())
 
 
-def impossible(specs: Iterable[EngineSpec]) -> list[str]:
-    """Say which engines can't be installed on this machine, before anything is fetched for them."""
-    started = [spec for spec in _unique(specs) if kind_of(spec.kind).starts]
-    needed = (need for spec in started for need in _engine(spec, True, None))
-    return [f"engine {need.name}: {need.refused}" for need in needed if need.refused]
+def refusal(spec: EngineSpec) -> str | None:
+    """Say why an engine can't be installed on this machine, before anything is fetched for it."""
+    if not kind_of(spec.kind).starts:
+        return None
+    return next((need.refused for need in _engine(spec, True, None) if need.refused), None)
 
 
 def _installed(kind: str, version: str | None, say: Say, below: Say) -> str:

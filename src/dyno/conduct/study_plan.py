@@ -210,7 +210,7 @@ def problems(plans: Sequence[SettingPlan]) -> list[str]:
             for problem in setting.engine.problems([longest(planned.trial)]):
                 if not (setting.elsewhere and problem == setting.engine.absent):
                     texts.setdefault(problem, []).append(planned)
-    return [f"{mine[0].place.label}{_and_more(len(mine) - 1)}: {text}" for text, mine in texts.items()]
+    return [_labelled(mine, text) for text, mine in texts.items()]
 
 
 def problems_before_fetching(study: Study, trials: Sequence[PlannedTrial], machine: Rig) -> list[str]:
@@ -219,8 +219,17 @@ def problems_before_fetching(study: Study, trials: Sequence[PlannedTrial], machi
     tools = {
         setting.engine.spec.container.tool for setting in planned if setting.engine and setting.engine.spec.container
     }
-    engines = [each.trial.engine for each in trials if each.trial.engine]
-    return [*problems(planned), *filter(None, map(_no_tool, tools)), *provide.impossible(engines)]
+    return [*problems(planned), *filter(None, map(_no_tool, tools)), *_not_installable(planned)]
+
+
+def _not_installable(planned: Sequence[SettingPlan]) -> list[str]:
+    """Say which engines are neither here nor can be installed here, each once."""
+    texts: dict[str, list[PlannedTrial]] = {}
+    for setting in planned:
+        engine = setting.trials[0].trial.engine
+        if engine and (why := provide.refusal(engine)):
+            texts.setdefault(why, []).extend(setting.trials)
+    return [_labelled(mine, text) for text, mine in texts.items()]
 
 
 def _no_tool(name: str | None) -> str | None:
@@ -231,8 +240,9 @@ def _no_tool(name: str | None) -> str | None:
     return None
 
 
-def _and_more(trials: int) -> str:
-    return f" (and {many(trials, 'more trial')})" if trials else ""
+def _labelled(trials: Sequence[PlannedTrial], text: str) -> str:
+    more = f" (and {many(len(trials) - 1, 'more trial')})" if len(trials) > 1 else ""
+    return f"{trials[0].place.label}{more}: {text}"
 
 
 def _missing(path: Path, folders: bool) -> str | None:

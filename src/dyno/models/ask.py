@@ -27,7 +27,7 @@ class _Config(msgspec.Struct):
     tie_word_embeddings: bool = False
 
     @property
-    def kept_parameters(self) -> int:
+    def table_parameters(self) -> int:
         """Parameters of the table of input tokens, and of the head where that is another."""
         return self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
 
@@ -51,10 +51,10 @@ def _facts(index: int, job: Job, shapes: bool) -> RepoFacts:
         files, gated = asked.listing.files, asked.gated
         if gated:
             asked.check_access()
-        kept = _config(asked, job).kept_parameters if shapes else 0
+        tables = _config(asked, job).table_parameters if shapes else 0
     except DynoError as e:
         return RepoFacts(index, files, gated, error=str(e), refused=isinstance(e, HubRefusal))
-    return RepoFacts(index, files, gated, asked.parameters, kept)
+    return RepoFacts(index, files, gated, asked.parameters, tables)
 
 
 def _config(asked: Fetch, job: Job) -> _Config:

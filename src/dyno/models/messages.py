@@ -27,7 +27,7 @@ class RepoFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     files: dict[str, FetchedFile] = {}
     gated: bool = False  # its owner grants access
     parameters: int | None = None  # by its list of safetensors
-    kept_parameters: int = 0  # tables of tokens, which most quantizations leave as they are
+    table_parameters: int = 0  # tables of tokens, which most quantizations leave as they are
     error: str = ""
     refused: bool = False  # it can't be fetched, whenever one tries
 

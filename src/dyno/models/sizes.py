@@ -30,7 +30,7 @@ class RepoSize(msgspec.Struct, frozen=True):
     whole_bytes: int | None = None  # None: unknown
     left_bytes: int | None = None  # without what is on this machine already
     parameters: int | None = None
-    kept_parameters: int = 0  # of them, those that most quantizations leave in 16 bits
+    table_parameters: int = 0  # of them, those that most quantizations leave in 16 bits
     gated: bool = False
     unknown: str = ""  # why the size isn't known
     refused: str = ""  # why the Hub doesn't send it, whenever one asks
@@ -62,9 +62,9 @@ def _local(recipe: ModelRecipe) -> RepoSize | None:
         return None
     shape = model_files.read(Path(entry.path if entry else str(source)))
     parameters = shape.parameters if shape else None
-    kept = shape.embedding_parameters + shape.head_parameters if shape else 0
+    tables = shape.embedding_parameters + shape.head_parameters if shape else 0
     whole = entry.size_bytes if entry else shape.weights_bytes if shape else 0
-    return RepoSize(whole, 0, parameters, kept)
+    return RepoSize(whole, 0, parameters, tables)
 
 
 def _answers(question: RepoQuestion, timeout_s: float) -> dict[int, RepoFacts]:
@@ -95,7 +95,7 @@ def _known(job: Job, facts: RepoFacts) -> RepoSize:
         whole_bytes=whole,
         left_bytes=whole - here,
         parameters=facts.parameters or weights // 2 or None,  # of files in 16 bits
-        kept_parameters=facts.kept_parameters,
+        table_parameters=facts.table_parameters,
         gated=facts.gated,
         refused=facts.error if facts.refused else "",
     )
@@ -107,7 +107,7 @@ def made_bytes(recipe: ModelRecipe, base: RepoSize) -> int | None:
         return None
     tool = steps.tool(recipe)
     if tool and tool != "llama.cpp":
-        kept = min(base.kept_parameters, base.parameters)
+        tables = min(base.table_parameters, base.parameters)
         scheme = schemes.find(recipe.quantize or "")
-        return round(((base.parameters - kept) * scheme.bits_per_weight + kept * 16) / 8)
+        return round(((base.parameters - tables) * scheme.bits_per_weight + tables * 16) / 8)
     return round(base.parameters * gguf.bits_per_weight(recipe) / 8)
