@@ -76,6 +76,7 @@ def normal(text: str, here: Path) -> str:
     moment = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?:\+00:00)?"  # when a report was made
     text = re.sub(rf'<time datetime="{moment}">{moment}|{moment}(?= · (?:dyno|\d+ results?) )', "NOW", text)
     text = re.sub(r"\(choose from ([^)]*)\)", lambda m: m[0].replace("'", ""), text)  # Python 3.12 and later
+    text = re.sub(r"# this machine \(.*\)", "# this machine (CPU)", text)
     text = re.sub(r"[\d.,]+ \w+ free at [^\s;]+", "SIZE free at PLACE", text)
     text = re.sub(r"\bdyno-5m-[0-9a-f]{10}\b", "dyno-5m-REVISION", text)
     # What pip installed here, and what of it a preview tells.

@@ -226,7 +226,10 @@ def test_the_speed_of_earlier_fetches_gives_the_time_of_the_next(
     text = '[models.b]\nfrom = "hub:acme/{}"\n[engines.e]\nkind = "llamacpp"\nmodel = "b"\n' + LOAD
     phases = as_json(text.format("one"), capsys)["rigs"][0]["phases"]
     assert phases[0]["name"] == "fetch" and phases[0]["seconds"] is None and "fetched nothing" in phases[0]["about"]
-    assert main(["models", "pull", "acme/two"]) == 0
+    texts = hub.folder / "datasets" / "acme" / "texts"
+    texts.mkdir(parents=True)
+    (texts / "texts.jsonl").write_bytes(bytes(2 << 20))
+    assert main(["models", "pull", "acme/texts", "--dataset"]) == 0
     capsys.readouterr()
     phase = as_json(text.format("one"), capsys)["rigs"][0]["phases"][0]
     assert phase["basis"] == "measured" and phase["seconds"] > 0
@@ -257,7 +260,7 @@ def test_weights_and_bandwidth_make_the_assumption_where_both_are_known(
         rig = f'[rigs.far]\naccelerator = "{accelerator}"\naccelerators = 8\n'
         found = as_json(rig + served("one").replace("version", "tensor_parallel = 8\nversion"), capsys)
         load = found["rigs"][0]["phases"][-1]
-        assert f"of what 8 × {accelerator}" in load["about"] and load["basis"] == "assumed"
+        assert re.search(f"of what 8 × .*{accelerator}", load["about"]) and load["basis"] == "assumed"
         seconds.append(found["sessions"][0]["trials"][0]["seconds"])
     assert seconds[0] > seconds[1], "an MI300X reads its memory faster"
 

@@ -115,7 +115,22 @@ def with_sizes(missing: Sequence[Need], bare: bool = False, registries: bool = F
         images = {need.name: pool.submit(_image_size, need.box) for need in missing if need.box and registries}
         of_hub = dict(zip(bases, _hub_sizes(list(bases.values()), shapes), strict=True))
         answers = {name: job.result() for name, job in images.items()}
-    return [_sized(need, of_hub, answers, bare) for need in missing]
+    return _shared([_sized(need, of_hub, answers, bare) for need in missing])
+
+
+def _shared(sized: Sequence[Need]) -> list[Need]:
+    """Count the files of a repository once, where a study names it for several models."""
+    first: dict[str, Need] = {}
+    out = []
+    for need in sized:
+        earlier = first.get(need.recipe.source) if need.recipe and need.pulled else None
+        if earlier and need.size_bytes is not None and earlier.size_bytes is not None:
+            rest = max(need.size_bytes - earlier.size_bytes, 0)
+            need = need._replace(size_bytes=rest, how=f"{need.how}, as {earlier.name}")
+        elif need.recipe and need.pulled:
+            first.setdefault(need.recipe.source, need)
+        out.append(need)
+    return out
 
 
 def _hub_sizes(recipes: list[ModelRecipe], shapes: bool) -> list[sizes.RepoSize]:
