@@ -152,13 +152,17 @@ def test_a_disk_that_is_too_small_is_a_problem(hub: HubServer, capsys: pytest.Ca
 
 @pytest.mark.parametrize(
     ("accelerator", "how"),
-    [("H100", "install"), ("MI300X", "pull docker.io/rocm/vllm:rocm6.4.1_vllm_0.9.1_20250715")],
+    [
+        ("H100", "install"),
+        ("MI300X", "pull docker.io/rocm/vllm:rocm6.4.1_vllm_0.9.1_20250715"),
+        ("Strix Halo", "pull docker.io/vllm/vllm-openai-rocm:v0.14.0 (0.14.0, which the setting accepts)"),
+    ],
 )
 def test_another_machine_needs_everything_by_its_kind_of_accelerator(
     accelerator: str, how: str, hub: HubServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rig = f'[rigs.far]\naccelerator = "{accelerator}"\naccelerators = 8\n'
-    text = rig + served("one").replace("0.9.0", "0.9.1")
+    text = rig + served("one").replace('"0.9.0"', '"0.9.1"\naccepts = ">=0.9.1,<0.15"')
     (far,) = as_json(text, capsys)["rigs"]
     assert (far["rig"], far["known_by"], far["machine"]) == ("far", "described", f"8 × {accelerator}, another machine")
     assert [(need["what"], need["how"]) for need in far["missing"]] == [("model", "pull"), ("engine", how)]
@@ -172,7 +176,7 @@ def test_a_version_without_an_image_is_a_problem_before_anything_is_fetched(
 ) -> None:
     rig = '[rigs.far]\naccelerator = "MI300X"\n'
     _, err = dry_run(rig + served("one").replace("0.9.0", "0.5.0"), capsys, code=2)
-    assert "engine vllm 0.5.0 on far can't be provided: No image of vllm 0.5.0 for rocm is known" in err
+    assert "engine vllm 0.5.0 on far can't be provided: No image of vllm 0.5.0 for rocm on gfx942 is known" in err
     monkeypatch.setattr(install, "variant_of_this_machine", lambda: "rocm")
     Path("s.toml").write_text(served("one").replace("0.9.0", "0.5.0"))
     assert main(["run", "s.toml"]) == 2

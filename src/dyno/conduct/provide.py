@@ -17,13 +17,14 @@ from dyno.engines import container, environment, image, install, versions
 from dyno.engines.kinds import kind_of
 from dyno.engines.launch import contained, locate
 from dyno.errors import DynoError, EngineError, UsageError
-from dyno.facts.engine import ContainerSpec, EngineSpec, will_do
+from dyno.facts.engine import ContainerSpec, EngineSpec, is_of, will_do
 from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.workload import WorkloadSpec
 from dyno.models import check, hub, shelf, sizes, steps
 from dyno.numbers import human_bytes, many
 from dyno.probe import model as model_files
+from dyno.probe import rig
 from dyno.probe.model import hub_cache
 from dyno.quality.ask import other_tasks
 
@@ -285,7 +286,7 @@ def _environment(kind: str | None, bare: Bare | None) -> Iterator[Need]:
     """The environment of a tool. A step that makes a model would install its own by itself."""
     if kind and (bare or environment.find(kind) is None):
         variant = install.variant_for(kind, bare.variant if bare else install.variant_of_this_machine())
-        yield Need("tool", kind, "install", environment.engines_folder(), partial(_installed, kind, None),
+        yield Need("tool", kind, "install", environment.engines_folder(), partial(_installed, kind, None, None),
                    installed=(kind, variant))  # fmt: skip
 
 
@@ -301,16 +302,23 @@ def _engine(spec: EngineSpec, dry: bool, bare: Bare | None) -> Iterator[Need]:
             return
     which = f"{spec.kind} {spec.version}" if spec.version else spec.kind
     folder = environment.engines_folder()
-    need = Need("engine", which, "install", folder, partial(_installed, spec.kind, spec.version))
+    need = Need("engine", which, "install", folder, partial(_installed, spec.kind, spec.version, None))
     machine = bare or this_machine()
     try:
-        image_name = _image_to_install(spec, machine)
+        chosen_image = _image_to_install(spec, machine)
     except UsageError as e:  # not for this machine: where something is started, the plan says that it is missing
         if dry:
             yield need._replace(refused=str(e))
         return
-    if image_name:
-        yield need._replace(how=f"pull {image_name}", folder=None, box=ContainerSpec(image=image_name))
+    if chosen_image:
+        name, version = chosen_image
+        other = f" ({version}, which the setting accepts)" if _is_other(version, spec.version) else ""
+        yield need._replace(
+            how=f"pull {name}{other}",
+            folder=None,
+            box=ContainerSpec(image=name),
+            provide=partial(_installed, spec.kind, version or spec.version, name),
+        )
     else:
         yield need._replace(installed=(spec.kind, machine.variant))
 
@@ -321,15 +329,31 @@ def _comes_with_dyno(spec: EngineSpec) -> bool:
     return own is not None and (own.version is None or will_do(own.version, spec))
 
 
-def _image_to_install(spec: EngineSpec, machine: Bare) -> str | None:
-    """Return the image that installs an engine; None: a package does. Raise where there is neither."""
+def _is_other(version: str | None, asked: str | None) -> bool:
+    return version is not None and asked is not None and not is_of(version, asked)
+
+
+def _image_to_install(spec: EngineSpec, machine: Bare) -> tuple[str, str | None] | None:
+    """Return the image that installs an engine, and its version; None: a package does. Raise where there is neither."""
     if install.choose(spec.kind, machine.variant) != "container":
         return None
-    return versions.image_of(spec.kind, machine.variant, spec.version)[0]
+    return versions.image_of(spec.kind, machine.variant, spec.version, machine.architecture, spec.accepts)
+
+
+def image_for_this_card(kind: str, version: str | None, variant: str | None, by: str | None) -> str | None:
+    """Return the image that installs an engine here, where the card decides which. None: any that the table has."""
+    machine = this_machine()
+    if machine.architecture is None or (variant or machine.variant) != machine.variant:
+        return None
+    if install.choose(kind, machine.variant, by) != "container":
+        return None
+    return versions.image_of(kind, machine.variant, version, machine.architecture)[0]
 
 
 def this_machine() -> Bare:
-    return Bare(install.variant_of_this_machine())
+    variant = install.variant_of_this_machine()
+    cards = rig.look().accelerators if variant == "rocm" else []
+    return Bare(variant, cards[0].architecture if cards else None)
 
 
 def refusal(spec: EngineSpec) -> str | None:
@@ -339,8 +363,8 @@ def refusal(spec: EngineSpec) -> str | None:
     return next((need.refused for need in _engine(spec, True, None) if need.refused), None)
 
 
-def _installed(kind: str, version: str | None, say: Say, below: Say) -> str:
-    env = install.install(kind, version, say=say, below=below)
+def _installed(kind: str, version: str | None, source: str | None, say: Say, below: Say) -> str:
+    env = install.install(kind, version, say=say, below=below, source=source, by="container" if source else None)
     return f"{env.folder}, {human_bytes(env.size_bytes)}"
 
 

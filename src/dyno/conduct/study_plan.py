@@ -16,7 +16,7 @@ from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.offline import batch_of, same_engine
 from dyno.conduct.prepare import hidden, longest
 from dyno.conduct.prepare import public as public_trial
-from dyno.engines import container
+from dyno.engines import container, versions
 from dyno.engines.kinds import KINDS, kind_of
 from dyno.errors import EngineError, StoreError, UsageError
 from dyno.facts.elsewhere import SshSpec
@@ -128,8 +128,9 @@ def assumed(wanted: RigWanted, machine: Rig) -> Rig:
         return machine
     name = wanted.accelerator or "accelerator"
     vendor = "amd" if re.match(r"(?i)mi\d|radeon|strix|instinct|gfx", name) else "nvidia"
-    count = wanted.accelerators or _AT_LEAST
-    return msgspec.structs.replace(machine, accelerators=[Accelerator(i, name, vendor) for i in range(count)])
+    architecture = (wanted.architecture or versions.architecture_of(name)) if vendor == "amd" else None
+    cards = [Accelerator(i, name, vendor, architecture=architecture) for i in range(wanted.accelerators or _AT_LEAST)]
+    return msgspec.structs.replace(machine, accelerators=cards)
 
 
 class SettingPlan(NamedTuple):
