@@ -269,6 +269,37 @@ def test_weights_and_bandwidth_make_the_assumption_where_both_are_known(
     assert seconds[0] > seconds[1], "an MI300X reads its memory faster"
 
 
+# ---- slots ----
+
+SLOTS = '[engines.e]\nkind = "llamacpp"\n'
+
+
+def test_an_engine_with_one_slot_gets_as_many_as_the_highest_concurrency(
+    hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = SLOTS + LOAD.replace("input_len = 8", "input_len = 700")
+    out, _ = dry_run(text, capsys)
+    assert "--ctx-size 1536 --parallel 2" in out and "# 2 slots for concurrency 2, each with a context of 768" in out
+    assert out.count("--parallel") == 1 and "only 1 run at once" not in out, "one start serves both loads"
+    for own in ("max_num_seqs = 3\n", 'args = ["--parallel", "3"]\n'):
+        assert "--parallel 3" in dry_run(SLOTS + own + LOAD, capsys)[0]
+    assert "--ctx-size 2000 --parallel 2" in dry_run(SLOTS + "max_model_len = 1000\n" + LOAD, capsys)[0]
+    halves, _ = dry_run(SLOTS + "replicas = 2\n" + LOAD.replace("[1, 2]", "[1, 8]"), capsys)
+    assert "--parallel 4" in halves
+
+
+def test_slots_whose_context_isn_t_known_stay_as_they_are(hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("d.jsonl").write_text('{"prompt": "a"}\n')
+    text = SLOTS + LOAD.replace("input_len = 8", 'dataset = "custom"\npath = "d.jsonl"')
+    assert "--parallel" not in dry_run(text, capsys)[0]
+
+
+def test_slots_that_don_t_fit_the_memory_are_a_problem(hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    text = SLOTS + "max_model_len = 100000000\n" + LOAD.replace("[1, 2]", "[1, 64]")
+    _, err = dry_run(text, capsys, code=2)
+    assert "of memory are free" in err
+
+
 # ---- JSON ----
 
 

@@ -4,8 +4,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from dyno import files, secrets
 from dyno.conduct import earlier, estimate, provide, rig_stock, study_plan
+from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.offline import counts
 from dyno.conduct.study_plan import SettingPlan
 from dyno.facts.dry_run import Basis, CommandBlock, DiskNeed, DryRun, KnownBy, Needed, RigNeeds, SessionLine, TrialLine
@@ -218,11 +221,20 @@ def _commands(plans: Sequence[SettingPlan], words: Words) -> Iterable[CommandBlo
         lines: list[str] = []
         if plan:
             notes = dict.fromkeys(n for p in mine for n in plan.notes(p.trial.load.max_concurrency))
-            lines = [*plan.lines(), *(f"# {note}" for note in notes)]
+            lines = [*plan.lines(), *(f"# {note}" for note in (*_slot_notes(plan, mine), *notes))]
         elif not setting.refused:
             lines = [f"# already running at {', '.join(mine[0].trial.target.urls)}"]
         shown = [words(line) if line.startswith("#") else line for line in lines]
         yield CommandBlock(f"{mine[0].place.label.partition(',')[0]}: {many(len(mine), 'trial')}", shown)
+
+
+def _slot_notes(plan: EnginePlan, trials: Sequence[PlannedTrial]) -> Iterable[str]:
+    """Say where an engine that would have one slot got as many as its load needs."""
+    slots, highest = plan.spec.max_num_seqs, max(p.trial.load.max_concurrency or 1 for p in trials)
+    unset = msgspec.structs.replace(plan.spec, max_num_seqs=None)
+    if slots and slots > 1 and slots * plan.spec.replicas >= highest > 1 and plan.kind.one_slot(unset):
+        each = f", each with a context of {plan.spec.max_model_len} tokens" if plan.spec.max_model_len else ""
+        yield f"{slots} slots for concurrency {highest}{each}"
 
 
 def load_words(t: TrialSpec) -> str:

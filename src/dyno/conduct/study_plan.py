@@ -11,7 +11,7 @@ import msgspec
 
 from dyno import files, secrets, workload
 from dyno.checks.machine import differences as rig_differences
-from dyno.conduct import provide
+from dyno.conduct import provide, slots
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.offline import batch_of, same_engine
 from dyno.conduct.prepare import hidden, longest
@@ -49,6 +49,7 @@ def known() -> Known:
         recipe_problem=steps.problem,
         quality_problem=ask.problem,
         quality_workload=ask.workload,
+        with_slots=slots.for_loads,
     )
 
 
@@ -65,9 +66,11 @@ def read(path: Path, given: dict[str, str] | None = None) -> tuple[Study, str]:
 
 def repeated(name: str, trials: Iterable[tuple[Place, TrialSpec]], seed: int, repeats: int) -> Study:
     """Make a study without a file: each trial `repeats` times, with other prompts each time."""
+    pairs = list(trials)
+    slotted = slots.for_loads([trial for _, trial in pairs])
     planned = [
         file.placed(place, trial, None, name, seed, repeat, repeats)
-        for place, trial in trials
+        for (place, _), trial in zip(pairs, slotted, strict=True)
         for repeat in range(1, repeats + 1)
     ]
     return Study(name=name, trials=planned, seed=seed, repeats=repeats, on_failure="carry_on")
