@@ -213,7 +213,7 @@ _AT_TIMES = (
 )  # fmt: skip
 # What the processor, kernel, container or installed tools decide: tests/test_rig.py has the parts, machine by machine.
 _BY_MACHINE = (
-    ".rig.state", ".rig.environment", ".rig.accelerators", ".rig.topology", ".rig.unknown",
+    ".rig.state", ".rig.details", ".rig.environment", ".rig.accelerators", ".rig.topology", ".rig.unknown",
     ".peaks.flops", ".peaks.bandwidth_by_size",
 )  # fmt: skip
 
