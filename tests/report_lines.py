@@ -238,6 +238,6 @@ OTHERS = (
      "and applies them; `dyno run STUDY --dry-run` prints them"),
     ("lm_eval --model vllm --model_args pretrained=MODEL,dtype=float16,tensor_parallel_size=8 --tasks mmlu_pro_biology "
      "(by the header of its results)",
-     "`dyno eval --engine vllm --model MODEL --dtype fp16 -tp 8 --tasks mmlu_pro_biology --num-fewshot 5`; or `[quality]` "
-     "in a study, as in `rocm-fp8-quality`"),
+     "`dyno eval --engine vllm --model MODEL --dtype fp16 -tp 8 --tasks mmlu_pro_biology --num-fewshot 5`; or "
+     "`[quality]` in a study, as in `rocm-fp8-quality`"),
 )  # fmt: skip
