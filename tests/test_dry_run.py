@@ -1,6 +1,7 @@
 """A dry run is what a person decides by: what is missing where, how large it is, how long it takes, what it costs."""
 
 import json
+import os
 import re
 import shutil
 import time
@@ -19,6 +20,7 @@ from dyno.facts.recipe import ModelRecipe
 from dyno.models import sizes
 from dyno.numbers import human_bytes
 from hub_server import TOKEN, HubServer, serving
+from sshd import sshd
 
 LOAD = """
 [workloads.w]
@@ -29,6 +31,7 @@ num_prompts = 2
 max_concurrency = [1, 2]
 """
 SMALL = '[engines.e]\nkind = "fake"\n' + LOAD
+USUAL_PATH = os.environ["PATH"]
 PARAMETERS, VOCABULARY, HIDDEN = 1_000_000, 1000, 100
 
 
@@ -192,6 +195,24 @@ def test_a_machine_over_ssh_that_can_t_be_asked_is_described(
     assert "Not asked: me@h100.example.com is a placeholder" in out
     out, _ = dry_run('[rigs.far]\nssh = "me@127.0.0.1"\n' + SMALL, capsys)
     assert "Not asked: There is no `ssh` on this machine." in out
+
+
+def test_a_machine_over_ssh_is_asked_what_it_has(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{USUAL_PATH}")
+    models = '[models.b]\nfrom = "hub:acme/one"\n[models.c]\nfrom = "hub:acme/two"\n'
+    with sshd(tmp_path / "rig") as server:
+        rig = f'[rigs.far]\naccelerator = "H100"\nssh = {{ host = "rig", config_file = "{server.config}" }}\n'
+        text = f'{rig}{models}[engines.e]\nkind = "vllm"\nversion = "0.9.1"\nmodel = ["b", "c"]\n{LOAD}'
+        for name in (f"models/{ModelRecipe('hub:acme/one').name}", "engines/vllm-0.9.1-cuda"):
+            folder = server.home / ".local" / "share" / "dyno" / name
+            folder.mkdir(parents=True)
+            (folder / "dyno.json").write_text("{}")
+        (far,) = as_json(text, capsys)["rigs"]
+    assert (far["known_by"], far["note"]) == ("asked", "")
+    assert [(need["what"], need["name"]) for need in far["missing"]] == [("model", "c")]
+    assert far["disks"][0]["free_bytes"] > 0 and "dyno" in far["disks"][0]["folder"]
 
 
 # ---- time and cost ----

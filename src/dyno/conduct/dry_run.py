@@ -42,27 +42,13 @@ def make(
     plans = study_plan.plans(study, wanted, machine, dry=True)
     folder = None if anew else study_plan.begun(runs, study)
     done = folder.done() & {p.place.id for p in wanted} if folder else set()
-    known = earlier.read(runs)
-    rigs: list[RigNeeds] = []
+    asked = _StudyFacts(study, plans, _left(groups, done), earlier.read(runs), rules)
     times: dict[str, tuple[float, Basis]] = {}
+    rigs: list[RigNeeds] = []
     for name in dict.fromkeys(p.place.rig for p in wanted):
-        mine = [p for p in wanted if p.place.rig == name]
-        place = _placed(study, name, machine)
-        missing = _missing(place, mine)
-        expected = estimate.RigEstimate(
-            [plan for plan in plans if plan.trials[0].place.rig == name], place.machine, missing, known, place.here
-        )
-        times |= {p.place.id: expected.trial_s(p) for p in mine}
-        left = [[p for p in group.trials if p.place.rig == name and p.place.id not in done] for group in groups]
-        phases = expected.phases([trials for trials in left if trials], {id: times[id][0] for id in times})
-        seconds = sum(phase.seconds or 0.0 for phase in phases)
-        rigs.append(
-            RigNeeds(
-                rig=name, machine=place.words, known_by=place.known_by, note=place.note,
-                missing=[_needed(need) for need in missing], disks=_disks(missing, place), phases=phases,
-                seconds=seconds, cost=estimate.cost(rules, study, mine, place.machine, seconds),
-            )
-        )  # fmt: skip
+        needs, own_times = _rig_needs(asked, _placed(study, name, machine), name)
+        rigs.append(needs)
+        times |= own_times
     return DryRun(
         study=study.name,
         trials=len(wanted),
@@ -74,10 +60,30 @@ def make(
         rigs=rigs,
         token=hub.has_token(),
         seconds=sum(rig.seconds for rig in rigs),
-        unknown_phases=[n for n in _PHASES if any(p.name == n and p.seconds is None for r in rigs for p in r.phases)],
+        unknown_phases=_unknown_phases(rigs),
         cost=_total_cost(rigs),
         problems=[words(text) for text in [*study_plan.problems(plans), *_unprovided(rigs)]],
     )
+
+
+class _StudyFacts(NamedTuple):
+    """What is the same for all machines of a study."""
+
+    study: Study
+    plans: Sequence[SettingPlan]
+    left: list[list[PlannedTrial]]  # trials that share a start, without those that are done
+    runs: Sequence[earlier.EarlierRun]
+    rules: Sequence[PriceRule]
+
+
+def _left(groups: Sequence[TrialGroup], done: set[str]) -> list[list[PlannedTrial]]:
+    rest = ([p for p in group.trials if p.place.id not in done] for group in groups)
+    return [trials for trials in rest if trials]
+
+
+def _unknown_phases(rigs: Sequence[RigNeeds]) -> list[str]:
+    unknown = {phase.name for rig in rigs for phase in rig.phases if phase.seconds is None}
+    return [name for name in _PHASES if name in unknown]
 
 
 # ---- machines ----
@@ -109,6 +115,24 @@ def _placed(study: Study, name: str | None, machine: Rig) -> _Place:
         return _Place(assumed, f"{described}, over SSH on {wanted.ssh.host}", "asked", False, stock=stock)
     where = "rented through dstack, bare" if wanted.dstack else "another machine"
     return _Place(assumed, f"{described}, {where}", "described", False)
+
+
+def _rig_needs(asked: _StudyFacts, place: _Place, name: str | None) -> tuple[RigNeeds, dict[str, tuple[float, Basis]]]:
+    """Return what one machine needs, and the time of each of its trials."""
+    plans = [plan for plan in asked.plans if plan.trials[0].place.rig == name]
+    mine = [planned for plan in plans for planned in plan.trials]
+    missing = _missing(place, mine)
+    expected = estimate.RigEstimate(plans, place.machine, missing, asked.runs, place.here)
+    times = {p.place.id: expected.trial_s(p) for p in mine}
+    left = [trials for trials in asked.left if trials[0].place.rig == name]
+    phases = expected.phases(left, {id: seconds for id, (seconds, _) in times.items()})
+    seconds = sum(phase.seconds or 0.0 for phase in phases)
+    needs = RigNeeds(
+        rig=name, machine=place.words, known_by=place.known_by, note=place.note,
+        missing=[_needed(need) for need in missing], disks=_disks(missing, place), phases=phases,
+        seconds=seconds, cost=estimate.cost(asked.rules, asked.study, mine, place.machine, seconds),
+    )  # fmt: skip
+    return needs, times
 
 
 def _missing(place: _Place, trials: Sequence[PlannedTrial]) -> list[provide.Need]:

@@ -121,16 +121,11 @@ class RigEstimate:
     def phases(self, groups: Sequence[Sequence[PlannedTrial]], times_s: Mapping[str, float]) -> list[Phase]:
         """`groups`: trials that share a start, those that are left. `times_s`: of each trial."""
         phases = [self._fetch_phase(), self._install_phase(), self._make_phase("convert"), self._make_phase("quantize")]
-        starts = [self._settings[trials[0].place.id] for trials in groups]
-        if any(setting.start_s for setting in starts):
-            phases.append(_start_phase(starts))
-        planned = [p for trials in groups for p in trials]
-        kinds: tuple[tuple[PhaseName, list[PlannedTrial]], ...] = (
-            ("load", [p for p in planned if not p.trial.find and not p.trial.quality]),
-            ("search", [p for p in planned if p.trial.find]),
-            ("quality", [p for p in planned if p.trial.quality]),
-        )
-        phases += [self._trials(name, mine, times_s) for name, mine in kinds if mine]
+        phases.append(_start_phase([self._settings[trials[0].place.id] for trials in groups]))
+        kinds: dict[PhaseName, list[PlannedTrial]] = {"load": [], "search": [], "quality": []}
+        for planned in (p for trials in groups for p in trials):
+            kinds[_kind(planned)].append(planned)
+        phases += [self._trials(name, mine, times_s) for name, mine in kinds.items() if mine]
         return [phase for phase in phases if phase is not None]
 
     def _fetch_phase(self) -> Phase | None:
@@ -185,7 +180,15 @@ class RigEstimate:
         return Phase(name, total, "assumed", f"{many(len(mine), 'trial')}{by_runs}; {about}")
 
 
-def _start_phase(starts: Sequence[_Setting]) -> Phase:
+def _kind(planned: PlannedTrial) -> PhaseName:
+    if planned.trial.find:
+        return "search"
+    return "quality" if planned.trial.quality else "load"
+
+
+def _start_phase(starts: Sequence[_Setting]) -> Phase | None:
+    if not any(setting.start_s for setting in starts):
+        return None
     measured = sum(setting.start_basis == "measured" for setting in starts)
     total = sum(setting.start_s for setting in starts)
     by_runs = f", {measured} of them by earlier runs" if 0 < measured < len(starts) else ""

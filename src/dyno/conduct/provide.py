@@ -311,16 +311,19 @@ def _engine(spec: EngineSpec, dry: bool, bare: Bare | None) -> Iterator[Need]:
             yield need._replace(refused=str(e))
         return
     if chosen_image:
-        name, version = chosen_image
-        other = f" ({version}, which the setting accepts)" if _is_other(version, spec.version) else ""
-        yield need._replace(
-            how=f"pull {name}{other}",
-            folder=None,
-            box=ContainerSpec(image=name),
-            provide=partial(_installed, spec.kind, version or spec.version, name),
-        )
+        yield _by_image(need, spec, *chosen_image)
     else:
         yield need._replace(installed=(spec.kind, machine.variant))
+
+
+def _by_image(need: Need, spec: EngineSpec, image_name: str, version: str | None) -> Need:
+    other = f" ({version}, which the setting accepts)" if _is_other(version, spec.version) else ""
+    return need._replace(
+        how=f"pull {image_name}{other}",
+        folder=None,
+        box=ContainerSpec(image=image_name),
+        provide=partial(_installed, spec.kind, version or spec.version, image_name),
+    )
 
 
 def _comes_with_dyno(spec: EngineSpec) -> bool:

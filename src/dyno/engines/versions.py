@@ -71,19 +71,7 @@ def image_of(
     """Return the image and its version; without a version, the newest image, whose version only it knows.
 
     `architecture`: that it must be built for. `accepts`: versions that serve as well, where this one has no image."""
-    every = [row for row in table().image if (row.engine, row.variant) == (engine, variant)]
-    rows = [row for row in every if row.fits(architecture)]
-    if every and not rows:
-        raise UsageError(
-            f"No image of {engine} for {variant} is known that was built for {architecture}. Name one with --by "
-            "container --from IMAGE."
-        )
-    if not rows:
-        known = ", ".join(dict.fromkeys(row.variant for row in table().image if row.engine == engine))
-        others = f" It knows {known}." if known else ""
-        raise UsageError(
-            f"dyno knows no image of {engine} for {variant}.{others} Name one with --by container --from IMAGE."
-        )
+    rows = _rows(engine, variant, architecture)
     if version is None:
         newest = next((row for row in reversed(rows) if row.latest), rows[-1])
         return newest.latest or newest.image, newest.version or None
@@ -101,6 +89,20 @@ def image_of(
         f"No image of {engine} {version} for {variant}{card} is known. {why}Nearest: {_nearest(rows, plain)}. "
         "Or name one with --by container --from IMAGE."
     )
+
+
+def _rows(engine: str, variant: str, architecture: str | None) -> list[KnownImage]:
+    """Return the lines of the table for an engine, a variant and a card. Raise where there are none."""
+    every = [row for row in table().image if (row.engine, row.variant) == (engine, variant)]
+    rows = [row for row in every if row.fits(architecture)]
+    if rows:
+        return rows
+    advice = "Name one with --by container --from IMAGE."
+    if every:
+        raise UsageError(f"No image of {engine} for {variant} is known that was built for {architecture}. {advice}")
+    known = ", ".join(dict.fromkeys(row.variant for row in table().image if row.engine == engine))
+    others = f" It knows {known}." if known else ""
+    raise UsageError(f"dyno knows no image of {engine} for {variant}.{others} {advice}")
 
 
 def _accepted(rows: list[KnownImage], version: str, accepts: str) -> tuple[str, str] | None:
