@@ -107,7 +107,8 @@ def _placed(study: Study, name: str | None, machine: Rig) -> _Place:
     if not wanted.elsewhere and study_plan.fits(wanted, machine):
         return _Place(machine, cards, "looked", here=True)
     assumed = study_plan.assumed(wanted, machine)
-    described = f"{wanted.accelerators or 'any number'} × {wanted.accelerator or 'any accelerator'}"
+    number = f"{wanted.accelerators} × " if wanted.accelerators else ""
+    described = f"{number}{wanted.accelerator or 'any accelerator'}"
     if wanted.ssh:
         stock = rig_stock.ask(wanted.ssh)
         if isinstance(stock, str):

@@ -13,7 +13,7 @@ from dyno.facts.rig import Peaks, Rig
 from dyno.facts.study import PlannedTrial, RigWanted, Study
 from dyno.measure import cost as costs
 from dyno.models import steps
-from dyno.numbers import duration, human_bytes, many
+from dyno.numbers import clock, duration, human_bytes, many
 from dyno.probe import peaks
 from dyno.study.order import (
     OWN_BYTES_S,
@@ -27,6 +27,8 @@ from dyno.study.order import (
 
 OWN_MODEL_BYTES = 10_600_000  # dyno-5m in 16 bits
 AROUND_S = 1.0  # tests, prompts and checks of a trial, outside its load
+_TYPICAL = {"gfx90a": "MI250X", "gfx942": "MI300X", "gfx950": "MI355X", "gfx1151": "Radeon 8060S"}  # of a family
+_GIGABIT_S = 125e6  # bytes a second
 _BANDWIDTH_SHARE, _ARITHMETIC_SHARE = 0.5, 0.4  # of the peaks, that engines reach
 
 
@@ -90,7 +92,10 @@ class RigEstimate:
 
     def _peaks(self, spec: EngineSpec) -> Peaks | None:
         cards = self._machine.accelerators
-        return peaks.of_name(cards[0].name, spec.world) if cards else None
+        if not cards:
+            return None
+        by_name = peaks.of_name(cards[0].name, spec.world)
+        return by_name or peaks.of_name(_TYPICAL.get(cards[0].architecture or "", ""), spec.world)
 
     def _model_bytes(self, spec: EngineSpec, plan: EnginePlan | None) -> float | None:
         """Return the weights of one copy, loaded. None: unknown."""
@@ -139,7 +144,9 @@ class RigEstimate:
         if not known:
             return Phase("fetch", None, "unknown", "no size is known")
         if speed is None:
-            return Phase("fetch", None, "unknown", f"{human_bytes(known)}{rest}; dyno has fetched nothing here before")
+            at_once = f"{clock(known / _GIGABIT_S)} at 1 Gbit/s"
+            why = f"{human_bytes(known)}, {at_once}{rest}; dyno has fetched nothing here before"
+            return Phase("fetch", None, "unknown", why)
         basis: Basis = "measured" if self._here else "assumed"
         whose = "as fetched before" if self._here else "as this machine fetched before"
         return Phase("fetch", known / speed, basis, f"{human_bytes(known)} at {human_bytes(speed)}/s, {whose}{rest}")

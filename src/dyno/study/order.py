@@ -14,6 +14,7 @@ import msgspec
 
 from dyno.facts.study import PlannedTrial, Study
 from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import WorkloadSpec
 
 # For a model of some 8 to 70 billion parameters on a current accelerator; smaller ones are faster. What matters is
 # the sum over a study, and that is corrected as soon as one trial is done.
@@ -22,7 +23,7 @@ TOGETHER = 256  # streams that such an engine works on at once
 START_S = 90.0
 OWN_START_S = 1.0  # of what comes with dyno
 OWN_BYTES_S, OWN_STREAM_BYTES_S = 5e9, 8e9  # of its weights: one stream, and each further one; on two cores
-OUTPUT_TOKENS = 200  # of a dataset whose answers aren't known yet
+OUTPUT_TOKENS, PROMPT_TOKENS = 200, 250  # of a dataset whose lengths aren't known yet
 
 
 class EnginePace(NamedTuple):
@@ -148,10 +149,15 @@ def trial_s(trial: TrialSpec, pace: EnginePace | None = None) -> float:
     rate = load.request_rate_rps or (load.ramp_end_rps and (load.ramp_start_rps or 0) / 2 + load.ramp_end_rps / 2)
     if load.rates:
         rate = w.num_prompts / next(load.rates.times([w.num_prompts]))
-    served_s = math.ceil(w.num_prompts / streams) * request_s + w.num_prompts * w.input_len * pace.prompt_s
+    served_s = math.ceil(w.num_prompts / streams) * request_s + _prompts_s(w, pace)
     if load.arrivals == "recorded" and w.trace_end_s:
         served_s = (w.trace_end_s - w.trace_start_s) / load.speedup + request_s
     return warmup_s + max(w.num_prompts / rate + request_s if rate else 0.0, served_s)
+
+
+def _prompts_s(work: WorkloadSpec, pace: EnginePace) -> float:
+    """Return the time for all prompts, which the streams share."""
+    return work.num_prompts * (work.input_len if work.dataset == "random" else PROMPT_TOKENS) * pace.prompt_s
 
 
 def _offline_s(trial: TrialSpec, pace: EnginePace, output: int) -> float:
@@ -159,7 +165,7 @@ def _offline_s(trial: TrialSpec, pace: EnginePace, output: int) -> float:
     assert offline is not None
     streams = min(max(w.num_prompts, 1), TOGETHER)
     answers_s = math.ceil(w.num_prompts / TOGETHER) * pace.answer_s(output, streams)
-    once_s = answers_s + w.num_prompts * w.input_len * pace.prompt_s
+    once_s = answers_s + _prompts_s(w, pace)
     if offline.kind == "throughput":
         return once_s
     rounds = (offline.iterations or 10) + (offline.warmup_iterations or 1)
