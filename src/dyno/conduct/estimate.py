@@ -104,8 +104,9 @@ class RigEstimate:
         recipes = {**spec.weights, **weights.of_hub(spec)}
         recipe = recipes.get(spec.model or "")
         sizes = {need.recipe.name: need.size_bytes for need in self._missing if need.recipe}
-        size = sizes.get(recipe.name) if recipe else None
-        return size * online_share(spec, _quantized(spec.model)) if size else None
+        if recipe is None or not (size := sizes.get(recipe.name)):
+            return None
+        return size * online_share(spec, recipe.quantize or _quantized(recipe.source))
 
     # ---- trials ----
 

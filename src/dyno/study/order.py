@@ -7,7 +7,7 @@ round and begins the next, it goes on running.
 
 import math
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -170,16 +170,3 @@ def _offline_s(trial: TrialSpec, pace: EnginePace, output: int) -> float:
         return once_s
     rounds = (offline.iterations or 10) + (offline.warmup_iterations or 1)
     return rounds * max(once_s, 0.05)
-
-
-def left_s(
-    study: Study,
-    sessions: Sequence[Sequence[PlannedTrial]],
-    start_s: Mapping[str, float],
-    took_s: Mapping[str, float],
-) -> float:
-    """Estimate the time for the rest, starts included. `took_s`: of finished trials, which correct the estimate."""
-    guessed = sum(trial_s(p.trial) for p in study.trials if p.place.id in took_s)
-    scale = sum(took_s.values()) / guessed if guessed else 1.0
-    left = [[p for p in trials if p.place.id not in took_s] for trials in sessions]
-    return sum(start_s[ts[0].place.id] + scale * sum(trial_s(p.trial) for p in ts) for ts in left if ts)
