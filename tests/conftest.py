@@ -68,7 +68,8 @@ REAL = {
     f"test_{name}"
     for name in (
         "accelerators", "busy_machine", "charts", "cli", "compare_cli", "completion", "container", "correctness",
-        "docs_commands", "dstack", "embedded", "environment", "fleet", "frames", "gguf", "golden_real", "host", "model",
+        "docs_commands", "dry_run", "dstack",
+        "embedded", "environment", "fleet", "frames", "gguf", "golden_real", "host", "model",
         "models_hub", "offline", "peaks", "probe_server", "processes", "protocols", "provide", "quality", "quantize",
         "replicas", "report_cli", "rig", "rigs", "runs", "shipped_studies", "software", "sql", "start", "study",
         "telemetry", "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload", "clocks", "on_ray",

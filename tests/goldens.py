@@ -76,6 +76,7 @@ def normal(text: str, here: Path) -> str:
     moment = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?:\+00:00)?"  # when a report was made
     text = re.sub(rf'<time datetime="{moment}">{moment}|{moment}(?= · (?:dyno|\d+ results?) )', "NOW", text)
     text = re.sub(r"\(choose from ([^)]*)\)", lambda m: m[0].replace("'", ""), text)  # Python 3.12 and later
+    text = re.sub(r"# this machine \(.*\)", "# this machine (CPU)", text)
     text = re.sub(r"[\d.,]+ \w+ free at [^\s;]+", "SIZE free at PLACE", text)
     text = re.sub(r"\bdyno-5m-[0-9a-f]{10}\b", "dyno-5m-REVISION", text)
     # What pip installed here, and what of it a preview tells.
@@ -150,7 +151,10 @@ def dyno(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         monkeypatch.setenv(name, value)
     # Engines and images on this machine are none of the test's business, nor is the Hub.
     monkeypatch.setenv("PATH", str(here / "bin"))
-    monkeypatch.setattr("dyno.models.hub.size", lambda recipe: None)
+    from dyno.models.sizes import RepoSize
+
+    silent = RepoSize(unknown="the Hub was not asked")
+    monkeypatch.setattr("dyno.models.sizes.ask", lambda recipes, shapes=False: [silent for _ in recipes])
     time.tzset()
     return Dyno(here, capsys)
 
@@ -209,7 +213,7 @@ _AT_TIMES = (
 )  # fmt: skip
 # What the processor, kernel, container or installed tools decide: tests/test_rig.py has the parts, machine by machine.
 _BY_MACHINE = (
-    ".rig.state", ".rig.environment", ".rig.accelerators", ".rig.topology", ".rig.unknown",
+    ".rig.state", ".rig.details", ".rig.environment", ".rig.accelerators", ".rig.topology", ".rig.unknown",
     ".peaks.flops", ".peaks.bandwidth_by_size",
 )  # fmt: skip
 

@@ -33,6 +33,7 @@ class Faults:
     """What goes wrong, by file name or for lists. Counts go down with each use."""
 
     gated: bool = False
+    silent: set[str] = field(default_factory=set)  # OWNER/NAME whose list comes only when `go_on` is set
     limited: int = 0  # lists that are answered with 429
     limited_files: int = 0  # files that are
     retry_after_s: int = 0
@@ -96,6 +97,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _api(self, root: Path, what: str, revision: str) -> None:
         faults = self.server.faults
+        if f"{root.parent.name}/{root.name}" in faults.silent:
+            faults.go_on.wait(60)
         if faults.limited:
             faults.limited -= 1
             return self._refuse(429, "", "too many requests", {"Retry-After": str(faults.retry_after_s)})

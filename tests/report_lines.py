@@ -233,4 +233,11 @@ OTHERS = (
     ("huggingface-cli login; huggingface-cli download …",
      "`dyno models pull OWNER/NAME`; `dyno run` fetches the models of a study"),
     ("python3 quantize_quark.py …", "`dyno models quantize MODEL quark:fp8`"),
+    ("dstack apply -f hotaisle.dstack.yml",
+     "`dstack = { host = \"user@host\", key_file = \"PATH\" }` in `[rigs.NAME]`: dyno writes the fleet and the task, "
+     "and applies them; `dyno run STUDY --dry-run` prints them"),
+    ("lm_eval --model vllm --model_args pretrained=MODEL,dtype=float16,tensor_parallel_size=8 --tasks mmlu_pro_biology "
+     "(by the header of its results)",
+     "`dyno eval --engine vllm --model MODEL --dtype fp16 -tp 8 --tasks mmlu_pro_biology --num-fewshot 5`; or "
+     "`[quality]` in a study, as in `rocm-fp8-quality`"),
 )  # fmt: skip

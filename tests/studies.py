@@ -19,7 +19,7 @@ from dyno.study.file import read
 
 FOLDER = Path(__file__).parent.parent / "studies"
 SHIPPED = sorted(FOLDER.glob("*.toml"))
-REPORTS = [path for path in SHIPPED if path.stem not in ("demo", "quantized", "speculative")]
+REPORTS = [path for path in SHIPPED if path.stem not in ("demo", "quantized", "rocm-fp8-quality", "speculative")]
 
 Tree = dict[str, Any]
 

@@ -18,7 +18,7 @@ import pytest
 from dyno.cli.main import main
 from dyno.errors import DynoError
 from dyno.facts.recipe import ModelRecipe
-from dyno.models import hub, shelf
+from dyno.models import hub, shelf, sizes
 from dyno.outside import is_safe
 from hub_server import TOKEN, HubServer, commit_of, serving
 
@@ -107,7 +107,7 @@ def test_a_pulled_model_lies_in_the_hubs_cache_with_its_commit_and_is_not_asked_
     before = list(server.requests)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert pull() == entry
-    assert hub.size(ModelRecipe(f"hub:{REPO}")) == 0
+    assert sizes.ask([ModelRecipe(f"hub:{REPO}")])[0].left_bytes == 0
     # By its commit it is another recipe of the same files: the cache has them, and they aren't read again.
     assert pull(f"hub:{REPO}@{commit}").files == entry.files
     assert server.requests == before
@@ -144,7 +144,7 @@ def test_a_killed_pull_continues_and_no_byte_is_sent_twice(server: HubServer, pu
     assert shelf.entries() == []
     server.faults.slow.clear()
     server.sent.clear()
-    assert hub.size(ModelRecipe(f"hub:{REPO}"), timeout_s=60) == size - half
+    assert sizes.ask([ModelRecipe(f"hub:{REPO}")], timeout_s=60)[0].left_bytes == size - half
     assert pull().whole
     assert server.sent == {shard: size - half}
 
@@ -279,7 +279,7 @@ def test_a_server_that_lists_an_unsafe_name_writes_nothing(server: HubServer, pu
 def test_no_network_is_said_at_once(server: HubServer, pull: Pull, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert "http://127.0.0.1:9 can't be reached: [Errno 111] Connection refused. Check the network" in pull.refused()
-    assert hub.size(ModelRecipe(f"hub:{REPO}")) is None
+    assert "can't be reached" in sizes.ask([ModelRecipe(f"hub:{REPO}")])[0].unknown
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "HF_HUB_OFFLINE is set" in pull.refused()
 

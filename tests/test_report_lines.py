@@ -123,6 +123,16 @@ def test_a_container_has_all_options_of_the_printed_command(line: str, command: 
     assert [w for w in words if w.startswith("--") and w not in shown] in ([], ["--env=HF_TOKEN=<token>"])  # its value
 
 
+def test_other_lines_name_commands_that_dyno_has() -> None:
+    known = parser().commands()
+    for _, ours in OTHERS:
+        for command in re.findall(r"`dyno (\w+)", ours):
+            assert command in known, ours
+    (asked,) = [ours for printed_line, ours in OTHERS if printed_line.startswith("lm_eval")]
+    options = parse(shlex.split(asked.split("`")[1])[1:])
+    assert (options.tasks, options.num_fewshot, options.tensor_parallel_size) == (["mmlu_pro_biology"], 5, 8)
+
+
 def test_each_report_has_commands_for_each_engine_it_names() -> None:
     for report in REPORTS:
         assert {typed(line).engine for line in report.lines} == {*report.versions}

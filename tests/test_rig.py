@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import pytest
 
 from dyno.engines.port import free_port
 from dyno.facts.rig import Rig
-from dyno.probe import host, rig, software
+from dyno.probe import details, host, rig, software
 from dyno.probe.accelerators.nvidia import Nvidia
 from dyno.report.machine import rig_lines as lines
 from machines import AMD, Nvml, Told, gpu, lay, mi300x_in_cpx, strix_halo, xeon
@@ -86,6 +87,55 @@ def test_a_server_is_described_as_it_is_set(tmp_path: Path) -> None:
         "virtual_machine": "no",
     }
     assert msgspec.json.decode(msgspec.json.encode(found), type=Rig) == found
+
+
+def test_details_are_recorded_as_collect_env_has_them_and_without_secrets(tmp_path: Path) -> None:
+    root = xeon(tmp_path)
+    boot = "BOOT_IMAGE=/vmlinuz ro iommu=pt rootflags=password=hush42secret"
+    lay(root, {
+        "proc/cmdline": f"{boot}\n", "sys/class/dmi/id/bios_vendor": "American Megatrends\n",
+        "sys/class/dmi/id/bios_version": "2.1\n", "sys/class/dmi/id/bios_date": "05/14/2024\n",
+        "sys/class/dmi/id/sys_vendor": "Supermicro\n", "sys/class/dmi/id/product_name": "AS-8125GS\n",
+        "run/.containerenv": 'engine="podman-5"\nimage="docker.io/rocm/vllm:1"\n',
+    })  # fmt: skip
+    found = rig.look(root=root, environ={}, vendors=[], record=True)
+    assert found.details.pop("kernel_command_line").startswith("BOOT_IMAGE=/vmlinuz ro iommu=pt")
+    assert found.details == {
+        "bios": "American Megatrends 2.1 05/14/2024", "board": "Supermicro AS-8125GS", "numa_nodes_per_socket": "1",
+        "container_image": "docker.io/rocm/vllm:1",
+    }  # fmt: skip
+    assert "hush42secret" not in str(rig.look(root=root, environ={}, vendors=[], record=True))
+    assert rig.look(root=root, environ={}, vendors=[]).details == {}
+
+
+def test_numa_nodes_of_an_amd_socket_are_its_nps(tmp_path: Path) -> None:
+    lay(xeon(tmp_path), {"proc/cpuinfo": "processor\t: 0\nmodel name\t: AMD EPYC 9654 96-Core Processor\n"})
+    for node in range(8):
+        lay(tmp_path, {f"sys/devices/system/node/node{node}/cpulist": ""})
+    assert rig.look(root=tmp_path, environ={}, vendors=[], record=True).details["numa_nodes_per_socket"] == "NPS4"
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("gcc (Debian 12.2.0-14) 12.2.0\nCopyright (C) 2022", "12.2.0"),
+        ("Ubuntu clang version 18.1.3 (1ubuntu1)\nTarget: x86_64", "18.1.3"),
+        ("cmake version 3.28.3\n", "3.28.3"),
+        (
+            "nvcc: NVIDIA (R) Cuda compiler driver\nCopyright\nBuilt on Tue\nCuda compilation tools, release 12.4, V1",
+            "12.4",
+        ),
+        ("HIP version: 6.2.41133-dd7f95766\n", "6.2.41133"),
+        ("no such thing", None),
+    ],
+)
+def test_a_compiler_s_version_is_read_from_its_words(text: str, version: str | None) -> None:
+    assert details.version_in(text) == version
+
+
+def test_this_machine_has_a_c_library_and_a_kernel_command_line() -> None:
+    found = rig.look(vendors=[], record=True).details
+    assert re.match(r"glibc \d|musl", found.get("libc", "musl")) and set(found) >= {"kernel_command_line"}
 
 
 def test_of_an_empty_machine_all_is_unknown_and_nothing_breaks(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ AMD_405B, AMD_70B = "amd/Llama-3.1-405B-Instruct-FP8-KV", "amd/Llama-3.1-70B-Ins
 def test_amd_s_guide_runs_in_its_image_and_environment(name: str) -> None:
     for specs in engines(name).values():
         for spec in specs:
-            assert spec.container and spec.container.image == "rocm/vllm-dev:main"
+            assert spec.container and spec.container.image.endswith("_vllm_0.6.4")
             assert spec.env == AMD_ENV
 
 
@@ -182,6 +182,17 @@ def test_amd_s_serving_run(here: Rig) -> None:
         "--dtype": "float16", "--max-model-len": "8192", "--tensor-parallel-size": "8",
         "--max-num-batched-tokens": "65536", "--gpu-memory-utilization": "0.99", "--num-scheduler-steps": "10",
     }  # fmt: skip
+
+
+def test_amd_s_own_weights_are_made_by_quark_and_asked_mmlu_pro() -> None:
+    asked = [p.trial for p in once("rocm-fp8-quality") if p.trial.quality]
+    models = [t.engine.model for t in asked if t.engine]
+    assert models == ["original", AMD_70B, "quark"]
+    recipe = asked[-1].engine and asked[-1].engine.weights["quark"]
+    assert recipe and (recipe.quantize, recipe.kv_cache, recipe.samples) == ("quark:fp8", "fp8", 128)
+    for trial in asked:
+        assert trial.quality and trial.quality.tasks == ["mmlu_pro_biology"] and trial.quality.num_fewshot == 5
+        assert trial.engine and trial.engine.container and trial.engine.env == AMD_ENV
 
 
 def test_amd_s_latency_point_and_the_grid_that_it_leaves_to_the_reader(here: Rig) -> None:

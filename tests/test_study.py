@@ -463,7 +463,7 @@ def test_an_engine_that_is_not_here_is_told_before_anything_starts(
     write(SINGLE + '[engines.tgi]\nkind = "tgi"\nmodel = ["some/model", "another/model"]\n')
     assert run() == 2
     err = capsys.readouterr().err
-    assert "tgi" in err and " (and 1 more trial): " in err and "is not installed: dyno has no" in err
+    assert "tgi" in err and " (and 1 more trial): " in err and "dyno knows no image of tgi for cpu" in err
     assert run("--only", "quick*") == 0, "what is asked for can be run all the same"
 
 
@@ -611,8 +611,8 @@ def test_the_dry_run_shows_trials_commands_and_time_and_runs_nothing(
     assert run("--dry-run") == 0
     out = capsys.readouterr().out
     assert "s: 16 trials" in out and "--tensor-parallel-size 2" in out
-    assert out.count("vllm tensor_parallel=2, w, c concurrency 2 r") == 2
-    assert "# About " in out
+    assert out.count("vllm tensor_parallel=2, w, c concurrency 2: ") == 1, "repeats are folded"
+    assert "2 repeats, ~" in out and "# About " in out
     assert not Path("runs").exists()
 
 

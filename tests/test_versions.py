@@ -61,6 +61,36 @@ def test_a_version_has_its_image(asked: tuple[str, str, str | None], image: str)
     assert versions.image_of(*asked)[0] == image
 
 
+@pytest.mark.parametrize(
+    ("name", "architecture"),
+    [
+        ("AMD Instinct MI250X", "gfx90a"), ("MI300X", "gfx942"), ("MI325X", "gfx942"), ("MI3", "gfx942"),
+        ("AMD Instinct MI355X", "gfx950"), ("Strix Halo", "gfx1151"), ("AMD Radeon 8060S Graphics", "gfx1151"),
+        ("AMD Radeon RX 7900 XTX", "gfx1100"), ("AMD Radeon Graphics", None),
+    ],
+)  # fmt: skip
+def test_a_card_s_name_has_its_architecture(name: str, architecture: str | None) -> None:
+    assert versions.architecture_of(name) == architecture
+
+
+def test_an_image_must_be_built_for_the_card() -> None:
+    strix = ("vllm", "rocm", "0.10.1", "gfx1151")
+    with pytest.raises(UsageError, match=r"No image of vllm 0.10.1 for rocm on gfx1151 is known. Nearest: 0.14.0"):
+        versions.image_of(*strix)
+    assert versions.image_of(*strix, accepts=">=0.10.1,<0.15") == ("docker.io/vllm/vllm-openai-rocm:v0.14.0", "0.14.0")
+    assert versions.image_of("vllm", "rocm", "0.10.1", "gfx942")[0].endswith("_vllm_0.10.1_20250909")
+    with pytest.raises(UsageError, match="No image of tgi for rocm is known that was built for gfx1151"):
+        versions.image_of("tgi", "rocm", "2.3.1", "gfx1151")
+
+
+def test_a_version_that_the_setting_accepts_serves_where_the_one_asked_for_has_no_image() -> None:
+    later = versions.image_of("vllm", "rocm", "0.6.5", "gfx942", accepts=">=0.6.5,<0.7")
+    assert later == ("docker.io/rocm/vllm:rocm6.3.1_mi300_ubuntu22.04_py3.12_vllm_0.6.6", "0.6.6")
+    assert versions.image_of("vllm", "rocm", "0.6.5", accepts=">=0.6.2,<0.6.5")[1] == "0.6.4"
+    with pytest.raises(UsageError, match=r"No image of vllm 0\.6\.5 for rocm"):
+        versions.image_of("vllm", "rocm", "0.6.5", accepts="==0.6.5")
+
+
 def test_a_version_without_an_image_names_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"No image of vllm 0.12.0 for rocm is known. Nearest: 0.11.2 or 0.14.0"):
         versions.image_of("vllm", "rocm", "0.12.0")

@@ -6,6 +6,7 @@ DynoError                exit 1   it failed
 ├── TargetError          exit 1   the server can't be reached, or answers wrongly
 ├── EngineError          exit 1   an engine didn't start, or died
 ├── ModelError           exit 1   a model or data set can't be fetched or made, or isn't what it should be
+│   └── HubRefusal       exit 1   the Hub has no such files, or not for this user
 ├── RigError             exit 1   another machine can't be used
 │   └── Unreachable      exit 1   there is no connection to it; what it runs goes on
 ├── StoreError           exit 1   a run or result can't be written or read
@@ -56,6 +57,10 @@ class EngineError(DynoError):
 
 
 class ModelError(DynoError):
+    pass
+
+
+class HubRefusal(ModelError):
     pass
 
 

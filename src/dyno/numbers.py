@@ -95,6 +95,12 @@ def points_interval(low: float | None, high: float | None) -> str:
     return change_interval(low, high).replace("%", "pt")
 
 
+def clock(seconds: float) -> str:
+    """4:05, 1:00:00."""
+    hours, minutes = divmod(int(seconds) // 60, 60)
+    return f"{hours}:{minutes:02d}:{int(seconds) % 60:02d}" if hours else f"{minutes}:{int(seconds) % 60:02d}"
+
+
 def duration(seconds: float | None) -> str:
     return f"{number(seconds)} s"
 

@@ -247,18 +247,22 @@ def show(options: argparse.Namespace) -> int:
 
 def install(options: argparse.Namespace) -> int:
     from dyno.cli.progress import ProgressLine
+    from dyno.conduct import provide
     from dyno.engines import install as installing
 
+    image = None
+    if not options.source:
+        image = provide.image_for_this_card(options.kind, options.version, options.variant, options.by)
     with ProgressLine() as line:
         env = installing.install(
             options.kind,
             options.version,
             options.variant,
-            options.source,
+            options.source or image,
             line.say,
             options.python,
             line.below,
-            options.by,
+            options.by or ("container" if image else None),
         )
     print(f"{env.name}  {env.binary or env.image or env.python}")
     return 0

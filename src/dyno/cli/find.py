@@ -11,9 +11,8 @@ from pathlib import Path
 import msgspec
 
 from dyno import secrets
-from dyno.cli import exit_codes, flags, preparing, serve
+from dyno.cli import exit_codes, flags, preparing, serve, settings
 from dyno.cli.parser import Parser
-from dyno.cli.report import add_prices
 from dyno.errors import UsageError
 from dyno.facts.entry import Cost
 from dyno.facts.find import TARGET, FindAnswer, FindSpec, span_s, spec_of
@@ -52,7 +51,7 @@ def add(p: Parser) -> None:
     flags.add(g, FindSpec, "over", "least", "most", "resolution")
     for name in ("budget_s", "confirm_s"):
         flags.add(g, FindSpec, name, type=span)
-    add_prices(p.add_argument_group("price of the answer"))
+    settings.add_prices(p.add_argument_group("price of the answer"))
     p.set_defaults(command=run)
 
 

@@ -20,7 +20,7 @@ from dyno.facts.study import PlannedTrial
 from dyno.facts.summary import Result
 from dyno.facts.telemetry import Sample
 from dyno.load.progress import Progress
-from dyno.numbers import count, deviating, duration, number, percent
+from dyno.numbers import clock, count, deviating, duration, number, percent
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.report import find, quality, tune
 from dyno.screen import wrapped
@@ -98,11 +98,6 @@ def bar(share: float, width: int) -> str:
 def cut(text: str, width: int) -> str:
     """Shorten a line to a whole number of words."""
     return text if len(text) <= width else text[: max(text.rfind(" ", 0, width), 0)] or text[:width]
-
-
-def clock(s: float) -> str:
-    hours, minutes = divmod(int(s) // 60, 60)
-    return f"{hours}:{minutes:02d}:{int(s) % 60:02d}" if hours else f"{minutes}:{int(s) % 60:02d}"
 
 
 def iteration_text(done: int, warmups: int, measured: int, took_s: float) -> str:

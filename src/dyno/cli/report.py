@@ -58,7 +58,7 @@ def add(p: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="address of the published page, or of its folder with a / at the end (default: none)",
     )
-    add_prices(p)
+    settings.add_prices(p)
     p.add_argument(
         "--target",
         nargs="+",
@@ -76,18 +76,6 @@ def add(p: argparse.ArgumentParser) -> None:
     settings.add_runs(p, "folder of dyno runs (default: runs)")
     exit_codes.add(p)
     p.set_defaults(command=run)
-
-
-def add_prices(p: argparse._ActionsContainer) -> None:
-    p.add_argument(
-        "--price",
-        nargs="+",
-        default=[],
-        metavar="[NAME=]DOLLARS",
-        help="price per accelerator-hour: 2.99, or H100=2.99 MI300X=4.50; per machine-hour: machine=12",
-    )
-    p.add_argument("--prices", type=Path, metavar="FILE.toml", help="read prices from this file (default: none)")
-    p.add_argument("--energy-price", type=float, metavar="DOLLARS", help="price per kilowatt-hour (default: none)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -113,13 +101,22 @@ def run(options: argparse.Namespace) -> int:
     return exit_codes.from_verdicts([report.verdict], options, "worst result")
 
 
-def study_page(study: Path, runs: Path) -> Path | None:
-    """Write a study's page into its folder. A failure is reported; the study still succeeds."""
+def study_page(study: Path, options: argparse.Namespace) -> Path | None:
+    """Write a study's page into its folder. A failure is reported; the study still succeeds.
+
+    `options`: of the command that ran it, with its folder of runs and perhaps prices."""
     output = study / "report.html"
+    prices = {name: getattr(options, name, none) for name, none in settings.NO_PRICES.items()}
     options = argparse.Namespace(
-        what=[str(study)], output=[output], title=None, price=[], prices=None, energy_price=None, target=[], runs=runs,
-        chart=[], list_charts=False,
-    )  # fmt: skip
+        what=[str(study)],
+        output=[output],
+        title=None,
+        target=[],
+        runs=options.runs,
+        chart=[],
+        list_charts=False,
+        **prices,
+    )
     try:
         report = _report(options)
         _write_page(report, _charts(report, options, [output]), output)

@@ -15,15 +15,14 @@ from dyno.cli import exit_codes, flags, preparing, settings
 from dyno.cli.vocabulary import WORDS, in_flags, in_keys
 from dyno.errors import RigError, UsageError
 from dyno.facts.elsewhere import ssh_problem
+from dyno.facts.price import PriceRule
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, RigWanted, Study, label_matches, unmatched
 from dyno.facts.summary import Result
-from dyno.facts.trial import TrialSpec, micro_name
 from dyno.load.progress import Stop
-from dyno.numbers import many
 from dyno.option import Option
 from dyno.store.study import StudyFolder, failure_of
-from dyno.study.order import OWN_START_S, START_S, TOKEN_S, TrialGroup, left_s, sessions, trial_s
+from dyno.study.order import sessions
 
 if TYPE_CHECKING:
     from dyno.conduct.held import FarMachine
@@ -36,7 +35,9 @@ def add(p: argparse.ArgumentParser) -> None:
     how = "The format: docs/studies.md. Shipped studies are found by name: dyno run demo.\n\n"
     p.epilog = how + exit_codes.describe(exit_codes.VOID)
     p.add_argument("study", metavar="STUDY.toml", help="a study file, or the name of a shipped study")
-    p.add_argument("--dry-run", action="store_true", help="print trials, commands and a time estimate")
+    p.add_argument("--dry-run", action="store_true",
+                   help="print trials, commands, what each machine lacks, time and cost; run nothing")  # fmt: skip
+    p.add_argument("--json", action="store_true", help="with --dry-run: print it as JSON")
     p.add_argument("--only", action="append", default=[], metavar="PATTERN",
                    help="only trials whose name has these words, or matches with * and ?; repeatable")  # fmt: skip
     p.add_argument("--prepare-only", action="store_true",
@@ -56,6 +57,7 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--keep-raw", action="store_true", help="keep all received bytes with their times")
     p.add_argument("--no-report", action="store_true", help="do not write a report page at the end")
     p.add_argument("--plain", action="store_true", help="plain lines instead of live progress")
+    settings.add_prices(p)
     exit_codes.add(p)
     p.set_defaults(command=run, settings="keys")
 
@@ -87,6 +89,7 @@ def run(options: argparse.Namespace) -> int:
     from dyno.conduct import study_plan
     from dyno.conduct.readiness import prepared
     from dyno.probe import rig
+    from dyno.study.prices import price_rules
 
     def say(text: str) -> None:
         print(f"dyno: {text}", file=sys.stderr, flush=True)
@@ -95,12 +98,16 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--prepare-only and --no-prepare exclude each other. Give one of them.")
     if options.new and options.extend:
         raise UsageError("--new and --extend exclude each other. Give one of them.")
+    if options.json and not options.dry_run:
+        raise UsageError("--json prints a dry run. Add --dry-run, or use `dyno report` for results.")
+    rules = price_rules(options.price, options.energy_price, options.prices)
     study, text, ordered = _read(options)
     study = _proxied(study)
     machine = rig.look()
     if options.dry_run:
         name = study_plan.choose_rig(study, machine, options.rig, anyway=True) if options.rig else None
-        return preview(study, _wanted(study, name and [name], options), machine, options.runs, in_keys)
+        wanted = _wanted(study, name and [name], options)
+        return preview(study, wanted, machine, options.runs, in_keys, rules, options)
     names = study_plan.choose_rigs(study, machine, options.rig, options.any_rig)
     wanted = _wanted(study, names, options)
     _check_elsewhere(study, wanted)
@@ -363,7 +370,7 @@ def _conclude(
     if done and not options.no_report and (ran or _stale(folder.path)):
         from dyno.cli.report import study_page
 
-        if (page := study_page(folder.path, options.runs)) is not None:
+        if (page := study_page(folder.path, options)) is not None:
             print(f"Page: {page}", file=sys.stderr)
     if stopped:
         print(
@@ -439,99 +446,24 @@ def _proxied(study: Study) -> Study:
 
 
 def preview(
-    study: Study, wanted: list[PlannedTrial], machine: Rig, runs: Path, words: Callable[[str], str] = in_flags
+    study: Study,
+    wanted: list[PlannedTrial],
+    machine: Rig,
+    runs: Path,
+    words: Callable[[str], str] = in_flags,
+    rules: Sequence[PriceRule] = (),
+    options: argparse.Namespace | None = None,
 ) -> int:
-    """Print the trials in their order, the commands, and how long it may take."""
-    from dyno.cli.progress import clock
-    from dyno.conduct import study_plan
-    from dyno.rigs import dstack
+    """Print what the study would run, and what it takes: machines, sizes, time, cost, problems."""
+    from dyno.conduct import dry_run
+    from dyno.report.dry_run import lines
 
-    groups = sessions(study, {p.place.id for p in wanted})
-    print(f"# {study.name}: {many(len(wanted), 'trial')}, {many(len(groups), 'session')} with an engine")
-    for i, (name, trials) in enumerate(groups, 1):
-        print(f"\n{i}. {name}")
-        for p in trials:
-            repeat = f" r{p.place.repeat}" if p.place.repeats > 1 else ""
-            where = f"[{p.place.rig}] " if p.place.rig else ""
-            print(f"   {where}{p.place.label}{repeat}: {_asked(p)}, ~{clock(trial_s(p.trial))}")
-    print("\n# The commands")
-    for rig in dict.fromkeys(p.place.rig for p in wanted if p.place.rig):
-        if ssh := study.rigs[rig].ssh:
-            load = "the load comes from here" if study.rigs[rig].client == "here" else "load and engine run there"
-            print(f"\n# {rig}: over SSH on {ssh.host}; {load}")
-        if study.rigs[rig].dstack:
-            configs = dstack.configurations(dstack.run_name(rig, "dry-run"), study.rigs[rig])
-            print(f"\n# {rig}: submitted to dstack", dstack.as_yaml(configs), sep="\n", end="")
-        for when, commands in (("before", study.rigs[rig].before), ("after", study.rigs[rig].after)):
-            if commands:
-                print(f"\n# {rig}: {when} the study", *map(secrets.public_command, commands), sep="\n")
-    start_s: dict[str, float] = {}
-    plans = study_plan.plans(study, wanted, machine, dry=True)
-    for setting in plans:
-        mine, plan = setting.trials, setting.engine
-        own = OWN_START_S if plan and plan.program.embedded else START_S if plan else 0.0
-        start_s |= {p.place.id: own for p in mine}
-        print(f"\n# {mine[0].place.label.partition(',')[0]}: {many(len(mine), 'trial')}")
-        if plan:
-            notes = dict.fromkeys(n for p in mine for n in plan.notes(p.trial.load.max_concurrency))
-            settings.print_plan([*plan.lines(), *(f"# {note}" for note in notes)], words)
-        elif not setting.refused:
-            print(f"# already running at {', '.join(mine[0].trial.target.urls)}")
-    if missing := list(preparing.listing(p.trial for p in wanted if not _elsewhere(study, p))):
-        print("", *(f"# {line}" for line in missing), sep="\n")
-    print(f"\n# {_estimate(study, groups, start_s, runs)}")
-    return settings.report_problems(study_plan.problems(plans), words)
-
-
-def _estimate(study: Study, groups: list[TrialGroup], start_s: dict[str, float], runs: Path) -> str:
-    """How long the rest takes. Trials that are done correct the assumption."""
-    from dyno.cli.progress import clock
-    from dyno.conduct import study_plan
-
-    folder = study_plan.begun(runs, study)
-    done = {p.place.id: run.result() for p in study.trials if folder and (run := folder.run(p.place)).whole}
-    took_s = {id: result.duration_s for id, result in done.items()}
-    total = left_s(study, [trials for _, trials in groups], start_s, took_s)
-    if folder and done:
-        return f"{len(done)} trials are done in {folder.path}. About {clock(total)} left."
-    starts = sum(start_s[trials[0].place.id] for _, trials in groups)
-    return (
-        f"About {clock(total)}, assuming {TOKEN_S * 1000:g} ms a token and {clock(starts)} for all starts. "
-        "Finished trials make this more exact."
-    )
-
-
-def _offline(t: TrialSpec, lengths: str) -> str:
-    assert t.offline is not None
-    if t.offline.kind == "micro":
-        return micro_name(t.workload.input_len, t.workload.output_len or 0, t.offline.depth or 0)
-    return (
-        f"a batch of {t.workload.num_prompts} × {lengths}"
-        if t.offline.kind == "latency"
-        else f"{t.workload.num_prompts} × {lengths}"
-    )
-
-
-def _asked(planned: PlannedTrial) -> str:
-    """Describe the load in a few words."""
-    from dyno.conduct.offline import counts
-    from dyno.quality.ask import describe
-    from dyno.report.find import describe_search
-
-    t = planned.trial
-    w, load = t.workload, t.load
-    lengths = f"{w.input_len}/{w.output_len}" if w.dataset == "random" else w.dataset
-    if t.quality:
-        return describe(t.quality)
-    if t.find:
-        return describe_search(t.find)
-    if t.offline:
-        return f"{t.offline.kind}, {_offline(t, lengths)}, {many(counts(t)[0], 'iteration')}"
-    size, pace = f"{w.num_prompts or 'all'} × {lengths}", load.words
-    if w.traits.sessions:
-        size = f"{w.num_sessions} sessions of {w.dataset}" if w.num_sessions else size
-        pace = pace.replace("requests/s", "sessions/s")
-    return f"{size}, {pace}, {w.num_warmups} to warm up"
+    dry = dry_run.make(study, wanted, machine, runs, rules, words, anew=options is not None and options.new)
+    if options and options.json:
+        print(msgspec.json.format(msgspec.json.encode(dry), indent=2).decode())
+    else:
+        print(*lines(dry), sep="\n")
+    return settings.report_problems(dry.problems, str)
 
 
 def _stale(folder: Path) -> bool:

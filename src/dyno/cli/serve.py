@@ -219,6 +219,8 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from dyno.conduct import slots
+
     flags.check_refused(options)
     _hand_over(options)
     each = list(loads(options))
@@ -228,6 +230,7 @@ def run(options: argparse.Namespace) -> int:
     if len(each) > 1 or options.repeats > 1:
         return _several(each, options)
     trial, headers = spec(each[0][1])
+    [trial] = slots.for_loads([trial])
     if options.dry_run:
         return dry_run(trial)
 

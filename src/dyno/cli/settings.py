@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -230,6 +230,21 @@ def workload(o: argparse.Namespace, dataset: str, count: int, input_len: int, ou
 
 def add_runs(g: argparse._ActionsContainer, help: str = "folder of runs") -> None:
     g.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help=help)
+
+
+NO_PRICES: dict[str, Any] = {"price": [], "prices": None, "energy_price": None}
+
+
+def add_prices(p: argparse._ActionsContainer) -> None:
+    p.add_argument(
+        "--price",
+        nargs="+",
+        default=[],
+        metavar="[NAME=]DOLLARS",
+        help="price per accelerator-hour: 2.99, or H100=2.99 MI300X=4.50; per machine-hour: machine=12",
+    )
+    p.add_argument("--prices", type=Path, metavar="FILE.toml", help="read prices from this file (default: none)")
+    p.add_argument("--energy-price", type=float, metavar="DOLLARS", help="price per kilowatt-hour (default: none)")
 
 
 # ---- a running server ----

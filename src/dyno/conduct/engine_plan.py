@@ -392,11 +392,16 @@ def _model(spec: EngineSpec) -> ModelShape | None:
     return shape
 
 
+def online_share(spec: EngineSpec, quantized: str | None) -> float:
+    """Return the size of the loaded weights as a share of the files. `quantized`: the files'."""
+    return _ONLINE.get(plain(spec.quantization or ""), 1.0) if quantized is None else 1.0
+
+
 def _weights(spec: EngineSpec, model: ModelShape | None) -> float | None:
     """Bytes of the weights, loaded."""
     if model is None:
         return None
-    share = _ONLINE.get(plain(spec.quantization or ""), 1.0) if model.quantization is None else 1.0
+    share = online_share(spec, model.quantization)
     if model.weights_bytes:
         return model.weights_bytes * share
     if model.parameters is None:

@@ -55,7 +55,7 @@ class Fleet(Life):
 
     def machine(self, urls: list[str]) -> Rig:
         """Look at the machine that it runs on."""
-        return self.plan.seen(rig.look(urls))
+        return self.plan.seen(rig.look(urls, record=True))
 
     def shape(self) -> ModelShape | None:
         return self.plan.shape()

@@ -245,7 +245,7 @@ def measure(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher, place:
             prompts=len(first.get("prompts", [0])),
             repeated_prompts=0,
             sent_before=None,
-            rig=worker.plan.seen(rig.look()),
+            rig=worker.plan.seen(rig.look(record=True)),
             place=place,
             model=worker.plan.shape(),
             peaks=worker.peaks,

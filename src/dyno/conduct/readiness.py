@@ -77,6 +77,10 @@ def requirements(plans: Sequence[SettingPlan]) -> list[Requirement]:
             rows.append(Requirement("image", spec.container.image, image.digest(plan.tool, spec.container.image) or ""))
         models = [name for name in (spec.model, spec.draft_model) if name and name not in names]
         rows += [Requirement("model", name, "here") for name in models]
-    rows += [Requirement(need.what, need.name, f"not here; `dyno run` will {need.how}") for need in missing]
+    rows += [Requirement(need.what, need.name, _provision(need)) for need in missing]
     rows += [Requirement("disk", str(folder), f"{human_bytes(free)} free") for folder, free in provide.room(missing)]
     return list(dict.fromkeys(rows))
+
+
+def _provision(need: provide.Need) -> str:
+    return f"not here: {need.refused}" if need.refused else f"not here; `dyno run` will {need.how}"

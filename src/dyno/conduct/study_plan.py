@@ -11,11 +11,12 @@ import msgspec
 
 from dyno import files, secrets, workload
 from dyno.checks.machine import differences as rig_differences
+from dyno.conduct import provide, slots
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.offline import batch_of, same_engine
 from dyno.conduct.prepare import hidden, longest
 from dyno.conduct.prepare import public as public_trial
-from dyno.engines import container
+from dyno.engines import container, versions
 from dyno.engines.kinds import KINDS, kind_of
 from dyno.errors import EngineError, StoreError, UsageError
 from dyno.facts.elsewhere import SshSpec
@@ -48,6 +49,7 @@ def known() -> Known:
         recipe_problem=steps.problem,
         quality_problem=ask.problem,
         quality_workload=ask.workload,
+        with_slots=slots.for_loads,
     )
 
 
@@ -64,9 +66,11 @@ def read(path: Path, given: dict[str, str] | None = None) -> tuple[Study, str]:
 
 def repeated(name: str, trials: Iterable[tuple[Place, TrialSpec]], seed: int, repeats: int) -> Study:
     """Make a study without a file: each trial `repeats` times, with other prompts each time."""
+    pairs = list(trials)
+    slotted = slots.for_loads([trial for _, trial in pairs])
     planned = [
         file.placed(place, trial, None, name, seed, repeat, repeats)
-        for place, trial in trials
+        for (place, _), trial in zip(pairs, slotted, strict=True)
         for repeat in range(1, repeats + 1)
     ]
     return Study(name=name, trials=planned, seed=seed, repeats=repeats, on_failure="carry_on")
@@ -127,8 +131,9 @@ def assumed(wanted: RigWanted, machine: Rig) -> Rig:
         return machine
     name = wanted.accelerator or "accelerator"
     vendor = "amd" if re.match(r"(?i)mi\d|radeon|strix|instinct|gfx", name) else "nvidia"
-    count = wanted.accelerators or _AT_LEAST
-    return msgspec.structs.replace(machine, accelerators=[Accelerator(i, name, vendor) for i in range(count)])
+    architecture = (wanted.architecture or versions.architecture_of(name)) if vendor == "amd" else None
+    cards = [Accelerator(i, name, vendor, architecture=architecture) for i in range(wanted.accelerators or _AT_LEAST)]
+    return msgspec.structs.replace(machine, accelerators=cards)
 
 
 class SettingPlan(NamedTuple):
@@ -209,7 +214,7 @@ def problems(plans: Sequence[SettingPlan]) -> list[str]:
             for problem in setting.engine.problems([longest(planned.trial)]):
                 if not (setting.elsewhere and problem == setting.engine.absent):
                     texts.setdefault(problem, []).append(planned)
-    return [f"{mine[0].place.label}{_and_more(len(mine) - 1)}: {text}" for text, mine in texts.items()]
+    return [_labelled(mine, text) for text, mine in texts.items()]
 
 
 def problems_before_fetching(study: Study, trials: Sequence[PlannedTrial], machine: Rig) -> list[str]:
@@ -218,7 +223,17 @@ def problems_before_fetching(study: Study, trials: Sequence[PlannedTrial], machi
     tools = {
         setting.engine.spec.container.tool for setting in planned if setting.engine and setting.engine.spec.container
     }
-    return [*problems(planned), *filter(None, map(_no_tool, tools))]
+    return [*problems(planned), *filter(None, map(_no_tool, tools)), *_not_installable(planned)]
+
+
+def _not_installable(planned: Sequence[SettingPlan]) -> list[str]:
+    """Say which engines are neither here nor can be installed here, each once."""
+    texts: dict[str, list[PlannedTrial]] = {}
+    for setting in planned:
+        engine = setting.trials[0].trial.engine
+        if engine and (why := provide.refusal(engine)):
+            texts.setdefault(why, []).extend(setting.trials)
+    return [_labelled(mine, text) for text, mine in texts.items()]
 
 
 def _no_tool(name: str | None) -> str | None:
@@ -229,8 +244,9 @@ def _no_tool(name: str | None) -> str | None:
     return None
 
 
-def _and_more(trials: int) -> str:
-    return f" (and {many(trials, 'more trial')})" if trials else ""
+def _labelled(trials: Sequence[PlannedTrial], text: str) -> str:
+    more = f" (and {many(len(trials) - 1, 'more trial')})" if len(trials) > 1 else ""
+    return f"{trials[0].place.label}{more}: {text}"
 
 
 def _missing(path: Path, folders: bool) -> str | None:

@@ -40,6 +40,7 @@ class Environment(msgspec.Struct, frozen=True):
     binary: str | None = None  # an engine that isn't a Python program, ready to run
     image: str | None = None  # of a container, with its digest; pulled again where it is gone
     tool: str | None = None  # docker or podman, which has the image
+    took_s: float = 0.0  # to install it; 0: by an older dyno, which didn't measure it
 
     @property
     def folder(self) -> Path:

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import struct
 import subprocess
 import tarfile
@@ -216,6 +217,40 @@ def _facts(tool: str, image: str) -> dict[str, Any] | None:
 
 def _id(facts: Mapping[str, Any]) -> str:
     return str(facts["Id"]) if ":" in facts["Id"] else f"sha256:{facts['Id']}"  # podman leaves the prefix out
+
+
+# ---- at a registry ----
+
+
+class RegistrySize(NamedTuple):
+    """Compressed bytes of all layers, as they are pulled."""
+
+    bytes: int | None = None
+    unknown: str = ""  # why
+
+
+def registry_size(image: str, timeout_s: float = 8.0) -> RegistrySize:
+    """Ask the image's registry through docker or skopeo. Nothing is pulled."""
+    if skopeo := shutil.which("skopeo"):
+        return _layers([skopeo, "inspect", f"docker://{image}"], timeout_s)
+    if docker := shutil.which("docker"):
+        return _layers([docker, "manifest", "inspect", "--verbose", image], timeout_s)
+    return RegistrySize(unknown="neither skopeo nor docker is here to ask its registry")
+
+
+def _layers(command: list[str], timeout_s: float) -> RegistrySize:
+    answer = ask(command, timeout_s)
+    if answer.returncode:
+        why = (answer.stderr or answer.stdout).strip().splitlines()
+        return RegistrySize(unknown=f"`{Path(command[0]).name}` failed: {why[-1][:200] if why else 'no message'}")
+    try:
+        facts = json.loads(answer.stdout)
+        # docker lists a manifest for each platform; all have nearly the same layers.
+        first = facts[0] if isinstance(facts, list) else facts
+        manifest = first.get("OCIManifest") or first.get("SchemaV2Manifest") or {"layers": first["LayersData"]}
+        return RegistrySize(sum(layer.get("size", layer.get("Size", 0)) for layer in manifest["layers"]))
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return RegistrySize(unknown="its registry's answer has no sizes")
 
 
 # ---- files ----

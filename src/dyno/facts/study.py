@@ -28,6 +28,10 @@ class RigWanted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str | None, Option(help="part of its name as `dyno doctor` shows it: MI300X, H100 (default: any)")
     ] = None
     accelerators: Annotated[int | None, Option(help="how many of them (default: any number)")] = None
+    architecture: Annotated[
+        str | None,
+        Option(help="AMD: the card's, as gfx942 or gfx1151; it decides which images fit (default: by its name)"),
+    ] = None
     price: Annotated[Price | None, Option(help="price of this machine")] = None
     about: Annotated[str | None, Option(help="a sentence for the report")] = None
     host: Annotated[HostWanted | None, Option(help="settings of the machine; `dyno doctor --for` compares them")] = None

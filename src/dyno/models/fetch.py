@@ -31,7 +31,7 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]
     hf_raise_for_status,
 )
 
-from dyno.errors import ModelError
+from dyno.errors import HubRefusal, ModelError
 from dyno.models import checksum
 from dyno.models.cache import (
     FetchedFile,
@@ -76,9 +76,15 @@ class _Sibling(msgspec.Struct):
     lfs: _Large | None = None
 
 
+class _Safetensors(msgspec.Struct):
+    total: _Size = 0  # parameters
+
+
 class _RepoInfo(msgspec.Struct):
     sha: str
     siblings: list[_Sibling] = []
+    gated: bool | str = False
+    safetensors: _Safetensors | None = None
 
 
 class _Ref(msgspec.Struct):
@@ -113,13 +119,16 @@ def _write(message: Event | Listing) -> None:
 
 
 class Fetch:
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, patient: bool = True) -> None:
+        """Ask for the list. `patient`: where the Hub limits requests, wait as it says."""
         self._job = job
+        self.gated = False
+        self.parameters: int | None = None
         self._page = f"{constants.ENDPOINT}/{'datasets/' if job.kind == 'dataset' else ''}{job.repo}"
         self._storage = storage_folder(job.kind, job.repo)
         with self._explained():
             try:
-                self.listing = self._patient(self._list)
+                self.listing = self._patient(self._list) if patient else self._list()
             except (errors.OfflineModeIsEnabled, _HttpError, OSError) as e:
                 if isinstance(e, errors.HfHubHTTPError) or not (cached := self._cached()):
                     raise
@@ -129,6 +138,8 @@ class Fetch:
         job = self._job
         deadline = time.monotonic() + _LIST_S
         info = self._answer(f"revision/{quote(job.revision, safe='')}", _RepoInfo, deadline, blobs="True")
+        self.gated = bool(info.gated)
+        self.parameters = (info.safetensors and info.safetensors.total) or None
         siblings = {s.rfilename: s for s in info.siblings}
         names = sorted(siblings)
         if len(names) > _LIST_FILES:
@@ -182,6 +193,22 @@ class Fetch:
             return msgspec.json.decode(data, type=kind)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
             raise _Unanswerable(f"its list can't be read: {e}") from None
+
+    def check_access(self) -> None:
+        """Raise HubRefusal where the user may see the list, and not fetch the files."""
+        smallest = min(self.listing.files, key=lambda name: self.listing.files[name].size)
+        with self._explained(smallest):
+            get_hf_file_metadata(self._url(smallest, self.listing.commit), timeout=_TIMEOUT_S)
+
+    def small_file(self, name: str, most: int) -> bytes:
+        """Return a file that has at most so many bytes, without a place in the cache."""
+        asked: dict[str, Any] = {"headers": build_hf_headers(), "timeout": _TIMEOUT_S, "follow_redirects": True}
+        with (
+            self._explained(name),
+            get_session().stream("GET", self._url(name, self.listing.commit), **asked) as response,
+        ):
+            hf_raise_for_status(response)
+            return bounded(response.iter_bytes(), most, time.monotonic() + _TIMEOUT_S)
 
     def _cached(self) -> Listing | None:
         """The files that the Hub's cache has of this revision. Their checksums are the names of their blobs."""
@@ -330,7 +357,9 @@ class Fetch:
         except UnsafeName as e:
             raise ModelError(f"{str(e)!r} of {self._job.repo} would lead out of the Hub's cache.") from None
         except (_HttpError, errors.OfflineModeIsEnabled, OSError, ValueError) as e:
-            raise ModelError(self._sentence(e, name)) from None
+            response: Any = getattr(e, "response", None)
+            refused = response is not None and response.status_code in (401, 403, 404)
+            raise (HubRefusal if refused else ModelError)(self._sentence(e, name)) from None
 
     def _sentence(self, e: Exception, name: str) -> str:
         repo, revision = self._job.repo, self._job.revision

@@ -26,6 +26,11 @@ TYPES = {
     "Q3_K_L": "Q3_K", "Q2_K_S": "Q2_K", "IQ2_S": "IQ2_XS", "IQ2_M": "IQ2_S", "IQ3_XS": "IQ3_S", "IQ3_M": "IQ3_S",
     "MXFP4_MOE": "MXFP4",
 }  # fmt: skip
+# Types that give some tensors more bits: of a whole Llama-3-8B, by the sizes that `llama-quantize --help` prints.
+_MIXED_BITS = {
+    "Q2_K": 3.16, "Q3_K_S": 3.65, "Q3_K_M": 4.00, "Q3_K_L": 4.31, "Q4_K_S": 4.67, "Q4_K_M": 4.90, "Q5_K_S": 5.57,
+    "Q5_K_M": 5.70, "Q6_K": 6.57, "Q4_0": 4.64, "Q5_0": 5.59, "Q8_0": 8.51,
+}  # fmt: skip
 NEED_TEXT = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M", "IQ3_XXS", "IQ3_XS", "Q2_K_S")
 _OF_DTYPE = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 _WORKER = Path(__file__).parent / "workers" / "convert_gguf.py"
@@ -52,6 +57,15 @@ def parse_type(text: str) -> str:
             f"{text!r}: llama.cpp has no type {kind or '(none)'}.{hint} It has {', '.join(sorted(TYPES))}."
         )
     return kind
+
+
+def bits_per_weight(recipe: ModelRecipe) -> float:
+    """Return the bits of a parameter, as a mean over the whole file."""
+    asked = parse_type(recipe.quantize) if recipe.quantize else parse_conversion(recipe.convert or "gguf:auto")
+    if asked in _MIXED_BITS:
+        return _MIXED_BITS[asked]
+    block, size = BLOCKS[TYPES.get(asked, "F16" if asked == "AUTO" else asked)]
+    return size * 8 / block
 
 
 def check(recipe: ModelRecipe) -> None:

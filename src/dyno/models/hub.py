@@ -29,7 +29,6 @@ from dyno.models.shelf import ModelEntry, ModelFile, Say
 from dyno.numbers import duration, human_bytes
 from dyno.outside import OutsideName, is_safe
 from dyno.probe.model import looks_local
-from dyno.scratch import scratch
 
 # Data sets that are a known file on the Hub.
 DATASETS = {
@@ -37,7 +36,7 @@ DATASETS = {
 }
 _WORKER = [sys.executable, "-P", "-m", "dyno.models.fetch"]
 # Nothing but the model's own requests; no bars in the log.
-_ENV = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+ENV = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 _RATE_S = 20.0  # the rate is that of the last seconds
 
 
@@ -64,6 +63,14 @@ def parse(source: str) -> HubSource | Path:
     if revision and not (re.fullmatch(r"[\w./-]+", revision) and is_safe(revision)):
         raise UsageError(f"{revision!r} is not a revision. Give a branch, a tag or a commit.")
     return HubSource(kind, repo, revision or "main")
+
+
+def has_token() -> bool:
+    """Return whether there is a token for gated models, as huggingface_hub finds it. It is not read."""
+    named = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+    home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
+    file = Path(os.environ.get("HF_TOKEN_PATH") or home / "token").expanduser()
+    return any(os.environ.get(name) for name in named) or file.is_file()
 
 
 def source_text(given: str, dataset: bool = False, revision: str | None = None) -> str:
@@ -93,25 +100,11 @@ def pull(recipe: ModelRecipe, say: Say, below: Say = nothing) -> ModelEntry:
         return shelf.put(part, _fetch(recipe, source, part / "make.log", say, below))
 
 
-def size(recipe: ModelRecipe, timeout_s: float = 5.0) -> int | None:
-    """Return the bytes that are still to fetch, by the Hub's list. None: it can't be reached."""
-    source = parse(recipe.source)
-    if isinstance(source, Path) or shelf.find(recipe.base):
-        return 0
-    with scratch() as folder, _worker(folder / "log") as worker:
-        try:
-            listing = _list(worker, recipe, source, nothing, timeout_s)
-        except ModelError:
-            return None
-    storage = storage_folder(source.kind, source.repo)
-    return sum(f.size for f in listing.files.values()) - _present(storage, listing.files)
-
-
 # ---- the child process, which talks to the Hub ----
 
 
 def _worker(log: Path) -> EngineProcess:
-    return EngineProcess(_WORKER, {**os.environ, **_ENV}, log, secrets=secrets.known(), talks=True)
+    return EngineProcess(_WORKER, {**os.environ, **ENV}, log, secrets=secrets.known(), talks=True)
 
 
 def _list(worker: EngineProcess, recipe: ModelRecipe, source: HubSource, say: Say, timeout_s: float | None) -> Listing:
@@ -153,7 +146,7 @@ def _fetch(recipe: ModelRecipe, source: HubSource, log: Path, say: Say, below: S
         below(f"asking for the files of {source.repo}")
         listing = _list(worker, recipe, source, say, None)
         total = sum(f.size for f in listing.files.values())
-        here = _present(storage, listing.files)
+        here = present(storage, listing.files)
         _check_space(source.repo, total - here, storage.parent)
         say(
             f"{source.repo} at {source.revision} (commit {listing.commit[:12]}): {len(listing.files)} files, "
@@ -201,7 +194,7 @@ def _watch(
         if now < due:
             continue
         due = now + 0.5
-        here = _present(storage, files)
+        here = present(storage, files)
         seen.append((now, here))
         while now - seen[0][0] > _RATE_S:
             seen.popleft()
@@ -219,7 +212,7 @@ def _progress(seen: "deque[tuple[float, int]]", total: int, text: str) -> str:
     return f"{text}, {human_bytes(here)} of {human_bytes(total)}{pace}"
 
 
-def _present(storage: Path, files: Mapping[str, FetchedFile]) -> int:
+def present(storage: Path, files: Mapping[str, FetchedFile]) -> int:
     """Return the bytes that are on disk, of whole files and of parts."""
     total = 0
     for name, bytes_max in {f.etag: f.size for f in files.values() if f.etag}.items():

@@ -13,6 +13,25 @@ class Job(msgspec.Struct, frozen=True):
     exclude: list[str] = []
 
 
+class RepoQuestion(msgspec.Struct, frozen=True):
+    """Repositories whose sizes are wanted. They are asked for at once."""
+
+    jobs: list[Job]
+    shapes: bool = False  # read each model's config.json, too
+
+
+class RepoFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the Hub says of one repository, as far as the user may know it."""
+
+    index: int  # of the question's jobs
+    files: dict[str, FetchedFile] = {}
+    gated: bool = False  # its owner grants access
+    parameters: int | None = None  # by its list of safetensors
+    table_parameters: int = 0  # tables of tokens, which most quantizations leave as they are
+    error: str = ""
+    refused: bool = False  # it can't be fetched, whenever one tries
+
+
 class Listing(msgspec.Struct, frozen=True, tag="listing"):
     commit: str
     files: dict[str, FetchedFile]

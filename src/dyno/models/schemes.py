@@ -40,6 +40,12 @@ class Scheme(msgspec.Struct, frozen=True, kw_only=True):
     def bits(self) -> int:
         return 4 if self.weights == "I32" else 8
 
+    @property
+    def bits_per_weight(self) -> float:
+        """With its scales: one of 16 bits for each group of four-bit values, and their zero points."""
+        groups = (16 + self.bits * self.zeros) / GROUP if self.scales == "group" else 0.0
+        return self.bits + groups
+
 
 def _each(name: str, about: str, **fields: Any) -> list[Scheme]:
     """One scheme of both tools, each with its own habits for calibration."""

@@ -11,7 +11,7 @@ import msgspec
 from dyno.facts.rig import Accelerator, Rig
 from dyno.http import Url
 from dyno.numbers import human_bytes
-from dyno.probe import accelerators, host, software, sysfs
+from dyno.probe import accelerators, details, host, software, sysfs
 from dyno.probe.accelerators import Process, Vendor
 from dyno.probe.accelerators.base import process_name
 
@@ -24,8 +24,10 @@ def look(
     root: Path = ROOT,
     environ: Mapping[str, str] = os.environ,
     vendors: Sequence[Vendor] = accelerators.VENDORS,
+    record: bool = False,
 ) -> Rig:
-    """`urls`: where the engine listens, to distinguish its processes from others."""
+    """`urls`: where the engine listens, to distinguish its processes from others. `record`: with details, for which
+    compilers are asked."""
     inventory = accelerators.look(root, vendors)
     processes = accelerators.processes(root, vendors) if inventory.accelerators else []
     return Rig(
@@ -45,6 +47,7 @@ def look(
         container=host.container(root, environ),
         memory_pressure_percent=host.memory_pressure_percent(root),
         unknown=inventory.unknown,
+        details=details.look(root, environ) if record else {},
         **host.memory(root),
     )
 

@@ -34,6 +34,10 @@ def rig_lines(rig: Rig, state_names: list[str]) -> list[str]:
     missing = [name.replace("_", " ") for name in state_names if name not in rig.state]
     if missing:
         out += wrapped(f"unknown or absent: {', '.join(missing)}", "  ", "    ")
+    if rig.details:
+        out += ["", "Details"]
+        for name, value in rig.details.items():
+            out += wrapped(f"{name.replace('_', ' ')}: {value}", "  ", "    ")
     if rig.environment:
         out += ["", "Environment", *(f"  {k}={v}" for k, v in rig.environment.items())]
     return out

@@ -81,6 +81,14 @@ class RigJob:
             free_bytes=shutil.disk_usage(existing(self.home)).free,
         )  # fmt: skip
 
+    def stock(self) -> None:
+        """What is here: models and engines that are whole, by their folders, and the room for more."""
+        whole = {
+            kind: sorted(os.path.basename(os.path.dirname(p)) for p in glob.glob(f"{self.home}/{kind}/[!.]*/dyno.json"))
+            for kind in ("models", "engines")
+        }
+        say(free_bytes=shutil.disk_usage(existing(self.home)).free, home=self.home, **whole)
+
     def status(self) -> None:
         say(state=self.state())
 

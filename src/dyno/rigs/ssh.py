@@ -32,7 +32,15 @@ _CONNECT_S = 20
 _LONGEST = 16 << 20  # bytes of a line, or of an answer
 _END_S = 30.0  # from the end of what is read to that of the process
 # Within which a verb has to be over. Those that aren't here may take as long as they like: a study runs for days.
-_LIMITS_S = {"look": 300.0, "status": 120.0, "install": 7200.0, "start": 300.0, "stop": 600.0, "remove": 900.0}
+_LIMITS_S = {
+    "stock": 8.0,
+    "look": 300.0,
+    "status": 120.0,
+    "install": 7200.0,
+    "start": 300.0,
+    "stop": 600.0,
+    "remove": 900.0,
+}
 _QUIET_S = {"pack": 900.0}  # without a byte; before the first one it reads all files
 _START = "import sys;b=sys.stdin.buffer;exec(b.read(int(b.readline())))"
 _SOURCE = Path(agent.__file__).read_bytes

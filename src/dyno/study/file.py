@@ -240,12 +240,15 @@ class _Reader:
         self.find = self._find()
         tune = tune_table.read(self.doc, list(self.parts.engines), self.trials.models)
         trials: dict[str, PlannedTrial] = {}
-        for place, trial, api_key in self._grid():
+        quality = self._quality()
+        grid = list(self._grid())
+        slotted = self.trials.known.with_slots([trial for _, trial, _ in grid], quality)
+        for (place, _, api_key), trial in zip(grid, slotted, strict=True):
             times = 1 if trial.find else repeats
             for repeat in range(1, times + 1):
                 planned = placed(place, trial, api_key, name, seed, repeat, times)
                 trials.setdefault(planned.place.id, planned)
-        if quality := self._quality():
+        if quality:
             settings = {setting_key(p): p for p in reversed(trials.values()) if p.trial.kind == "serve"}
             for served in reversed(settings.values()):
                 planned = self._quality_trial(served, quality, name, seed)

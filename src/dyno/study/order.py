@@ -7,13 +7,14 @@ round and begins the next, it goes on running.
 
 import math
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from dyno.facts.study import PlannedTrial, Study
 from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import WorkloadSpec
 
 # For a model of some 8 to 70 billion parameters on a current accelerator; smaller ones are faster. What matters is
 # the sum over a study, and that is corrected as soon as one trial is done.
@@ -21,7 +22,22 @@ TOKEN_S = 0.03  # between two tokens of a stream
 TOGETHER = 256  # streams that such an engine works on at once
 START_S = 90.0
 OWN_START_S = 1.0  # of what comes with dyno
-OUTPUT_TOKENS = 200  # of a dataset whose answers aren't known yet
+OWN_BYTES_S, OWN_STREAM_BYTES_S = 5e9, 8e9  # of its weights: one stream, and each further one; on two cores
+OUTPUT_TOKENS, PROMPT_TOKENS = 200, 250  # of a dataset whose lengths aren't known yet
+
+
+class EnginePace(NamedTuple):
+    """How fast an engine is, in seconds."""
+
+    token_s: float = TOKEN_S  # from a token of a stream to its next
+    stream_s: float = 0.0  # … more for each further stream
+    prompt_s: float = 0.0  # for each token of a prompt; the streams share the time
+
+    def answer_s(self, tokens: int, streams: int) -> float:
+        return tokens * (self.token_s + (streams - 1) * self.stream_s)
+
+    def scaled(self, factor: float) -> "EnginePace":
+        return EnginePace(self.token_s * factor, self.stream_s * factor, self.prompt_s * factor)
 
 
 class TrialGroup(NamedTuple):
@@ -113,39 +129,44 @@ def level(planned: PlannedTrial) -> tuple[float, float]:
 # ---- how long trials may take, before anything is known of the engine ----
 
 
-def trial_s(trial: TrialSpec) -> float:
+def trial_s(trial: TrialSpec, pace: EnginePace | None = None) -> float:
+    """Estimate how long a trial's load takes. `pace`: None: that of a large model on a current accelerator."""
+    pace = pace or EnginePace()
     w, load = trial.workload, trial.load
-    request_s = (w.output_len or OUTPUT_TOKENS) * TOKEN_S
-    if offline := trial.offline:
-        if offline.kind == "throughput":
-            return math.ceil(w.num_prompts / TOGETHER) * request_s
-        rounds = (offline.iterations or 10) + (offline.warmup_iterations or 1)
-        return rounds * max(request_s, 1.0)
+    output = OUTPUT_TOKENS if w.output_len is None else w.output_len
+    if trial.offline:
+        return _offline_s(trial, pace, output)
     if trial.quality:
-        return sum(math.ceil(w.num_prompts / min(n, TOGETHER)) for n in trial.quality.concurrency) * request_s
+        rounds = ((min(n, TOGETHER), math.ceil(w.num_prompts / min(n, TOGETHER))) for n in trial.quality.concurrency)
+        return sum(number * pace.answer_s(output, streams) for streams, number in rounds)
     if trial.find:
         return trial.find.budget_s + (trial.find.confirm_s or 0.0)
-    streams = min(load.max_concurrency or TOGETHER, TOGETHER)
+    streams = min(load.max_concurrency or TOGETHER, TOGETHER, max(w.num_prompts, 1))
+    request_s = pace.answer_s(output, streams)
     warmup_s = math.ceil(w.num_warmups / streams) * request_s
     if load.duration_s:
         return warmup_s + load.duration_s + request_s
     rate = load.request_rate_rps or (load.ramp_end_rps and (load.ramp_start_rps or 0) / 2 + load.ramp_end_rps / 2)
     if load.rates:
         rate = w.num_prompts / next(load.rates.times([w.num_prompts]))
-    served_s = math.ceil(w.num_prompts / streams) * request_s
+    served_s = math.ceil(w.num_prompts / streams) * request_s + _prompts_s(w, pace)
     if load.arrivals == "recorded" and w.trace_end_s:
         served_s = (w.trace_end_s - w.trace_start_s) / load.speedup + request_s
     return warmup_s + max(w.num_prompts / rate + request_s if rate else 0.0, served_s)
 
 
-def left_s(
-    study: Study,
-    sessions: Sequence[Sequence[PlannedTrial]],
-    start_s: Mapping[str, float],
-    took_s: Mapping[str, float],
-) -> float:
-    """Estimate the time for the rest, starts included. `took_s`: of finished trials, which correct the estimate."""
-    guessed = sum(trial_s(p.trial) for p in study.trials if p.place.id in took_s)
-    scale = sum(took_s.values()) / guessed if guessed else 1.0
-    left = [[p for p in trials if p.place.id not in took_s] for trials in sessions]
-    return sum(start_s[ts[0].place.id] + scale * sum(trial_s(p.trial) for p in ts) for ts in left if ts)
+def _prompts_s(work: WorkloadSpec, pace: EnginePace) -> float:
+    """Return the time for all prompts, which the streams share."""
+    return work.num_prompts * (work.input_len if work.dataset == "random" else PROMPT_TOKENS) * pace.prompt_s
+
+
+def _offline_s(trial: TrialSpec, pace: EnginePace, output: int) -> float:
+    w, offline = trial.workload, trial.offline
+    assert offline is not None
+    streams = min(max(w.num_prompts, 1), TOGETHER)
+    answers_s = math.ceil(w.num_prompts / TOGETHER) * pace.answer_s(output, streams)
+    once_s = answers_s + _prompts_s(w, pace)
+    if offline.kind == "throughput":
+        return once_s
+    rounds = (offline.iterations or 10) + (offline.warmup_iterations or 1)
+    return rounds * max(once_s, 0.05)

@@ -1,7 +1,7 @@
 """From the cells of one point of the grid to a trial: defaults filled in, parts checked against each other."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any, NamedTuple
 
@@ -48,6 +48,7 @@ class Known(NamedTuple):
     recipe_problem: Callable[[ModelRecipe], tuple[str, str] | None]  # the key of a model that is wrong, and why
     quality_problem: Callable[[QualitySpec], tuple[str, str] | None]  # likewise
     quality_workload: Callable[[QualitySpec], WorkloadSpec]
+    with_slots: Callable[[Sequence[TrialSpec], QualitySpec | None], list[TrialSpec]]  # for the loads of all
 
 
 class Trials:

@@ -150,6 +150,10 @@ class EngineKind:
             paths["served_name"] = spec.served_name or named["model"]
         return msgspec.structs.replace(spec, **paths) if paths else spec
 
+    def one_slot(self, spec: EngineSpec) -> bool:
+        """Return whether it works on one request at a time, because the setting says nothing of slots."""
+        return False
+
     def own_program(self) -> Program | None:
         """Return the one that comes with dyno."""
         return None

@@ -195,6 +195,9 @@ class LlamaCpp(EngineKind):
             served_name=spec.served_name or f"{name}-{quantization}",
         )
 
+    def one_slot(self, spec: EngineSpec) -> bool:
+        return _slots(spec) is None and valued(spec.args, "-c", "--ctx-size") is None
+
     def own_program(self) -> Program | None:
         """Return the wheel's, for machines without a llama-server."""
         try:

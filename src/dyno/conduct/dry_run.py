@@ -1,0 +1,287 @@
+"""Makes the dry run of a study: nothing is started, fetched or written."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from dyno import files, secrets
+from dyno.conduct import earlier, estimate, provide, rig_stock, study_plan
+from dyno.conduct.engine_plan import EnginePlan
+from dyno.conduct.offline import counts
+from dyno.conduct.study_plan import SettingPlan
+from dyno.facts.dry_run import Basis, CommandBlock, DiskNeed, DryRun, KnownBy, Needed, RigNeeds, SessionLine, TrialLine
+from dyno.facts.price import PriceRule
+from dyno.facts.rig import Rig
+from dyno.facts.study import PlannedTrial, RigWanted, Study
+from dyno.facts.trial import TrialSpec, micro_name
+from dyno.models import hub
+from dyno.numbers import human_bytes, many
+from dyno.quality.ask import describe
+from dyno.report.find import describe_search
+from dyno.rigs import dstack
+from dyno.study.order import TrialGroup, sessions
+
+Words = Callable[[str], str]
+_PHASES = ("fetch", "install", "convert", "quantize", "start", "load", "search", "quality")
+
+
+def make(
+    study: Study,
+    wanted: Sequence[PlannedTrial],
+    machine: Rig,
+    runs: Path,
+    rules: Sequence[PriceRule],
+    words: Words,
+    anew: bool = False,
+) -> DryRun:
+    """`runs`: results of earlier runs are below it. `rules`: prices. `words`: for settings, as the user wrote them.
+    `anew`: trials that are done are run again, in another folder."""
+    groups = sessions(study, {p.place.id for p in wanted})
+    plans = study_plan.plans(study, wanted, machine, dry=True)
+    folder = None if anew else study_plan.begun(runs, study)
+    done = folder.done() & {p.place.id for p in wanted} if folder else set()
+    asked = _StudyFacts(study, plans, _left(groups, done), earlier.read(runs), rules)
+    times: dict[str, tuple[float, Basis]] = {}
+    rigs: list[RigNeeds] = []
+    for name in dict.fromkeys(p.place.rig for p in wanted):
+        needs, own_times = _rig_needs(asked, _placed(study, name, machine), name)
+        rigs.append(needs)
+        times |= own_times
+    return DryRun(
+        study=study.name,
+        trials=len(wanted),
+        starts=len(groups),
+        done=len(done),
+        folder=str(folder.path) if folder and done else "",
+        sessions=_sessions(groups, times),
+        commands=[*_around(study, wanted), *_commands(plans, words)],
+        rigs=rigs,
+        token=hub.has_token(),
+        seconds=sum(rig.seconds for rig in rigs),
+        unknown_phases=_unknown_phases(rigs),
+        cost=_total_cost(rigs),
+        problems=[words(text) for text in [*study_plan.problems(plans), *_unprovided(rigs)]],
+    )
+
+
+class _StudyFacts(NamedTuple):
+    """What is the same for all machines of a study."""
+
+    study: Study
+    plans: Sequence[SettingPlan]
+    left: list[list[PlannedTrial]]  # trials that share a start, without those that are done
+    runs: Sequence[earlier.EarlierRun]
+    rules: Sequence[PriceRule]
+
+
+def _left(groups: Sequence[TrialGroup], done: set[str]) -> list[list[PlannedTrial]]:
+    rest = ([p for p in group.trials if p.place.id not in done] for group in groups)
+    return [trials for trials in rest if trials]
+
+
+def _unknown_phases(rigs: Sequence[RigNeeds]) -> list[str]:
+    unknown = {phase.name for rig in rigs for phase in rig.phases if phase.seconds is None}
+    return [name for name in _PHASES if name in unknown]
+
+
+# ---- machines ----
+
+
+class _Place(NamedTuple):
+    """A machine of the study, as far as it is known."""
+
+    machine: Rig  # this one, or one with the accelerators that the study describes
+    words: str
+    known_by: KnownBy
+    here: bool
+    note: str = ""
+    stock: rig_stock.RigStock | None = None
+
+
+def _placed(study: Study, name: str | None, machine: Rig) -> _Place:
+    wanted = study.rigs[name] if name else RigWanted()
+    names = [a.name for a in machine.accelerators]
+    cards = ", ".join(f"{names.count(n)} × {n}" for n in dict.fromkeys(names)) or f"{machine.cpu}, no accelerator"
+    if not wanted.elsewhere and study_plan.fits(wanted, machine):
+        return _Place(machine, cards, "looked", here=True)
+    assumed = study_plan.assumed(wanted, machine)
+    number = f"{wanted.accelerators} × " if wanted.accelerators else ""
+    described = f"{number}{wanted.accelerator or 'any accelerator'}"
+    if wanted.ssh:
+        stock = rig_stock.ask(wanted.ssh)
+        if isinstance(stock, str):
+            return _Place(assumed, f"{described}, over SSH on {wanted.ssh.host}", "described", False, stock)
+        return _Place(assumed, f"{described}, over SSH on {wanted.ssh.host}", "asked", False, stock=stock)
+    where = "rented through dstack, bare" if wanted.dstack else "another machine"
+    return _Place(assumed, f"{described}, {where}", "described", False)
+
+
+def _rig_needs(asked: _StudyFacts, place: _Place, name: str | None) -> tuple[RigNeeds, dict[str, tuple[float, Basis]]]:
+    """Return what one machine needs, and the time of each of its trials."""
+    plans = [plan for plan in asked.plans if plan.trials[0].place.rig == name]
+    mine = [planned for plan in plans for planned in plan.trials]
+    missing = _missing(place, mine)
+    expected = estimate.RigEstimate(plans, place.machine, missing, asked.runs, place.here)
+    times = {p.place.id: expected.trial_s(p) for p in mine}
+    left = [trials for trials in asked.left if trials[0].place.rig == name]
+    phases = expected.phases(left, {id: seconds for id, (seconds, _) in times.items()})
+    seconds = sum(phase.seconds or 0.0 for phase in phases)
+    needs = RigNeeds(
+        rig=name, machine=place.words, known_by=place.known_by, note=place.note,
+        missing=[_needed(need) for need in missing], disks=_disks(missing, place), phases=phases,
+        seconds=seconds, cost=estimate.cost(asked.rules, asked.study, mine, place.machine, seconds),
+    )  # fmt: skip
+    return needs, times
+
+
+def _missing(place: _Place, trials: Sequence[PlannedTrial]) -> list[provide.Need]:
+    specs = [p.trial.engine for p in trials if p.trial.engine]
+    works = [p.trial.workload for p in trials]
+    tests = [p.trial.quality for p in trials if p.trial.quality]
+    bare = None if place.here else _bare(place.machine)
+    missing = provide.needs(specs, works, dry=True, tests=tests, bare=bare)
+    if place.stock:
+        missing = [need for need in missing if not _in_stock(need, place.stock)]
+    return provide.with_sizes(missing, bare=bare is not None, registries=True)
+
+
+def _bare(machine: Rig) -> provide.Bare:
+    first = machine.accelerators[0] if machine.accelerators else None
+    variant = {"nvidia": "cuda", "amd": "rocm"}.get(first.vendor, "cpu") if first else "cpu"
+    return provide.Bare(variant, first.architecture if first else None)
+
+
+def _in_stock(need: provide.Need, stock: rig_stock.RigStock) -> bool:
+    if need.recipe:
+        return need.recipe.name in stock.models
+    if need.what not in ("engine", "tool"):
+        return False
+    kind, _, version = need.name.partition(" ")
+    return stock.has_engine(kind, version or None)
+
+
+def _needed(need: provide.Need) -> Needed:
+    return Needed(
+        what=need.what, name=need.name, how=need.how, size_bytes=need.size_bytes, about=need.about,
+        unknown=need.unknown, gated=need.gated, refused=need.refused,
+    )  # fmt: skip
+
+
+def _disks(missing: Sequence[provide.Need], place: _Place) -> list[DiskNeed]:
+    def disk(folder: str, needs: Sequence[provide.Need], free: int | None) -> DiskNeed:
+        unknown = sum(need.size_bytes is None for need in needs)
+        return DiskNeed(folder, sum(need.size_bytes or 0 for need in needs), unknown, free)
+
+    if place.here:
+        groups = [(str(mine[0][0]), [need for _, need in mine]) for mine in provide.by_disk(missing)]
+        disks = [disk(folder, needs, files.free_bytes(Path(folder))) for folder, needs in groups]
+        images = [need for need in missing if need.folder is None]
+        return disks + ([disk("the container tool's storage", images, None)] if images else [])
+    if not missing:
+        return []
+    return [disk(place.stock.home if place.stock else "", missing, place.stock.free_bytes if place.stock else None)]
+
+
+def _unprovided(rigs: Iterable[RigNeeds]) -> Iterable[str]:
+    """Say what can't be provided, and which disks are too small."""
+    for rig in rigs:
+        where = f" on {rig.rig}" if rig.rig else ""
+        yield from (f"{n.what} {n.name}{where} can't be provided: {n.refused}" for n in rig.missing if n.refused)
+        for disk in rig.disks:
+            if disk.short:
+                yield (
+                    f"{human_bytes(disk.needed_bytes)} are needed at {disk.folder}{where}, but "
+                    f"{human_bytes(disk.free_bytes)} are free. Free some space, or set HF_HOME and DYNO_HOME to a "
+                    "larger disk."
+                )
+
+
+def _total_cost(rigs: Iterable[RigNeeds]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for rig in rigs:
+        if rig.cost.amount is not None:
+            total[rig.cost.currency] = total.get(rig.cost.currency, 0.0) + rig.cost.amount
+    return total
+
+
+# ---- trials and commands ----
+
+
+def _sessions(groups: Sequence[TrialGroup], times: dict[str, tuple[float, Basis]]) -> list[SessionLine]:
+    """Fold repeats: starts with the same setting are one, and trials that differ in the repeat alone."""
+    folded: dict[tuple[str | None, str], list[list[PlannedTrial]]] = {}
+    for group in groups:
+        folded.setdefault((group.trials[0].place.rig, group.name), []).append(group.trials)
+    out = []
+    for (rig, name), starts in folded.items():
+        lines: dict[tuple[str, str], list[PlannedTrial]] = {}
+        for planned in (p for trials in starts for p in trials):
+            lines.setdefault((planned.place.label, load_words(planned.trial)), []).append(planned)
+        ordered = sorted(lines.items(), key=lambda line: line[1][0].trial.quality is not None)
+        trials = [TrialLine(label, asked, len(mine), *times[mine[0].place.id]) for (label, asked), mine in ordered]
+        out.append(SessionLine(rig, name, len(starts), trials))
+    return out
+
+
+def _around(study: Study, wanted: Sequence[PlannedTrial]) -> Iterable[CommandBlock]:
+    """Yield what is done on each rig around its trials."""
+    for name in dict.fromkeys(p.place.rig for p in wanted if p.place.rig):
+        rig = study.rigs[name]
+        if rig.ssh:
+            load = "the load comes from here" if rig.client == "here" else "load and engine run there"
+            yield CommandBlock(f"{name}: over SSH on {rig.ssh.host}; {load}", [])
+        if rig.dstack:
+            text = dstack.as_yaml(dstack.configurations(dstack.run_name(name, "dry-run"), rig))
+            yield CommandBlock(f"{name}: submitted to dstack", text.splitlines())
+        for when, commands in (("before", rig.before), ("after", rig.after)):
+            if commands:
+                yield CommandBlock(f"{name}: {when} the study", [*map(secrets.public_command, commands)])
+
+
+def _commands(plans: Sequence[SettingPlan], words: Words) -> Iterable[CommandBlock]:
+    for setting in plans:
+        mine, plan = setting.trials, setting.engine
+        lines: list[str] = []
+        if plan:
+            notes = dict.fromkeys(n for p in mine for n in plan.notes(p.trial.load.max_concurrency))
+            lines = [*plan.lines(), *(f"# {note}" for note in (*_slot_notes(plan, mine), *notes))]
+        elif not setting.refused:
+            lines = [f"# already running at {', '.join(mine[0].trial.target.urls)}"]
+        shown = [words(line) if line.startswith("#") else line for line in lines]
+        yield CommandBlock(f"{mine[0].place.label.partition(',')[0]}: {many(len(mine), 'trial')}", shown)
+
+
+def _slot_notes(plan: EnginePlan, trials: Sequence[PlannedTrial]) -> Iterable[str]:
+    """Say where an engine that would have one slot got as many as its load needs."""
+    slots, highest = plan.spec.max_num_seqs, max(p.trial.load.max_concurrency or 1 for p in trials)
+    unset = msgspec.structs.replace(plan.spec, max_num_seqs=None)
+    if slots and slots > 1 and slots * plan.spec.replicas >= highest > 1 and plan.kind.one_slot(unset):
+        each = f", each with a context of {plan.spec.max_model_len} tokens" if plan.spec.max_model_len else ""
+        yield f"{slots} slots for concurrency {highest}{each}"
+
+
+def load_words(t: TrialSpec) -> str:
+    """Describe the load in a few words."""
+    w, load = t.workload, t.load
+    lengths = f"{w.input_len}/{w.output_len}" if w.dataset == "random" else w.dataset
+    if t.quality:
+        return describe(t.quality)
+    if t.find:
+        return describe_search(t.find)
+    if t.offline:
+        return f"{t.offline.kind}, {_offline_words(t, lengths)}, {many(counts(t)[0], 'iteration')}"
+    size, pace = f"{w.num_prompts or 'all'} × {lengths}", load.words
+    if w.traits.sessions:
+        size = f"{w.num_sessions} sessions of {w.dataset}" if w.num_sessions else size
+        pace = pace.replace("requests/s", "sessions/s")
+    return f"{size}, {pace}, {w.num_warmups} to warm up"
+
+
+def _offline_words(t: TrialSpec, lengths: str) -> str:
+    assert t.offline is not None
+    if t.offline.kind == "micro":
+        return micro_name(t.workload.input_len, t.workload.output_len or 0, t.offline.depth or 0)
+    batch = f"{t.workload.num_prompts} × {lengths}"
+    return f"a batch of {batch}" if t.offline.kind == "latency" else batch

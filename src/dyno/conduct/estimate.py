@@ -1,0 +1,241 @@
+"""Time and cost of a study on one machine, before it runs. Measured times go before assumptions (METHOD.md)."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from dyno.conduct import earlier, provide, weights
+from dyno.conduct.engine_plan import EnginePlan, online_share
+from dyno.conduct.study_plan import SettingPlan
+from dyno.facts.dry_run import Basis, Phase, PhaseName, RigCost
+from dyno.facts.engine import EngineSpec
+from dyno.facts.price import Price, PriceRule
+from dyno.facts.rig import Peaks, Rig
+from dyno.facts.study import PlannedTrial, RigWanted, Study
+from dyno.measure import cost as costs
+from dyno.models import steps
+from dyno.numbers import clock, duration, human_bytes, many
+from dyno.probe import peaks
+from dyno.study.order import (
+    OWN_BYTES_S,
+    OWN_START_S,
+    OWN_STREAM_BYTES_S,
+    START_S,
+    TOKEN_S,
+    EnginePace,
+    trial_s,
+)
+
+OWN_MODEL_BYTES = 10_600_000  # dyno-5m in 16 bits
+AROUND_S = 1.0  # tests, prompts and checks of a trial, outside its load
+_TYPICAL = {"gfx90a": "MI250X", "gfx942": "MI300X", "gfx950": "MI355X", "gfx1151": "Radeon 8060S"}  # of a family
+_GIGABIT_S = 125e6  # bytes a second
+_BANDWIDTH_SHARE, _ARITHMETIC_SHARE = 0.5, 0.4  # of the peaks, that engines reach
+
+
+class _Setting(NamedTuple):
+    """An engine setting, with what is known of its speed."""
+
+    runs: list[earlier.EarlierRun]  # of the same engine and model, on such a machine
+    pace: EnginePace  # assumed
+    start_s: float
+    start_basis: Basis
+    about: str  # the assumption in words
+
+
+class RigEstimate:
+    """Of one machine's trials."""
+
+    def __init__(
+        self,
+        plans: Sequence[SettingPlan],
+        machine: Rig,
+        missing: Sequence[provide.Need],
+        runs: Sequence[earlier.EarlierRun],
+        here: bool,
+    ) -> None:
+        """`machine`: assumed, unless `here`. `missing`: with sizes. `runs`: earlier ones."""
+        self._machine, self._missing, self._runs, self._here = machine, missing, runs, here
+        self._settings = {p.place.id: self._setting(plan) for plan in plans for p in plan.trials}
+
+    def _setting(self, planned: SettingPlan) -> _Setting:
+        spec, plan = planned.trials[0].trial.engine, planned.engine
+        if spec is None:
+            return _Setting([], EnginePace(), 0.0, "assumed", f"{TOKEN_S * 1000:g} ms a token")
+        runs = earlier.alike(self._runs, plan.stored if plan else spec, earlier.machine_names(self._machine))
+        pace, about = self._assumed_pace(spec, plan)
+        measured = earlier.start_s(runs)
+        if measured is not None:
+            return _Setting(runs, pace, measured, "measured", about)
+        if plan is None:  # it runs already
+            return _Setting(runs, pace, 0.0, "assumed", about)
+        return _Setting(runs, pace, OWN_START_S if plan.program.embedded else START_S, "assumed", about)
+
+    def _assumed_pace(self, spec: EngineSpec, plan: EnginePlan | None) -> tuple[EnginePace, str]:
+        size = self._model_bytes(spec, plan)
+        if plan and plan.program.embedded:
+            if spec.model is None or plan.kind.name == "fake":
+                size = OWN_MODEL_BYTES
+            if size is not None:
+                size = max(size, OWN_MODEL_BYTES)  # smaller ones are not faster: not their weights take the time
+                own = EnginePace(size / OWN_BYTES_S, size / OWN_STREAM_BYTES_S)
+                return own, f"{own.token_s * 1000:.2g} ms a token on this processor, more with several streams"
+        known = self._peaks(spec)
+        if size is None or known is None:
+            return EnginePace(), f"{TOKEN_S * 1000:g} ms a token"
+        arithmetic = known.flops.get("bf16") or known.flops.get("fp16")
+        token_s = size / (known.bandwidth * _BANDWIDTH_SHARE)
+        prompt_s = size / (arithmetic * _ARITHMETIC_SHARE) if arithmetic else 0.0
+        return (
+            EnginePace(token_s, 0.0, prompt_s),
+            f"{human_bytes(size)} of weights at {_BANDWIDTH_SHARE:.0%} of what {known.count} × {known.name} can read",
+        )
+
+    def _peaks(self, spec: EngineSpec) -> Peaks | None:
+        cards = self._machine.accelerators
+        if not cards:
+            return None
+        by_name = peaks.of_name(cards[0].name, spec.world)
+        return by_name or peaks.of_name(_TYPICAL.get(cards[0].architecture or "", ""), spec.world)
+
+    def _model_bytes(self, spec: EngineSpec, plan: EnginePlan | None) -> float | None:
+        """Return the weights of one copy, loaded. None: unknown."""
+        if plan and plan.model and plan.model.weights_bytes:
+            return plan.model.weights_bytes * online_share(spec, plan.model.quantization)
+        recipes = {**spec.weights, **weights.of_hub(spec)}
+        recipe = recipes.get(spec.model or "")
+        sizes = {need.recipe.name: need.size_bytes for need in self._missing if need.recipe}
+        if recipe is None or not (size := sizes.get(recipe.name)):
+            return None
+        return size * online_share(spec, recipe.quantize or _quantized(recipe.source))
+
+    # ---- trials ----
+
+    def trial_s(self, planned: PlannedTrial) -> tuple[float, Basis]:
+        """Return how long a trial takes, and whether that is measured."""
+        setting, trial = self._settings[planned.place.id], planned.trial
+        same = earlier.same_trial(setting.runs, trial)
+        if same is not None:
+            return AROUND_S + same, "measured"
+        if trial.find:
+            return AROUND_S + trial_s(trial), "assumed"
+        measured = earlier.pace(setting.runs, trial, setting.pace)
+        seconds = AROUND_S + trial_s(trial, measured or setting.pace)
+        return seconds, "measured" if measured else "assumed"
+
+    # ---- phases ----
+
+    def phases(self, groups: Sequence[Sequence[PlannedTrial]], times_s: Mapping[str, float]) -> list[Phase]:
+        """`groups`: trials that share a start, those that are left. `times_s`: of each trial."""
+        phases = [self._fetch_phase(), self._install_phase(), self._make_phase("convert"), self._make_phase("quantize")]
+        phases.append(_start_phase([self._settings[trials[0].place.id] for trials in groups]))
+        kinds: dict[PhaseName, list[PlannedTrial]] = {"load": [], "search": [], "quality": []}
+        for planned in (p for trials in groups for p in trials):
+            kinds[_kind(planned)].append(planned)
+        phases += [self._trials(name, mine, times_s) for name, mine in kinds.items() if mine]
+        return [phase for phase in phases if phase is not None]
+
+    def _fetch_phase(self) -> Phase | None:
+        mine = [need for need in self._missing if need.pulled or need.box]
+        if not mine:
+            return None
+        known = sum(need.size_bytes or 0 for need in mine)
+        unknown = sum(need.size_bytes is None for need in mine)
+        rest = f"; {many(unknown, 'thing')} of unknown size" if unknown else ""
+        speed = earlier.fetched_bytes_s()
+        if not known:
+            return Phase("fetch", None, "unknown", "no size is known")
+        if speed is None:
+            at_once = f"{clock(known / _GIGABIT_S)} at 1 Gbit/s"
+            why = f"{human_bytes(known)}, {at_once}{rest}; dyno has fetched nothing here before"
+            return Phase("fetch", None, "unknown", why)
+        basis: Basis = "measured" if self._here else "assumed"
+        whose = "as fetched before" if self._here else "as this machine fetched before"
+        return Phase("fetch", known / speed, basis, f"{human_bytes(known)} at {human_bytes(speed)}/s, {whose}{rest}")
+
+    def _install_phase(self) -> Phase | None:
+        kinds = [need.installed[0] for need in self._missing if need.installed]
+        if not kinds:
+            return None
+        times = [earlier.install_s(kind) for kind in kinds]
+        unknown = [kind for kind, took in zip(kinds, times, strict=True) if took is None]
+        if unknown:
+            return Phase("install", None, "unknown", f"{', '.join(unknown)}: never installed here by this dyno")
+        return Phase("install", sum(took or 0.0 for took in times), "measured", "as installed before")
+
+    def _make_phase(self, verb: PhaseName) -> Phase | None:
+        mine = [need for need in self._missing if need.recipe and not need.pulled and need.how.startswith(verb)]
+        if not mine:
+            return None
+        total = 0.0
+        for need in mine:
+            assert need.recipe is not None
+            speed = earlier.made_bytes_s(verb, steps.tool(need.recipe))
+            if speed is None or need.size_bytes is None:
+                why = f"dyno has never run `{need.how}` here" if speed is None else need.unknown
+                return Phase(verb, None, "unknown", why)
+            total += need.size_bytes / speed
+        return Phase(verb, total, "measured", "as made before, by size")
+
+    def _trials(self, name: PhaseName, mine: Sequence[PlannedTrial], times_s: Mapping[str, float]) -> Phase:
+        settings = [self._settings[p.place.id] for p in mine]
+        measured = sum(self.trial_s(p)[1] == "measured" for p in mine)
+        total = sum(times_s[p.place.id] for p in mine)
+        if measured == len(mine):
+            return Phase(name, total, "measured", f"{many(len(mine), 'trial')}, by earlier runs")
+        assumptions = list(dict.fromkeys(setting.about for setting in settings))
+        about = "; ".join([*assumptions[:2], *["…"] * (len(assumptions) > 2)])
+        by_runs = f", {measured} of them by earlier runs" if measured else ""
+        return Phase(name, total, "assumed", f"{many(len(mine), 'trial')}{by_runs}; {about}")
+
+
+def _kind(planned: PlannedTrial) -> PhaseName:
+    if planned.trial.find:
+        return "search"
+    return "quality" if planned.trial.quality else "load"
+
+
+def _start_phase(starts: Sequence[_Setting]) -> Phase | None:
+    if not any(setting.start_s for setting in starts):
+        return None
+    measured = sum(setting.start_basis == "measured" for setting in starts)
+    total = sum(setting.start_s for setting in starts)
+    by_runs = f", {measured} of them by earlier runs" if 0 < measured < len(starts) else ""
+    if measured == len(starts):
+        return Phase("start", total, "measured", f"{many(len(starts), 'start')}, by earlier runs")
+    each = dict.fromkeys(duration(s.start_s) for s in starts if s.start_basis == "assumed" and s.start_s)
+    return Phase("start", total, "assumed", f"{many(len(starts), 'start')}{by_runs}, {' or '.join(each)} each")
+
+
+def _quantized(name: str | None) -> str | None:
+    """Return the precision that a model's name has: Llama-3.1-70B-Instruct-FP8-KV."""
+    words = (name or "").lower()
+    return next((word for word in ("fp8", "w8a8", "int8", "gptq", "awq", "int4", "w4a16") if word in words), None)
+
+
+# ---- cost ----
+
+
+def cost(
+    rules: Sequence[PriceRule], study: Study, trials: Sequence[PlannedTrial], machine: Rig, seconds: float
+) -> RigCost:
+    """Return the known time by the price of the whole rig."""
+    name = trials[0].place.rig
+    wanted = study.rigs[name] if name else RigWanted()
+    cards = machine.accelerators
+    accelerator = wanted.accelerator or (cards[0].name if cards else "")
+    chosen = costs.choose(rules, accelerator, study=wanted.price or _bound(wanted))
+    if chosen is None:
+        table = f", or price = {{ accelerator_hour = 2.99 }} in [rigs.{name}]" if name else ""
+        return RigCost(about=f"no price is known: give --price 2.99 or --price machine=12{table}")
+    count = wanted.accelerators or max((p.trial.engine.world for p in trials if p.trial.engine), default=0)
+    paid = costs.hour(chosen.price, count, len(cards) or None)
+    about = costs.stated(chosen, accelerator)
+    if paid is None:
+        return RigCost(about=f"{about}: this machine has no accelerator. Give --price machine=12")
+    return RigCost(amount=paid[0] * seconds / 3600, currency=chosen.price.currency, hour=paid[0], about=about)
+
+
+def _bound(wanted: RigWanted) -> Price | None:
+    """Return the price that dstack must not exceed, where that is all that is known."""
+    most = wanted.dstack.max_price if wanted.dstack else None
+    return Price(machine_hour=most, source="dstack's max_price, at most") if most else None

@@ -1,0 +1,109 @@
+"""The dry run of a study as text: trials and commands first, what a person decides by last."""
+
+from collections.abc import Iterator, Sequence
+
+from dyno.facts.dry_run import DiskNeed, DryRun, Needed, Phase, RigNeeds, SessionLine, TrialLine
+from dyno.numbers import clock, human_bytes, many, price
+
+
+def lines(dry: DryRun) -> Iterator[str]:
+    yield f"# {dry.study}: {many(dry.trials, 'trial')}, {many(dry.starts, 'start')} of engines"
+    for number, session in enumerate(dry.sessions, 1):
+        yield from _session(number, session)
+    yield "\n# The commands"
+    for block in dry.commands:
+        yield from (f"\n# {block.title}", *block.lines)
+    yield "\n# What it takes"
+    for rig in dry.rigs:
+        yield from _rig(rig)
+    if any(need.gated for rig in dry.rigs for need in rig.missing):
+        yield f"\n# Token of the Hub: {'set' if dry.token else 'not set (HF_TOKEN)'}"
+    yield f"\n# {_total(dry)}"
+
+
+def _session(number: int, session: SessionLine) -> Iterator[str]:
+    starts = f" ({session.starts} starts)" if session.starts > 1 else ""
+    yield f"\n{number}. {session.name}{starts}"
+    where = f"[{session.rig}] " if session.rig else ""
+    yield from (f"   {where}{_trial(trial)}" for trial in session.trials)
+
+
+def _trial(trial: TrialLine) -> str:
+    each = f", {trial.repeats} repeats, ~{clock(trial.seconds)} each" if trial.repeats > 1 else ""
+    return f"{trial.label}: {trial.asked}{each or f', ~{clock(trial.seconds)}'}"
+
+
+# ---- one machine ----
+
+
+def _rig(rig: RigNeeds) -> Iterator[str]:
+    name = rig.rig or "this machine"
+    yield f"#\n# {name} ({rig.machine})"
+    heads = {
+        "looked": "Missing on this machine; provided before the first trial:",
+        "asked": "Missing there; provided before the first trial:",
+        "described": "What a bare machine needs; provided there before the first trial:",
+    }
+    if rig.note:
+        yield f"#   Not asked: {rig.note}"
+    if rig.missing:
+        yield from (f"#   {heads[rig.known_by]}", *(f"#     {line}" for line in _missing(rig.missing)))
+    else:
+        yield "#   Nothing is missing."
+    yield from (f"#   Disk: {_disk(disk)}" for disk in rig.disks)
+    yield from (f"#   {line}" for line in _times(rig.phases))
+    yield f"#   Cost: {_cost(rig)}"
+
+
+def _missing(missing: Sequence[Needed]) -> Iterator[str]:
+    rows = [(need.what, need.name, need.how, _size(need)) for need in missing]
+    widths = [max(len(row[i]) for row in rows) for i in range(3)]
+    for row in rows:
+        yield "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]])
+
+
+def _size(need: Needed) -> str:
+    gated = "; gated" if need.gated else ""
+    if need.refused:
+        return f"can't be provided{gated}"
+    if need.size_bytes is None:
+        return f"size unknown: {need.unknown}{gated}"
+    return f"{'about ' * need.about}{human_bytes(need.size_bytes)}{gated}"
+
+
+def _disk(disk: DiskNeed) -> str:
+    unknown = f" and {many(disk.unknown, 'thing')} of unknown size" if disk.unknown else ""
+    where = f" at {disk.folder}" if disk.folder else ""
+    if disk.free_bytes is None:
+        return f"{human_bytes(disk.needed_bytes)}{unknown} needed{where}"
+    short = ": too little" if disk.short else ""
+    return f"{human_bytes(disk.needed_bytes)}{unknown} needed; {human_bytes(disk.free_bytes)} free{where}{short}"
+
+
+def _times(phases: Sequence[Phase]) -> Iterator[str]:
+    if not phases:
+        return
+    width = max(len(phase.name) for phase in phases)
+    times = ["unknown" if phase.seconds is None else f"{clock(phase.seconds)}" for phase in phases]
+    wide = max(map(len, times))
+    for phase, time in zip(phases, times, strict=True):
+        basis = "" if phase.basis == "unknown" else f"{phase.basis}: "
+        yield f"Time: {phase.name.ljust(width)}  {time.rjust(wide)}  {basis}{phase.about}"
+
+
+def _cost(rig: RigNeeds) -> str:
+    cost = rig.cost
+    if cost.amount is None or cost.hour is None:
+        return cost.about
+    an_hour = f"{price(cost.hour)} {cost.currency} an hour"
+    return f"about {cost.amount:,.2f} {cost.currency}: {clock(rig.seconds)} at {an_hour} ({cost.about})"
+
+
+def _total(dry: DryRun) -> str:
+    begun = f"{many(dry.done, 'trial')} {'is' if dry.done == 1 else 'are'} done in {dry.folder}. " if dry.done else ""
+    left = " left" if dry.done else ""
+    unknown = f", and an unknown time to {' and '.join(dry.unknown_phases)}" if dry.unknown_phases else ""
+    paid = " and ".join(f"{amount:,.2f} {currency}" for currency, amount in dry.cost.items())
+    cost = f" Cost of the known time: about {paid}." if paid else ""
+    hint = "" if dry.done else " Finished trials make this more exact."
+    return f"{begun}About {clock(dry.seconds)}{left}{unknown}.{cost}{hint}"
