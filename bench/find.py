@@ -2,7 +2,7 @@
 simulated time (bench/servers.py).
 
     python bench/find.py                        the whole table
-    python bench/find.py --seeds 1000           the same, closer; 45 minutes
+    python bench/find.py --seeds 1000           the same, closer; 40 minutes
     python bench/find.py --seeds 50 --only M/M  a few
     python bench/find.py --markdown             as METHOD.md has it
     python bench/find.py --only M/M/1 --trace 3 one search, probe by probe
@@ -32,7 +32,7 @@ from dyno.facts.find import RANGES, ProbeLook
 from dyno.measure.judge import Judge
 from dyno.measure.search import Probe, ProbeStep, Search, enough, looks
 
-SEEDS = 100
+SEEDS = 150
 BUDGET_S = 300.0
 PROBE_S = 0.7  # that a probe costs beside its load
 HOLDS = 0.93
