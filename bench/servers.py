@@ -568,6 +568,17 @@ def _pauses() -> Server:
     )
 
 
+def _in_step() -> Server:
+    """Requests are sent together and part only slowly: at first they take nearly twice as long."""
+    top = math.exp(0.25 * z("p90"))
+
+    def load(level: float, rng: np.random.Generator, begins_s: float) -> Load:
+        lengths = (0.5 * level / _CAPACITY / top * np.exp(0.25 * x) for x in independent(rng))
+        return DrawnLoad(int(level), lengths, 0.0, lambda t: 1 + 0.9 * math.exp(-t / 4.0))
+
+    return Server("in step at first", "ttft_p90:500", "concurrency", 1, 1024, _CAPACITY, load)
+
+
 class TwoReplicasLoad(ListedLoad):
     """Requests go to two single servers in turn; one is slower."""
 
@@ -771,7 +782,7 @@ HELD_OUT: dict[str, Callable[[], Server]] = {
     "gamma speeds": _modulated, "pauses every 7 s": _pauses, "two replicas, one slow": _replicas,
     "batching engine, closed": _engine_closed, "batching engine, TTFT": _engine_flat,
     "batching engine, open": _engine_open,
-    "last come, first served": _last_first, "priority classes": _priority,
+    "in step at first": _in_step, "last come, first served": _last_first, "priority classes": _priority,
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pytest
 from dyno.facts.find import ProbeLook, Weighed
 from dyno.facts.limits import Limit, parse
 from dyno.facts.record import Record
-from dyno.measure import backlog
+from dyno.measure import backlog, start
 from dyno.measure.correlation import together
 from dyno.measure.evidence import Variation, doubt_of_meeting, doubt_of_missing
 from dyno.measure.judge import Judge
@@ -46,13 +46,44 @@ def outcome(limits: list[str], values_ms: list[float], failed: int = 0, wave: in
     return search.outcome(4.0)
 
 
+# ---- the start of a closed loop ----
+
+
+def falling(seconds: float, users: int = 8) -> tuple[np.ndarray, np.ndarray]:
+    """Latencies that begin twice as long, and nearly have their own length after ten seconds."""
+    sent = np.arange(0.0, seconds, 0.05)
+    return sent, 100 * (1 + np.exp(-sent / 3)) * np.exp(0.1 * np.random.default_rng(users).standard_normal(len(sent)))
+
+
+def test_a_start_lasts_while_latencies_fall_and_ends_when_they_have_fallen() -> None:
+    assert start.ends(*falling(6), 8).lasts
+    settled = start.ends(*falling(60), 8)
+    assert not settled.lasts
+    assert 2 < settled.ends_s < 15
+
+
+def test_requests_that_are_alike_have_hardly_a_start() -> None:
+    rng = np.random.default_rng(4)
+    cuts = [start.ends(np.arange(400.0), np.exp(0.3 * rng.standard_normal(400)), 8) for _ in range(200)]
+    assert sum(cut.lasts for cut in cuts) < 40
+    assert np.mean([max(cut.ends_s, 0.0) for cut in cuts]) < 100
+
+
+def test_a_probe_whose_latencies_fall_shows_no_miss_that_its_end_does_not_show() -> None:
+    sent, took = falling(6)
+    end = sent + took / 1e3
+    requests = Requests(sent, end, end, np.zeros(len(sent), bool), {"p50_ttft_ms": LimitColumn(took, took)})
+    [weighed] = Judge([Limit("ttft", 140.0, "p50")], 8).look(requests, 6.5).weighed
+    assert weighed.margin_low < weighed.margin - 0.02
+
+
 # ---- whole searches ----
 
 
 @pytest.mark.parametrize(
     ("name", "seeds"),
     [("independent, p90", 4), ("AR(1) 0.6, p90", 2), ("prefill first, waves", 2), ("429 above 24", 2), ("cliff", 2),
-     ("chat, turns grow", 2), ("run to run 5 %", 2), ("M/M/1", 16)],
+     ("chat, turns grow", 2), ("run to run 5 %", 2), ("in step at first", 8), ("M/M/1", 16)],
 )  # fmt: skip
 def test_the_interval_contains_the_truth(name: str, seeds: int) -> None:
     """One of eight may be wrong: of 95 % intervals one in twenty is. `bench/find.py` has more searches."""

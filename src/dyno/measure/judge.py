@@ -13,7 +13,7 @@ import numpy as np
 
 from dyno.facts.find import ProbeLook, Weighed
 from dyno.facts.limits import Limit
-from dyno.measure import backlog
+from dyno.measure import backlog, start
 from dyno.measure.correlation import together
 from dyno.measure.timeline import LimitColumn, Requests
 
@@ -50,6 +50,14 @@ class _Values(NamedTuple):
     weights: np.ndarray
 
 
+def _later_half(v: _Values) -> _Values:
+    half = slice(len(v.high) // 2, None)
+    weights = v.weights[half]
+    return _Values(
+        v.high[half], v.low[half], v.late_high[half], v.late_low[half], weights / max(float(weights.mean()), 1e-9)
+    )
+
+
 class Judge:
     """Looks at a probe's requests. `wave`: requests in flight, of a closed loop; 0: an open one. `turns`: share of each
     turn in the whole load. `alike_nearby`: how many requests were worth one in other probes of such a load."""
@@ -60,6 +68,7 @@ class Judge:
         self.limits, self.wave = limits, wave
         self._turns = np.array(turns)
         self._alike_nearby = alike_nearby
+        self._begins = False  # a closed loop whose latencies still fall or rise
         self._failures_judged = any(limit.stem == "failed" for limit in limits)
         self._tail = max((tail_requests(limit) for limit in limits), default=FEWEST)
 
@@ -70,7 +79,8 @@ class Judge:
         if not ended:
             return ProbeLook(now_s, now_s, now_s, 0, 0.0, False)
         length_s = float((np.minimum(r.end, now_s) - r.sent).sum()) / ended  # open ones count with their age
-        from_s = self._from(r, now_s, length_s)
+        begun = self._start(r, now_s, self._from(r, now_s, length_s))
+        from_s = begun.ends_s
         first = int(np.searchsorted(r.sent, from_s))
         count = sent_count - first
         window_s = now_s - from_s
@@ -84,10 +94,12 @@ class Judge:
         filled = not self.wave and window_s >= max(OPEN_LEAST_S, ended_s)
         weighed: list[Weighed] = []
         if rough or grows or filled:
+            self._begins = begun.lasts
             weighed = [self._weigh(r, limit, first, now_s, length_s) for limit in self.limits]
         ready = ready or (filled and self._far_over(weighed))
         swells = ready and not self.wave and backlog.swells(r, from_s, now_s)
-        settled = ready and count >= self._tail and all(w.count >= self._least_worth(w) for w in weighed)
+        settled = ready and not begun.lasts and count >= self._tail
+        settled = settled and all(w.count >= self._least_worth(w) for w in weighed)
         return ProbeLook(now_s, from_s, length_s, count, rate, ready, ready or rough, weighed, grows, swells, settled)
 
     def _far_over(self, weighed: Sequence[Weighed]) -> bool:
@@ -109,6 +121,16 @@ class Judge:
         if len(r.end) <= wanted:
             return now_s
         return max(float(np.partition(r.end, wanted - 1)[wanted - 1]), begun + FILL_LENGTHS * length_s)
+
+    def _start(self, r: Requests, now_s: float, filled_s: float) -> start.Start:
+        """Return until when a closed loop still begins: its requests are sent together and part only slowly."""
+        if not self.wave:
+            return start.Start(filled_s, lasts=False)
+        columns = [r.columns[limit.metric].high for limit in self.limits if limit.stem != "failed"]
+        known = (r.sent >= filled_s) & (r.end <= now_s) & ~r.failed
+        starts = [start.ends(r.sent[known], column[known], self.wave) for column in columns]
+        ends_s = max((each.ends_s for each in starts), default=filled_s)
+        return start.Start(max(ends_s, filled_s), any(each.lasts for each in starts))
 
     def _turns_are_there(self, r: Requests, first: int) -> bool:
         if r.turn is None or len(self._turns) < 2:
@@ -185,10 +207,14 @@ class Judge:
         low_ordered = ordered if v.low is v.high else _Ordered(v.low, v.weights)
         high, low = ordered.quantile(p, upper=True), low_ordered.quantile(p, upper=False)
         late_high = float((v.late_high * v.weights).mean())
-        if not self.wave and count >= _HALVES:  # what gets worse is not yet as bad as it will be
-            half = slice(count // 2, None)
-            high = max(high, _Ordered(v.high[half], v.weights[half]).quantile(p, upper=True))
-            late_high = max(late_high, float((v.late_high * v.weights)[half].sum() / max(v.weights[half].sum(), 1e-9)))
+        late_low = float((v.late_low * v.weights).mean())
+        if count >= _HALVES and (not self.wave or self._begins):  # what gets worse is not yet as bad as it will be
+            half = _later_half(v)
+            high = max(high, _Ordered(half.high, half.weights).quantile(p, upper=True))
+            late_high = max(late_high, float((half.late_high * half.weights).mean()))
+            if self.wave:  # and what gets better not yet as good
+                low = min(low, _Ordered(half.low, half.weights).quantile(p, upper=False))
+                late_low = min(late_low, float((half.late_low * half.weights).mean()))
         middle = ordered if v.low is v.high else _Ordered((v.high + v.low) / 2, v.weights)
         value = middle.quantile(p, upper=True)
         off = math.sqrt(p * (1 - p) / worth)
@@ -198,7 +224,7 @@ class Judge:
             count=count,
             worth=worth,
             late_high=late_high,
-            late_low=float((v.late_low * v.weights).mean()),
+            late_low=late_low,
             margin=_margin(value, limit),
             margin_high=_margin(high, limit),
             margin_low=_margin(low, limit),
@@ -218,9 +244,11 @@ class Judge:
     def _mean(self, v: _Values, limit: Limit) -> Weighed:
         high, low = float((v.high * v.weights).mean()), float((v.low * v.weights).mean())
         value = (high + low) / 2
-        if not self.wave and len(v.high) >= _HALVES:
-            half = slice(len(v.high) // 2, None)
-            high = max(high, float((v.high * v.weights)[half].sum() / max(v.weights[half].sum(), 1e-9)))
+        if len(v.high) >= _HALVES and (not self.wave or self._begins):
+            half = _later_half(v)
+            high = max(high, float((half.high * half.weights).mean()))
+            if self.wave:
+                low = min(low, float((half.low * half.weights).mean()))
         worth = len(v.high) / float((v.weights**2).mean())
         error = float(v.high.std(ddof=1)) / math.sqrt(worth) / max(value, 1e-9)
         alike = together(v.high[v.weights > 0], max(self.wave, 1))
