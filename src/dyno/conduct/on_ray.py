@@ -195,6 +195,7 @@ class RaySlice:
                 return
             if not self._tries or isinstance(error, TimeoutError):
                 raise _refusal(error)
+            self._ray.kill(self._worker)  # it may live on, and hold a processor
             self._begin()
             return
         elapsed_ns = max(min(self.progress.elapsed_ns, now_ns() - self._start_ns), 0)
