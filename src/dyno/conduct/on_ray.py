@@ -8,6 +8,7 @@ import contextlib
 import importlib.util
 import logging
 import os
+import re
 import secrets
 import signal
 import socket
@@ -26,19 +27,27 @@ from dyno.facts.clock import ClockReading, NodeClock
 from dyno.facts.record import ClientFacts
 from dyno.http import Url
 from dyno.load.echo import Asker
-from dyno.load.process import SliceTask, lost
+from dyno.load.process import SliceFailure, SliceTask, lost
 from dyno.load.progress import Progress
+from dyno.load.relay import NotUnderstood, Relay, decoded, is_time
 from dyno.load.spool import Spool
-from dyno.load.worker import Relay, SliceWorker
+from dyno.load.worker import SliceWorker
 from dyno.measure import clocks
+from dyno.numbers import human_bytes
 from dyno.scratch import scratch
 from dyno.units import NS_PER_S, seconds
+from dyno.visible import one_line
 
 HEAD_START_NS = NS_PER_S  # orders go over a network, to many nodes
 _LOOK_NS = NS_PER_S // 2
 _BEGIN_NS = 120 * NS_PER_S  # for a worker to be placed and started; dyno is sent there first
 _SILENT_NS = 60 * NS_PER_S  # Ray gives a node up after some 15 s
+_READY_NS = 600 * NS_PER_S  # from its placing to its open connections
+_STOPPED_NS = 60 * NS_PER_S  # after it was asked to stop; then it is lost
 _ANSWER_S = 10.0
+_START_OFF_NS = 5 * NS_PER_S  # between the agreed instant and what a node reports
+_MOST_DRIFT = 0.1  # no clock runs so fast or so slow
+_SPOOL_SHARE, _SPOOL_MORE = 4, 1 << 26  # bytes of a spool: for each byte that a response may have, and for clocks
 _TRIES = 3  # to begin
 _TOKEN = secrets.token_hex(32)  # of clusters that this process starts
 _ROUND_TRIPS, _ROUND_TRIPS_RAY = 400, 100
@@ -52,7 +61,8 @@ class RaySlice:
         self._ray = ray
         self._spool = Spool(Path(task.spool), task.secrets)
         self._urls, self._count = task.urls, task.plan.requests
-        self._start_ns = 0
+        self._most_bytes = self._count * task.response_max * _SPOOL_SHARE + _SPOOL_MORE
+        self._start_ns = self._stop_ns = 0
         data, self._masks = _masked(msgspec.msgpack.encode(task), task.secrets)
         self._task = ray.put(data)
         self._tries = _TRIES
@@ -68,28 +78,61 @@ class RaySlice:
         self._tries -= 1
         self._worker = self._ray.remote(SliceWorker).options(num_cpus=1, scheduling_strategy="SPREAD").remote()
         self._answer = self._worker.begin.remote(self._task, self._masks)
-        self._heard_ns = now_ns()
+        self._heard_ns = self._placed_ns = now_ns()
 
     def look(self) -> None:
         ray, now = self._ray, now_ns()
         if self.facts or now < self._look_ns:
             return
         try:
-            if now - self._heard_ns > (_SILENT_NS if self._node else _BEGIN_NS):
-                raise ray.exceptions.GetTimeoutError(f"no answer for {seconds(now - self._heard_ns):.0f} s")
+            if late := self._late(now):
+                raise ray.exceptions.GetTimeoutError(late)
             if self._answer is None:
                 self._answer = self._worker.look.remote(self._received)
             if not ray.wait([self._answer], timeout=0)[0]:
                 return
-            answer, self._answer, self._heard_ns = ray.get(self._answer), None, now
-            if isinstance(answer, Relay):
-                self._take(answer)
-            else:
-                self._arrived(answer)
+            answer, self._answer = self._answer, None
+            self._hear(self._get(answer), now)
         except ray.exceptions.ActorUnavailableError:
             self._answer = None  # the connection is broken: ask again, until Ray says that the node is lost
         except ray.exceptions.RayError as e:
             self._lost(e)
+        except NotUnderstood as e:
+            where = f"Ray node {self._node}" if self._node else "A Ray node"
+            raise TargetError(
+                f"{where} does not answer as dyno does: {e}. Nothing of this load is used. Check who may join the "
+                "cluster, and what runs on that node."
+            ) from None
+
+    def _late(self, now: int) -> str:
+        """Say which time it has overstayed; '' where it has not."""
+        silent_ns = now - self._heard_ns
+        if silent_ns > (_SILENT_NS if self._node else _BEGIN_NS):
+            return f"no answer for {seconds(silent_ns):.0f} s"
+        if self._node and not self.ready and now - self._placed_ns > _READY_NS:
+            return f"not ready after {seconds(now - self._placed_ns):.0f} s"
+        if self._stop_ns and now - self._stop_ns > _STOPPED_NS:
+            return f"not stopped after {seconds(now - self._stop_ns):.0f} s"
+        return ""
+
+    def _get(self, ref: Any, timeout: float | None = None) -> Any:
+        """Return an answer. Ray unpickles it, and what fails then is not always an error of Ray's."""
+        try:
+            return self._ray.get(ref, timeout=timeout)
+        except self._ray.exceptions.RayError:
+            raise
+        except Exception as e:
+            raise NotUnderstood(f"its answer can't be read ({_reason(e)})") from None
+
+    def _hear(self, answer: object, now: int) -> None:
+        """Take its first answer, which is its address, or a later one."""
+        self._heard_ns = now
+        if self._node:
+            self._take(decoded(answer, self._count))
+        elif type(answer) is str and re.fullmatch(r"[\w.:%-]{1,255}", answer, re.A):
+            self._arrived(answer)
+        else:
+            raise NotUnderstood("its first answer is not an address")
 
     def _arrived(self, node: str) -> None:
         self._node = node
@@ -102,8 +145,10 @@ class RaySlice:
 
     def _take(self, relay: Relay) -> None:
         if relay.failure:
-            raise relay.failure.error()
+            raise SliceFailure(relay.failure.kind, one_line(relay.failure.text)).error()
         self._received += len(relay.spool)
+        if self._received > self._most_bytes:
+            raise NotUnderstood(f"it sent {human_bytes(self._received)}, more than {self._count} responses can have")
         self._spool.write([relay.spool])
         self.progress = relay.progress
         if relay.ready and self._clock is None:
@@ -116,13 +161,15 @@ class RaySlice:
 
     def _read_clock(self) -> ClockReading:
         """Read the node's clock over a connection, else by calls through Ray, which take longer."""
-        ray, worker, token = self._ray, self._worker, secrets.token_bytes(16)
-        port = ray.get(worker.echo.remote(self._node, token), timeout=_ANSWER_S)
+        worker, token = self._worker, secrets.token_bytes(16)
+        port = self._get(worker.echo.remote(self._node, token), timeout=_ANSWER_S)
+        if type(port) is not int or not 1 <= port <= 65535:
+            raise NotUnderstood("its clock is at no port")
         try:
             with contextlib.closing(Asker(self._node, port, token)) as asker:
-                return clocks.read(asker, _ROUND_TRIPS)
-        except OSError:
-            return clocks.read(lambda: ray.get(worker.clock.remote(), timeout=_ANSWER_S), _ROUND_TRIPS_RAY)
+                return clocks.read(lambda: _time(asker()), _ROUND_TRIPS)
+        except (OSError, UnicodeError):  # the second: of a name that can't be one
+            return clocks.read(lambda: _time(self._get(worker.clock.remote(), timeout=_ANSWER_S)), _ROUND_TRIPS_RAY)
 
     def go(self, at_ns: int) -> None:
         assert self._clock is not None, "it is ready"
@@ -130,35 +177,58 @@ class RaySlice:
         self._worker.go.remote(at_ns + self._clock.before.ahead_ns)
 
     def stop(self) -> None:
+        self._stop_ns = now_ns()
         if not self._node:  # Ray hasn't placed it yet
-            now = now_ns()
-            self.facts = ClientFacts(now, now, "interrupted", self.progress.count, 0, 0.0, 0, [], kernel_stamps=True)
+            self.facts = self._nothing_sent()
         elif self.facts is None:
             self._worker.stop.remote()
+
+    def _nothing_sent(self) -> ClientFacts:
+        now = self._stop_ns
+        return ClientFacts(now, now, "interrupted", self._count, 0, 0.0, 0, [], kernel_stamps=True)
 
     def _lost(self, error: Exception) -> None:
         """Before the load, begin again on another node. Afterwards, what was relayed is all there is."""
         if not self._start_ns:
+            if self._stop_ns:
+                self.facts = self._nothing_sent()
+                return
             if not self._tries or isinstance(error, TimeoutError):
                 raise _refusal(error)
+            self._ray.kill(self._worker)  # it may live on, and hold a processor
             self._begin()
             return
-        facts = lost(self._spool.path, self._start_ns, self.progress)
+        elapsed_ns = max(min(self.progress.elapsed_ns, now_ns() - self._start_ns), 0)
+        facts = lost(self._spool.path, self._start_ns, msgspec.structs.replace(self.progress, elapsed_ns=elapsed_ns))
         self.facts = msgspec.structs.replace(facts, node=self._node, clock=self._clock)
 
     def _end(self, facts: ClientFacts) -> None:
-        assert self._clock is not None, "it was ready"
         clock = self._clock
+        if clock is None or not (self._start_ns or self._stop_ns):
+            raise NotUnderstood("it reports the end of a load that has not begun")
         with contextlib.suppress(self._ray.exceptions.RayError):  # all is here: the node may go
             clock = msgspec.structs.replace(clock, after=self._read_clock())
+        went_back = clock.after is not None and clock.after.at_ns < clock.before.at_ns
+        if went_back or abs(clock.drift) > _MOST_DRIFT:
+            raise NotUnderstood(f"its clock moved by {clock.gain_ns} ns against the one here")
         start, end = (t - clock.ahead_ns(t) for t in (facts.start_ns, facts.end_ns))
+        self._check_times(start, end)
         self.facts = msgspec.structs.replace(facts, start_ns=start, end_ns=end, node=self._node, clock=clock)
+
+    def _check_times(self, start: int, end: int) -> None:
+        """Refuse a load at another time than the agreed one. Both are on the clock here."""
+        agreed = self._start_ns or self._stop_ns
+        begun_late = self._start_ns and start > agreed + _START_OFF_NS
+        begun_early = start < (self._start_ns or self._placed_ns) - _START_OFF_NS
+        if begun_late or begun_early or end > now_ns() + _START_OFF_NS:
+            times = f"from {seconds(start - agreed):,.0f} s to {seconds(end - agreed):,.0f} s"
+            raise NotUnderstood(f"its load ran {times} after the agreed instant")
 
     def close(self) -> None:
         self._spool.close()
         if self._node and not self.ready:
-            with contextlib.suppress(self._ray.exceptions.RayError):
-                self._ray.get(self._worker.clean_up.remote(), timeout=_ANSWER_S)
+            with contextlib.suppress(self._ray.exceptions.RayError, NotUnderstood):
+                self._get(self._worker.clean_up.remote(), timeout=_ANSWER_S)
         self._ray.kill(self._worker)
 
 
@@ -256,6 +326,17 @@ def _refusal(error: Exception) -> DynoError:
 
 
 def _reason(error: Exception) -> str:
-    """The last line of Ray's words, which may be a whole traceback."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[-1].strip().rstrip(".")[:500]
+    """The last line of Ray's words, which may be a whole traceback. A node may have written them."""
+    try:
+        words = str(error)[-2000:]
+    except Exception:  # it is a class of the node's, perhaps
+        words = ""
+    lines = words.strip().splitlines() or [type(error).__name__]
+    return one_line(lines[-1]).rstrip(".")[:500]
+
+
+def _time(value: object) -> int:
+    if not is_time(value):
+        raise NotUnderstood("its clock shows no time")
+    assert isinstance(value, int)
+    return value

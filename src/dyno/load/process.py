@@ -60,7 +60,8 @@ class SliceFailure(msgspec.Struct, frozen=True):
 
     def error(self) -> DynoError:
         kind = getattr(errors, self.kind, DynoError)
-        return kind(self.text) if issubclass(kind, DynoError) else DynoError(self.text)
+        known = isinstance(kind, type) and issubclass(kind, DynoError)
+        return kind(self.text) if known else DynoError(self.text)
 
 
 class SliceReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -238,7 +239,7 @@ class SliceProcess:
 
 def lost(spool: Path, start_ns: int, progress: Progress) -> ClientFacts:
     """Return the facts of a process that can't report them any more, from its spool and its last report."""
-    sent = len({exchange for exchange, kind, *_ in frames(spool) if kind == SENT})
+    sent = min(len({exchange for exchange, kind, *_ in frames(spool) if kind == SENT}), progress.count)
     planned, end_ns = progress.count if progress.until_s is None else sent, start_ns + progress.elapsed_ns
     return ClientFacts(start_ns, end_ns, "lost", planned, sent, 0.0, progress.reads, [], kernel_stamps=True)
 

@@ -8,23 +8,10 @@ import msgspec
 
 from dyno.clock import now_ns
 from dyno.errors import DynoError
-from dyno.facts.record import ClientFacts
 from dyno.load.echo import Echo
 from dyno.load.process import SliceFailure, SliceProcess, SliceTask
-from dyno.load.progress import Progress
+from dyno.load.relay import RELAY_BYTES, Relay, encoded
 from dyno.scratch import Scratch
-
-RELAY_BYTES = 1 << 24  # of a spool, in one answer
-
-
-class Relay(msgspec.Struct, frozen=True):
-    """The state of a slice's process, and what was added to its spool."""
-
-    ready: bool
-    progress: Progress
-    facts: ClientFacts | None
-    failure: SliceFailure | None
-    spool: bytes
 
 
 class SliceWorker:
@@ -65,8 +52,8 @@ class SliceWorker:
         """Remove its folder, where the process hasn't opened its spool yet."""
         self._folder.remove()
 
-    def look(self, position: int) -> Relay:
-        """Return its state, and its spool from this position on."""
+    def look(self, position: int) -> bytes:
+        """Return its state, and its spool from this position on, as a Relay."""
         failure = None
         try:
             self._process.look()
@@ -81,4 +68,4 @@ class SliceWorker:
             data = self._spool.read(RELAY_BYTES)
         # The facts come when all of the spool has been read.
         facts = None if len(data) == RELAY_BYTES else self._process.facts
-        return Relay(self._process.ready, self._process.progress, facts, failure, data)
+        return encoded(Relay(self._process.ready, self._process.progress, facts, failure, data))

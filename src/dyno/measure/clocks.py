@@ -5,17 +5,25 @@ from collections.abc import Callable, Iterable, Iterator
 from dyno.clock import now_ns
 from dyno.facts.clock import ClockReading, NodeClock
 from dyno.facts.record import Record
+from dyno.units import NS_PER_S
+
+LONGEST_NS = 10 * NS_PER_S  # for one reading: a node may answer each question as late as it likes
 
 
-def read(ask: Callable[[], int], round_trips: int) -> ClockReading:
-    """Return the reading of the shortest round trip. `ask` returns the other clock's time."""
+def read(ask: Callable[[], int], round_trips: int, longest_ns: int = LONGEST_NS) -> ClockReading:
+    """Return the reading of the shortest round trip. `ask` returns the other clock's time. `longest_ns`: no further
+    round trip begins after this time."""
     best: ClockReading | None = None
+    spent_ns = 0
     for _ in range(round_trips):
         before = now_ns()
         shown = ask()
         after = now_ns()
         if best is None or after - before < best.round_trip_ns:
             best = ClockReading(shown, shown - (before + after) // 2, after - before)
+        spent_ns += after - before
+        if spent_ns > longest_ns:
+            break
     assert best is not None
     return best
 

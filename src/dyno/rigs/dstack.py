@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from dyno import secrets
-from dyno.errors import RigError
+from dyno.errors import DynoError, RigError
 from dyno.facts.elsewhere import DstackSpec, SshSpec
 from dyno.facts.study import RigWanted
 from dyno.numbers import many, money, price
@@ -40,6 +40,10 @@ _POLL_S = 2.0
 _GRACE_S = 60.0  # a run that has not stopped by then is aborted
 _LONGEST_END_S = 600.0  # a cloud may take minutes to end a machine
 _KEYS_S = 120.0  # for the container's first lines to reach the server
+_HOST_S = 660.0  # dstack gives a host up after 10 min
+_LOG_BYTES, _LOG_S = 1 << 20, 30.0  # of a log that is looked at: the container's first lines are all that dyno needs
+_MOST_KEYS = 16
+_LONGEST = 300  # characters of the server's words in one line
 
 
 def configurations(name: str, rig: RigWanted) -> list[Configuration]:
@@ -88,8 +92,8 @@ class DstackRig:
         advice = " Run `dstack project add`, or set DSTACK_SERVER_URL, DSTACK_TOKEN and DSTACK_PROJECT."
         with _translated("dstack is not configured here", advice):
             self._api = _dstack().Client.from_config(spec.project)
-        secrets.learn([self._api.client.token])
-        self._project = self._api.project
+            secrets.learn([self._api.client.token])
+            self._project = self._api.project
 
     def up(self, configs: list[Configuration], say: Say) -> SshSpec:
         """Submit what isn't submitted yet, wait until it runs, and return how SSH reaches it."""
@@ -102,13 +106,13 @@ class DstackRig:
         """Describe it in a few words, for a list."""
         with _translated("dstack"):
             run, fleet = self._run(), self._fleet()
-        if run is None:
-            return "not submitted" if fleet is None else "a fleet without a run"
-        words = run.status_message or run.status.value
-        machine = run.latest_job_submission and run.latest_job_submission.job_provisioning_data
-        if machine is None or not machine.price or run.status.is_finished():
-            return str(words)
-        return f"{words}, {price(machine.price)} USD/h, {money(run.cost)} USD so far"
+            if run is None:
+                return "not submitted" if fleet is None else "a fleet without a run"
+            words = _short(run.status_message or run.status.value)
+            machine = run.latest_job_submission and run.latest_job_submission.job_provisioning_data
+            if machine is None or not machine.price or run.status.is_finished():
+                return words
+            return f"{words}, {_usd(machine.price, price)} USD/h, {_usd(run.cost, money)} USD so far"
 
     def end(self) -> str:
         """Return why it has ended, as a sentence; '' where it has not."""
@@ -138,7 +142,10 @@ class DstackRig:
     def service(self) -> tuple[str, str]:
         """Return the service's URL, and the token that it takes."""
         with _translated(f"dstack does not serve {self.name}"):
-            return self._api.runs.get(self.name).service_url, self._api.client.token
+            url = self._api.runs.get(self.name).service_url
+            if not isinstance(url, str) or not re.fullmatch(r"https?://[!-~]{1,2000}", url):
+                raise RigError(f"dstack reports {_short(url)!r} as the address of {self.name}, which is not a URL.")
+            return url, self._api.client.token
 
     # ---- submission ----
 
@@ -168,13 +175,16 @@ class DstackRig:
 
     def _wait_for_host(self, say: Say) -> None:
         say(f"dstack connects to {self.spec.host}, for at most 10 min")
+        end = time.monotonic() + _HOST_S
         while (fleet := self._fleet()) is not None and fleet.instances:
             instance = fleet.instances[0]
             if instance.status.is_available():
                 return
             if not instance.status.is_active():
                 why = instance.termination_reason_message or instance.termination_reason or instance.status.value
-                raise RigError(f"dstack could not use {self.spec.host}: {one_line(why)}. Its server's log has more.")
+                raise RigError(f"dstack could not use {self.spec.host}: {_short(why)}. Its server's log has more.")
+            if time.monotonic() > end:
+                raise RigError(f"dstack did not reach {self.spec.host} in time. Its server's log has more.")
             time.sleep(_POLL_S)
         raise RigError(f"dstack has no {self.spec.host} in the fleet {self.name} any more. Its server's log has more.")
 
@@ -185,7 +195,7 @@ class DstackRig:
         while not (why := self._end_of(run := self._run())):
             if run.status.value == "running":
                 return run
-            if (words := run.status_message or run.status.value) != last:
+            if (words := _short(run.status_message or run.status.value)) != last:
                 say(f"{self.name} on dstack: {words}")
                 last = words
             time.sleep(_POLL_S)
@@ -199,18 +209,23 @@ class DstackRig:
             )
         log = self._log()
         hops, verified = _hops(self.name, run.jobs[0])
-        self._hosts.write_text("".join(f"{self.name} {key}\n" for key in _HOST_KEY.findall(log)))
+        self._hosts.write_text("".join(f"{self.name} {key}\n" for key in _HOST_KEY.findall(log)[:_MOST_KEYS]))
         self._config.write_text(ssh_config(hops, self._key, self._hosts if verified else None))
         return SshSpec(host=self.name, config_file=str(self._config), python=_PYTHON.findall(log)[0])
 
     def _log(self) -> str:
-        """Return what the container printed. A terminal was between."""
-        return b"".join(self._api.runs.get(self.name).logs()).decode(errors="replace").replace("\r", "")
+        """Return the beginning of what the container printed. A terminal was between."""
+        begun, end = bytearray(), time.monotonic() + _LOG_S
+        for part in self._api.runs.get(self.name).logs():
+            begun += part[:_LOG_BYTES]
+            if len(begun) >= _LOG_BYTES or time.monotonic() > end:
+                break
+        return bytes(begun[:_LOG_BYTES]).decode(errors="replace").replace("\r", "")
 
     def _last_lines(self) -> str:
         with contextlib.suppress(Exception):  # the log explains an error, and must not replace it
             if lines := plain(self._log()).splitlines()[-5:]:
-                return "\n".join([" Its last lines:", *(f"  {line}" for line in lines)])
+                return "\n".join([" Its last lines:", *(f"  {line[:_LONGEST]}" for line in lines)])
         return ""
 
     # ---- dstack's server ----
@@ -228,7 +243,7 @@ class DstackRig:
         job = run.latest_job_submission
         why = (job and (job.termination_reason_message or job.termination_reason)) or run.status_message
         ends = run.status.is_finished() or run.status.value == "terminating"
-        return f"dstack ended {self.name}: {one_line(why).rstrip('.')}." if ends else ""
+        return f"dstack ended {self.name}: {_short(why).rstrip('.')}." if ends else ""
 
     def _fleet(self) -> Any:
         with _absent_is_none():
@@ -254,12 +269,24 @@ def ssh_config(hops: list[Hop], key: Path, hosts: Path | None) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _check_hop(name: str, port: int, user: str) -> None:
+def _check_hop(name: Any, port: Any, user: Any) -> None:
     """Refuse what is more than an address: a line end in it would add settings of SSH, such as a ProxyCommand. The
     machine itself reports its user."""
-    plain_name, plain_user = re.fullmatch(r"[\w.:-]{1,255}", name), re.fullmatch(r"[\w.@+-]{1,255}", user)
-    if not plain_name or not plain_user or f"{name[0]}{user[0]}".count("-") or not 1 <= int(port) <= 65535:
-        raise RigError(f"dstack reports a machine at {f'{user}@{name}:{port}'[:300]!r}, which is not an address.")
+    if (
+        not _is_word(name, r"[\w.:][\w.:-]{0,254}")
+        or not _is_word(user, r"[\w.@+][\w.@+-]{0,254}")
+        or not _is_port(port)
+    ):
+        where = _short(f"{user}@{name}:{port}")
+        raise RigError(f"dstack reports a machine at {where!r}, which is not an address.")
+
+
+def _is_word(value: Any, form: str) -> bool:
+    return isinstance(value, str) and re.fullmatch(form, value, re.A) is not None
+
+
+def _is_port(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= 65535
 
 
 def _hops(name: str, job: Any) -> tuple[list[Hop], bool]:
@@ -289,8 +316,18 @@ def _expect_offers(plan: Any, config: Configuration, say: Say) -> None:
             "dstack settings, or check the fleets and backends of the dstack project."
         )
     first, offers = plan.offers[0], many(plan.total_offers, "offer")
-    where = one_line(" ".join(dict.fromkeys((first.backend.value, first.region, first.instance.name))))
-    say(f"dstack has {offers} for this {config['type']}; the first: {where}, {price(first.price)} USD/h")
+    where = _short(" ".join(map(str, dict.fromkeys((first.backend.value, first.region, first.instance.name)))))
+    say(f"dstack has {offers} for this {config['type']}; the first: {where}, {_usd(first.price, price)} USD/h")
+
+
+def _usd(value: Any, written: Callable[[float], str]) -> str:
+    is_amount = isinstance(value, int | float) and 0 <= value < 1e9  # NaN is not
+    return written(value) if is_amount else "unknown"
+
+
+def _short(words: Any) -> str:
+    """Write the server's words in one line, without what a terminal would obey."""
+    return one_line(str(words)[: 10 * _LONGEST])[:_LONGEST]
 
 
 def _key_pair(path: str | None) -> Any:
@@ -350,9 +387,17 @@ def _absent_is_none() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _translated(what: str, advice: str = "") -> Iterator[None]:
-    """Turn dstack's errors into one sentence of dyno's."""
+    """Turn dstack's errors into one sentence of dyno's; also those of an answer that isn't what it should be."""
     failures = _dstack().failures
     try:
         yield
+    except DynoError:
+        raise
     except failures as e:
-        raise RigError(f"{what}: {one_line(str(e)).rstrip('.')}.{advice}") from None
+        raise RigError(f"{what}: {_short(e).rstrip('.')}.{advice}") from None
+    except Exception as e:  # its package reads what its server answers, and raises whatever it may
+        why = _short(f"{type(e).__name__}: {e}").rstrip(".")
+        raise RigError(
+            f"{what}: its server answered something that dyno doesn't understand ({why}). Check that the server's and "
+            "the package's versions fit."
+        ) from None
