@@ -560,7 +560,7 @@ def _cmdline(process: psutil.Process) -> list[str]:
 
 def test_a_dry_run_runs_nothing_of_the_studys(dyno: Dyno, tmp_path: Path) -> None:
     evil = script(tmp_path / "evil.sh", f"open({str(tmp_path / 'ran')!r}, 'a').write('x')\nprint('version: 1234')\n")
-    # Only docker is asked, for the list of missing images. Its answer is no JSON here.
+    # Only docker is asked: for the list of missing images, and for their sizes. Its answer is no JSON here.
     asked = script(
         tmp_path / "docker.sh",
         f"import sys\nopen({str(tmp_path / 'asked')!r}, 'a').write(' '.join(sys.argv[1:3]) + chr(10))",
@@ -609,5 +609,10 @@ max_concurrency = 1
     ):
         dyno(*words, PATH=path)
     assert not (tmp_path / "ran").exists()
-    assert set((tmp_path / "asked").read_text().splitlines()) == {"--version", "ps --quiet", "image inspect"}
+    assert set((tmp_path / "asked").read_text().splitlines()) == {
+        "--version",
+        "ps --quiet",
+        "image inspect",
+        "manifest inspect",
+    }
     assert not (tmp_path / "runs").exists()
