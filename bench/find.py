@@ -32,7 +32,7 @@ from dyno.facts.find import RANGES, ProbeLook
 from dyno.measure.judge import Judge
 from dyno.measure.search import Probe, ProbeStep, Search, enough, looks
 
-SEEDS = 150
+SEEDS = 60
 BUDGET_S = 300.0
 PROBE_S = 0.7  # that a probe costs beside its load
 HOLDS = 0.93
