@@ -72,6 +72,7 @@ def test_a_search_is_one_line_and_its_probes_are_marked(
     assert [row["run"] for row in marked[1:]] == [str(p) for p in probes]
 
 
+@pytest.mark.engines  # slow
 def test_a_search_is_shown_tagged_packed_and_deleted_as_a_whole(
     fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -334,7 +334,7 @@ def test_the_command_reports_how_late_the_replay_was(
     assert "Request rate, recorded / sent (req/s):" in out and "Replay delay, mean / p99 / max (ms):" in out
 
 
-@pytest.mark.parametrize("name", ["mooncake", "azure"])
+@pytest.mark.parametrize("name", ["mooncake", pytest.param("azure", marks=pytest.mark.engines)])  # slow
 def test_a_replay_that_is_offered_and_not_served_says_both_rates_and_has_no_steady_window(
     name: str, fake: StartFake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
