@@ -74,7 +74,7 @@ def test_the_commands_of_a_page_work(path: Path, tmp_path: Path, workers_folder:
 
 
 def _is_alone(listing: Listing, text: str, folder: Path) -> bool:
-    """By itself, or by a study that it runs. One that may remain undecided bears others beside it."""
+    """By itself, or by a study that it runs. One that may remain undecided runs beside others."""
     if " or " in listing.how:
         return False
     files = [folder / name for name in _STUDY.findall(text)]

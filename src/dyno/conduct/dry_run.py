@@ -170,18 +170,29 @@ def _needed(need: provide.Need) -> Needed:
 
 
 def _disks(missing: Sequence[provide.Need], place: _Place) -> list[DiskNeed]:
-    def disk(folder: str, needs: Sequence[provide.Need], free: int | None) -> DiskNeed:
-        unknown = sum(need.size_bytes is None for need in needs)
-        return DiskNeed(folder, sum(need.size_bytes or 0 for need in needs), unknown, free)
-
-    if place.here:
-        groups = [(str(mine[0][0]), [need for _, need in mine]) for mine in provide.by_disk(missing)]
-        disks = [disk(folder, needs, files.free_bytes(Path(folder))) for folder, needs in groups]
-        images = [need for need in missing if need.folder is None]
-        return disks + ([disk("the container tool's storage", images, None)] if images else [])
     if not missing:
         return []
-    return [disk(place.stock.home if place.stock else "", missing, place.stock.free_bytes if place.stock else None)]
+    if place.here:
+        return _disks_here(missing)
+    if place.stock:
+        return [_disk(place.stock.home, missing, place.stock.free_bytes)]
+    return [_disk("", missing, None)]
+
+
+def _disks_here(missing: Sequence[provide.Need]) -> list[DiskNeed]:
+    disks = []
+    for mine in provide.by_disk(missing):
+        folder = mine[0][0]
+        disks.append(_disk(str(folder), [need for _, need in mine], files.free_bytes(folder)))
+    images = [need for need in missing if need.folder is None]
+    if images:
+        disks.append(_disk("the container tool's storage", images, None))
+    return disks
+
+
+def _disk(folder: str, needs: Sequence[provide.Need], free: int | None) -> DiskNeed:
+    unknown = sum(need.size_bytes is None for need in needs)
+    return DiskNeed(folder, sum(need.size_bytes or 0 for need in needs), unknown, free)
 
 
 def _unprovided(rigs: Iterable[RigNeeds]) -> Iterable[str]:

@@ -104,7 +104,7 @@ def _load(trial: TrialSpec) -> bytes:
 
 
 def pace(runs: Sequence[EarlierRun], trial: TrialSpec, assumed: EnginePace) -> EnginePace | None:
-    """Return the pace by the run whose load is nearest. None: there is none that tells."""
+    """Return the pace by the run whose load is nearest. None: none of them shows it."""
     offline = trial.offline is not None
     near = [run for run in runs if (run.trial.offline is not None) == offline]
     factors = {_distance(run.trial, trial): factor for run in near if (factor := _factor(run, assumed))}

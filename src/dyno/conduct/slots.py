@@ -1,4 +1,4 @@
-"""Slots of engines that have one unless they are told otherwise: as many as the load's highest concurrency."""
+"""Slots of engines that have one unless a setting says how many: as many as the load's highest concurrency."""
 
 import math
 from collections.abc import Sequence
@@ -38,13 +38,16 @@ def _with_slots(trials: Sequence[TrialSpec], quality: QualitySpec | None) -> Eng
     assert spec is not None
     if not kind_of(spec.kind).one_slot(spec) or any(trial.find for trial in trials):
         return None
-    most = max((trial.load.max_concurrency or 1 for trial in trials), default=1)
-    most = max([most, *(quality.concurrency if quality else [])])
-    slots = math.ceil(most / spec.replicas)
+    slots = math.ceil(_highest(trials, quality) / spec.replicas)
     length = spec.max_model_len or (None if quality else _context(trials))
     if slots == 1 or length is None:
         return None
     return msgspec.structs.replace(spec, max_num_seqs=slots, max_model_len=length)
+
+
+def _highest(trials: Sequence[TrialSpec], quality: QualitySpec | None) -> int:
+    asked = quality.concurrency if quality else []
+    return max([*(trial.load.max_concurrency or 1 for trial in trials), *asked])
 
 
 def _context(trials: Sequence[TrialSpec]) -> int | None:

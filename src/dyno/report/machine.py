@@ -34,13 +34,16 @@ def rig_lines(rig: Rig, state_names: list[str]) -> list[str]:
     missing = [name.replace("_", " ") for name in state_names if name not in rig.state]
     if missing:
         out += wrapped(f"unknown or absent: {', '.join(missing)}", "  ", "    ")
-    if rig.details:
-        out += ["", "Details"]
-        for name, value in rig.details.items():
-            out += wrapped(f"{name.replace('_', ' ')}: {value}", "  ", "    ")
+    out += _details(rig)
     if rig.environment:
         out += ["", "Environment", *(f"  {k}={v}" for k, v in rig.environment.items())]
     return out
+
+
+def _details(rig: Rig) -> list[str]:
+    pairs = (f"{name.replace('_', ' ')}: {value}" for name, value in rig.details.items())
+    lines = [line for pair in pairs for line in wrapped(pair, "  ", "    ")]
+    return ["", "Details", *lines] if lines else []
 
 
 def _cores(rig: Rig) -> str:
