@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 
 def listing(trials: Iterable[TrialSpec]) -> Iterator[str]:
     """Yield the lines of a dry run."""
-    from dyno.conduct import provide
+    from dyno.conduct import dry_run, provide
+    from dyno.report.dry_run import disk_line, missing_lines
 
     trials = list(trials)
     works = [trial.workload for trial in trials]
     if missing := provide.needs(_engines(trials), works, dry=True, tests=_tests(trials)):
         yield "Missing on this machine; provided before the first trial:"
-        yield from (f"  {line}" for line in provide.lines(provide.with_sizes(missing)))
+        missing = provide.with_sizes(missing)
+        yield from (f"  {line}" for line in missing_lines([*map(dry_run.needed, missing)]))
+        yield from (f"  Disk: {disk_line(disk)}" for disk in dry_run.disks_here(missing))
 
 
 def for_study(trials: list[TrialSpec], options: argparse.Namespace) -> list[str]:

@@ -130,7 +130,7 @@ def _rig_needs(asked: _StudyFacts, place: _Place, name: str | None) -> tuple[Rig
     seconds = sum(phase.seconds or 0.0 for phase in phases)
     needs = RigNeeds(
         rig=name, machine=place.words, known_by=place.known_by, note=place.note,
-        missing=[_needed(need) for need in missing], disks=_disks(missing, place), phases=phases,
+        missing=[needed(need) for need in missing], disks=_disks(missing, place), phases=phases,
         seconds=seconds, cost=estimate.cost(asked.rules, asked.study, mine, place.machine, seconds),
     )  # fmt: skip
     return needs, times
@@ -162,7 +162,7 @@ def _in_stock(need: provide.Need, stock: rig_stock.RigStock) -> bool:
     return stock.has_engine(kind, version or None)
 
 
-def _needed(need: provide.Need) -> Needed:
+def needed(need: provide.Need) -> Needed:
     return Needed(
         what=need.what, name=need.name, how=need.how, size_bytes=need.size_bytes, about=need.about,
         unknown=need.unknown, gated=need.gated, refused=need.refused,
@@ -173,13 +173,13 @@ def _disks(missing: Sequence[provide.Need], place: _Place) -> list[DiskNeed]:
     if not missing:
         return []
     if place.here:
-        return _disks_here(missing)
+        return disks_here(missing)
     if place.stock:
         return [_disk(place.stock.home, missing, place.stock.free_bytes)]
     return [_disk("", missing, None)]
 
 
-def _disks_here(missing: Sequence[provide.Need]) -> list[DiskNeed]:
+def disks_here(missing: Sequence[provide.Need]) -> list[DiskNeed]:
     disks = []
     for mine in provide.by_disk(missing):
         folder = mine[0][0]

@@ -175,25 +175,6 @@ def offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "on", "yes", "true")  # as huggingface_hub reads it
 
 
-def size_text(need: Need) -> str:
-    """Return 'about 4.2 GiB', or why the size isn't known."""
-    if need.size_bytes is None:
-        return f"size unknown: {need.unknown}" if need.unknown else "size unknown"
-    return f"{'about ' * need.about}{human_bytes(need.size_bytes)}"
-
-
-def lines(missing: Sequence[Need]) -> Iterator[str]:
-    """Yield what is missing, with its size where that is known, and the room for it."""
-    rows = [(need.what, need.name, need.how, size_text(need)) for need in missing]
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    for row in rows:
-        yield "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]])
-    known = [need.size_bytes for need in missing if need.size_bytes is not None]
-    unknown = many(len(missing) - len(known), "thing") + " of unknown size"
-    total = " and ".join([human_bytes(sum(known))] * bool(known) + [unknown] * (len(known) < len(missing)))
-    yield "; ".join([f"Total: {total}", *(f"{human_bytes(free)} free at {folder}" for folder, free in room(missing))])
-
-
 def check_space(missing: Sequence[Need]) -> None:
     """Raise where the known sizes alone are more than the disks have."""
     for mine in by_disk(missing):

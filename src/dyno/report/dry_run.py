@@ -47,15 +47,16 @@ def _rig(rig: RigNeeds) -> Iterator[str]:
     if rig.note:
         yield f"#   Not asked: {rig.note}"
     if rig.missing:
-        yield from (f"#   {heads[rig.known_by]}", *(f"#     {line}" for line in _missing(rig.missing)))
+        yield from (f"#   {heads[rig.known_by]}", *(f"#     {line}" for line in missing_lines(rig.missing)))
     else:
         yield "#   Nothing is missing."
-    yield from (f"#   Disk: {_disk(disk)}" for disk in rig.disks)
+    yield from (f"#   Disk: {disk_line(disk)}" for disk in rig.disks)
     yield from (f"#   {line}" for line in _times(rig.phases))
     yield f"#   Cost: {_cost(rig)}"
 
 
-def _missing(missing: Sequence[Needed]) -> Iterator[str]:
+def missing_lines(missing: Sequence[Needed]) -> Iterator[str]:
+    """Yield what is missing, with sizes, in columns."""
     rows = [(need.what, need.name, need.how, _size(need)) for need in missing]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     for row in rows:
@@ -71,7 +72,7 @@ def _size(need: Needed) -> str:
     return f"{'about ' * need.about}{human_bytes(need.size_bytes)}{gated}"
 
 
-def _disk(disk: DiskNeed) -> str:
+def disk_line(disk: DiskNeed) -> str:
     unknown = f" and {many(disk.unknown, 'thing')} of unknown size" if disk.unknown else ""
     where = f" at {disk.folder}" if disk.folder else ""
     if disk.free_bytes is None:
