@@ -114,7 +114,7 @@ def test_a_p99_of_requests_that_are_too_alike_has_no_interval_and_says_how_many_
         assert isinstance(errors["p99"], statistics.TooAlike)
         assert errors["p99"].needed is None or errors["p99"].needed > 1000
     values = correlated(np.random.default_rng(0), 1000, 0.95).tolist()
-    alike = one("a", samples=Samples(ttfts_ms=values), p99_ttft_ms=100.0)
+    alike = one("a", samples=Samples(times_ms={"ttft": values}), p99_ttft_ms=100.0)
     (estimate,) = estimates([alike], ["p99_ttft_ms"]).values()
     assert estimate.error is None
     assert estimate.why.startswith("1,000 samples are too few for an error estimate, given how alike consecutive")
@@ -291,7 +291,9 @@ def test_of_single_runs_requests_tell_and_a_percentile_that_was_not_printed_is_r
 
     def run(times: float) -> Row:
         ttfts = (times * correlated(rng, 600, 0.4)).tolist()
-        return one("x", samples=Samples(ttfts_ms=[math.nan, 0.0, *ttfts]), median_ttft_ms=float(np.median(ttfts)))
+        return one(
+            "x", samples=Samples(times_ms={"ttft": [math.nan, 0.0, *ttfts]}), median_ttft_ms=float(np.median(ttfts))
+        )
 
     a, b = run(1), run(1.3)
     median, p90 = differ([a], [b], ["median_ttft_ms", "p90_ttft_ms"])

@@ -271,7 +271,7 @@ def test_a_run_is_a_row_with_the_figures_of_its_summary(runs: Path) -> None:
     assert told == {"concurrency": 4, "input_len": 8, "output_len": 5, "num_prompts": 20, "repeat": 1}
     assert row.setting("engine") == "fake" and row.prompts_sha256 and row.rig is not None
     assert row.samples is not None and row.samples.starts_s == sorted(row.samples.starts_s)
-    for values, latency in ((row.samples.ttfts_ms, summary.ttft), (row.samples.itls_ms, summary.itl)):
+    for values, latency in ((row.samples.latencies("ttft"), summary.ttft), (row.samples.latencies("itl"), summary.itl)):
         if latency.bounds:  # read late: then there are no samples
             assert values == []
         else:
@@ -294,7 +294,7 @@ def test_offline_runs_are_rows_too(tmp_path: Path) -> None:
         row.get("mean_latency_ms") == pytest.approx(100)
         and row.figures["p99_latency_ms"].definition == "offline.latency"
     )
-    assert row.samples is not None and row.samples.latencies_ms == [100, 110, 90]
+    assert row.samples is not None and row.samples.latencies("latency") == [100, 110, 90]
     assert {f"p{p:g}_latency_ms" for p in PERCENTILES} <= set(row.figures)
     throughput = outcome(tmp_path, trial("throughput"), its)
     row = row_of("x", throughput.manifest, throughput.result, iterations=its)

@@ -63,7 +63,7 @@ def test_several_workloads_are_three_sentences_too() -> None:
 
 def test_runs_too_short_for_an_interval_have_no_leader() -> None:
     """Their requests are there, but say nothing of the error: one file without its requests is quoted as it is."""
-    few = Samples(ttfts_ms=[20.0, 21.0], e2els_ms=[80.0, 82.0], starts_s=[0.0, 0.1])
+    few = Samples(times_ms={"ttft": [20.0, 21.0], "e2el": [80.0, 82.0]}, starts_s=[0.0, 0.1])
     short = [
         msgspec.structs.replace(at(name, 8, speed), samples=few) for name, speed in (("vllm", 500.0), ("tgi", 400.0))
     ]

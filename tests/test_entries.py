@@ -165,7 +165,7 @@ def test_a_figure_keeps_the_digits_that_were_printed() -> None:
 def test_single_requests_give_an_interval_and_quantiles() -> None:
     rng = np.random.default_rng(1)
     ttfts = list(rng.lognormal(5.0, 0.3, 400))
-    (e,) = made([row({"mean_ttft_ms": float(np.mean(ttfts))}, samples=Samples(ttfts_ms=ttfts))])
+    (e,) = made([row({"mean_ttft_ms": float(np.mean(ttfts))}, samples=Samples(times_ms={"ttft": ttfts}))])
     mean = e.figures["mean_ttft_ms"]
     assert mean.low is not None and mean.high is not None and mean.low < mean.value < mean.high
     assert mean.by == "requests"
@@ -277,11 +277,11 @@ def test_of_many_requests_some_are_kept_and_the_failed_ones_first() -> None:
 
 
 def test_other_tools_requests_make_bars_where_their_times_are_told() -> None:
-    s = Samples(starts_s=[100.5, 100.0], ttfts_ms=[20.0, 0.0], e2els_ms=[120.0, 50.0])
+    s = Samples(starts_s=[100.5, 100.0], times_ms={"ttft": [20.0, 0.0], "e2el": [120.0, 50.0]})
     assert [(b.sent_s, b.first_s, b.end_s, b.error) for b in bars_of_samples(s)] == [
         (0.0, None, 0.05, "empty"), (0.5, 0.52, 0.62, ""),
     ]  # fmt: skip
-    assert bars_of_samples(Samples(ttfts_ms=[20.0])) == []
+    assert bars_of_samples(Samples(times_ms={"ttft": [20.0]})) == []
 
 
 def test_energy_for_a_token_is_power_over_tokens_in_each_slice_of_time() -> None:
@@ -303,4 +303,4 @@ def test_energy_for_a_token_is_power_over_tokens_in_each_slice_of_time() -> None
 
 
 def test_quantiles_need_a_few_samples() -> None:
-    assert quantiles(row(samples=Samples(ttfts_ms=[1.0, 2.0]))) == {}
+    assert quantiles(row(samples=Samples(times_ms={"ttft": [1.0, 2.0]}))) == {}

@@ -13,7 +13,7 @@ from dyno.facts.engine import EngineSpec
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import OfflineSummary, Speculation
 from dyno.facts.rig import Accelerator, Peaks, Roofline, Share
-from dyno.facts.spread import Distribution, Spread
+from dyno.facts.spread import Distribution, Latency, Spread
 from dyno.facts.summary import ClientSummary, Steady, Summary
 from dyno.facts.target import TargetFacts
 from dyno.facts.telemetry import EngineTelemetry, TelemetrySummary
@@ -56,6 +56,10 @@ def one(mean: float, count: int = 1) -> Distribution:
     return Distribution(count, mean, mean, 0.0, {"99": mean})
 
 
+def known(mean: float) -> Latency:
+    return Latency(1, mean, mean, 0.0, {"99": mean})
+
+
 def served(
     tpot_ms: float = 4.906,
     streams: float = 1.0,
@@ -76,9 +80,10 @@ def served(
         "planned_input_tokens": 100 * inputs, "cached_input_tokens": None, "tokens_by": {"usage": 100},
         "chunks": 100 * outputs, "empty_chunks": 0, "reasoning": 0, "finish_reasons": {}, "models_answered": {},
         "request_throughput": 100 / duration_s, "output_throughput": throughput, "total_token_throughput": 0.0,
-        "goodput": None, "peak_output_tokens_per_s": 0.0, "ttft": one(ttft_ms), "tpot": one(tpot_ms),
-        "itl": one(tpot_ms), "itl_per_token": None, "e2el": one(1000 * each_s), "response_ttft": one(ttft_ms),
-        "response_e2el": one(1000 * each_s), "queue": one(0.0), "wait": None, "at_once": 0, "client": client,
+        "goodput": None, "peak_output_tokens_per_s": 0.0, "wait": None, "at_once": 0, "client": client,
+        "latencies": {
+            "ttft": known(ttft_ms), "tpot": known(tpot_ms), "itl": known(tpot_ms), "e2el": known(1000 * each_s),
+        },
         "steady": Steady(0.0, duration_s, 100 / duration_s, throughput, streams),
     }  # fmt: skip
     return Summary(**{**values, **more})

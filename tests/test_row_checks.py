@@ -21,6 +21,11 @@ RATE = {"rate": 16, "concurrency": None}
 LENGTHS = [100] * 620 + [0] * 380
 FIRST = [2400.0] * 620 + [0.0] * 380
 
+
+def times(values: list[float], stem: str = "ttft") -> Samples:
+    return Samples(times_ms={stem: values})
+
+
 NONE = ("requests.none_completed", "void")
 ZEROS, ERRORS = ("requests.zeros_in_mean", "void"), ("requests.errors_counted", "doubt")
 SHORT, ORDER = ("tokens.output_short", "doubt"), ("consistency.percentiles", "void")
@@ -46,9 +51,9 @@ SINGLE: list[tuple[Callable[[Row], Iterator[Finding]], Row, tuple[str, str] | No
     (requests.empty, row(samples=Samples(output_lens=[100] * 995 + [0] * 5)), ("requests.empty", "note")),
     # Failed ones have no tokens, and don't count as successes.
     (requests.empty, row({"completed": 620}, samples=Samples(output_lens=LENGTHS)), None),
-    (requests.zeros_in_mean, row({"mean_ttft_ms": 1488.0}, samples=Samples(ttfts_ms=FIRST)), ZEROS),
-    (requests.zeros_in_mean, row({"mean_ttft_ms": 2400.0}, samples=Samples(ttfts_ms=FIRST)), None),
-    (requests.zeros_in_mean, row(samples=Samples(ttfts_ms=[230.0] * 1000)), None),
+    (requests.zeros_in_mean, row({"mean_ttft_ms": 1488.0}, samples=times(FIRST)), ZEROS),
+    (requests.zeros_in_mean, row({"mean_ttft_ms": 2400.0}, samples=times(FIRST)), None),
+    (requests.zeros_in_mean, row(samples=times([230.0] * 1000)), None),
     (requests.errors_among_successes, row(samples=Samples(errors=[""] * 1000)), None),
     (requests.errors_among_successes, row(samples=Samples(errors=[""] * 990 + ["boom"] * 10)), ERRORS),
     (requests.errors_among_successes, row({"completed": 990}, samples=Samples(errors=[""] * 990 + ["boom"] * 10)),
@@ -135,11 +140,11 @@ SINGLE: list[tuple[Callable[[Row], Iterator[Finding]], Row, tuple[str, str] | No
     (statistics.few_samples, row({"completed": 64}), ("statistics.few_samples", "note")),
     (statistics.ramp, row(), None),
     (statistics.ramp, row({"mean_e2el_ms": 2000.0}), ("statistics.ramp_and_drain", "note")),
-    (statistics.drift, row(samples=Samples(ttfts_ms=[200.0] * 1000)), None),
-    (statistics.drift, row(samples=Samples(ttfts_ms=[400.0] * 500 + [200.0] * 500)), ("statistics.drift", "note")),
-    (statistics.drift, row({}, RATE, samples=Samples(ttfts_ms=[200.0] * 500 + [900.0] * 500)), None),
-    (statistics.first_iteration, row(kind="latency", samples=Samples(latencies_ms=[100.0, 99.0, 101.0])), None),
-    (statistics.first_iteration, row(kind="latency", samples=Samples(latencies_ms=[150.0, 99.0, 101.0])),
+    (statistics.drift, row(samples=times([200.0] * 1000)), None),
+    (statistics.drift, row(samples=times([400.0] * 500 + [200.0] * 500)), ("statistics.drift", "note")),
+    (statistics.drift, row({}, RATE, samples=times([200.0] * 500 + [900.0] * 500)), None),
+    (statistics.first_iteration, row(kind="latency", samples=times([100.0, 99.0, 101.0], "latency")), None),
+    (statistics.first_iteration, row(kind="latency", samples=times([150.0, 99.0, 101.0], "latency")),
      ("statistics.first_iteration", "note")),
     (statistics.unsteady, micro("tg128", 40.0), None),
     (statistics.unsteady, micro("pp512", 25_232.0, deviation=17_263.0), ("statistics.unsteady", "doubt")),
@@ -305,7 +310,7 @@ def test_what_no_machine_can_do_is_void(one: Row, said: str | None) -> None:
 
 
 def test_a_finding_has_the_numbers_and_the_lines() -> None:
-    (f,) = requests.zeros_in_mean(row({"mean_ttft_ms": 1488.0}, samples=Samples(ttfts_ms=FIRST)))
+    (f,) = requests.zeros_in_mean(row({"mean_ttft_ms": 1488.0}, samples=times(FIRST)))
     assert "380 of 1,000" in f.text and "2,400 ms instead of 1,488" in f.text and f.locations == ["r.md:9", "r.md:10"]
     (f,) = statistics.within_error([score(0.8466, 0.0135), score(0.848, 0.0134)])
     assert "607 and 608 of 717 answers are right" in f.text

@@ -59,8 +59,8 @@ def test_vllms_result_is_read_to_the_digit() -> None:
     assert row.setting("rate") == "inf"
     assert row.setting("model") == "llama8b"
     assert row.samples is not None
-    assert row.samples.ttfts_ms == [1e3 * s for s in told["ttfts"]]
-    assert row.samples.itls_ms == [1e3 * s for request in told["itls"] for s in request]
+    assert row.samples.latencies("ttft") == [1e3 * s for s in told["ttfts"]]
+    assert row.samples.latencies("itl") == [1e3 * s for request in told["itls"] for s in request]
     assert row.samples.output_lens == [128, 128, 128, 128]
 
 
@@ -126,7 +126,7 @@ def test_offline_throughput_and_latency_are_of_the_batch() -> None:
     assert row.figures["p99_latency_ms"].value == pytest.approx(636.4284791100385, rel=1e-15)
     assert row.figures["p99_latency_ms"].line == 21
     assert row.samples is not None
-    assert len(row.samples.latencies_ms) == 10
+    assert len(row.samples.latencies("latency")) == 10
 
 
 def test_dynos_own_result_is_told_from_vllms() -> None:
@@ -166,7 +166,7 @@ def test_sglangs_line_has_its_own_words() -> None:
     assert row.setting("concurrency") == 16
     assert (row.setting("input_len"), row.setting("output_len"), row.setting("tensor_parallel")) == (1024, 128, 2)
     assert row.samples is not None
-    assert row.samples.itls_ms == [500.0, 250.0]
+    assert row.samples.latencies("itl") == [500.0, 250.0]
 
 
 def test_sglang_writes_infinity_where_json_has_none() -> None:
@@ -297,9 +297,9 @@ def test_aiperfs_records_are_one_rows_samples() -> None:
     row = document(FIXTURES / "aiperf-0.13-records.jsonl").rows[0]
     assert (row.get("completed"), row.line, row.end) == (3, 1, 3)
     assert row.samples is not None
-    assert row.samples.ttfts_ms[0] == 254.692783
+    assert row.samples.latencies("ttft")[0] == 254.692783
     assert row.samples.output_lens == [20, 20, 20]
-    assert len(row.samples.itls_ms) == 3 * 19
+    assert len(row.samples.latencies("itl")) == 3 * 19
 
 
 def test_inference_perfs_seconds_become_milliseconds() -> None:
@@ -540,4 +540,4 @@ def test_generated_texts_of_a_large_file_are_never_decoded() -> None:
     assert found is not None
     assert time.process_time() - started < 1.5  # 11 MB
     assert found.rows[0].samples is not None
-    assert len(found.rows[0].samples.itls_ms) == 200_000
+    assert len(found.rows[0].samples.latencies("itl")) == 200_000

@@ -29,6 +29,7 @@ from dyno.facts.correctness import PROMPTS, Correctness, GreedyAnswer
 from dyno.facts.engine import EngineFacts, EngineSpec, Launch, Misspelt, Remark
 from dyno.facts.finding import Finding, verdict
 from dyno.facts.load import LoadSpec
+from dyno.facts.metric import LATENCIES
 from dyno.facts.recipe import ModelOrigin
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.rig import Accelerator, Peaks, Rig, Roofline, Share
@@ -193,33 +194,35 @@ def test_the_latencies_of_a_run_are_exact() -> None:
     assert (s.itl.count, s.itl.mean) == (10, pytest.approx(20.0))  # pooled
     assert s.itl.percentiles == {"50": pytest.approx(20.0), "90": pytest.approx(30.0)}
     assert (s.e2el.count, s.e2el.mean) == (5, 160.0)
-    assert s.itl_per_token is None
+    assert "itl_per_token" not in s.latencies
 
 
 def test_response_latency_counts_from_due_and_service_latency_from_sent() -> None:
     s = summarize([record(sent_ms=300, due_ms=100)])
-    assert (s.ttft.mean, s.response_ttft.mean) == (100.0, 300.0)
-    assert (s.e2el.mean, s.response_e2el.mean) == (140.0, 340.0)
-    assert s.queue.mean == 200.0
+    assert (s.ttft.mean, s.latencies["response_ttft"].mean) == (100.0, 300.0)
+    assert (s.e2el.mean, s.latencies["response_e2el"].mean) == (140.0, 340.0)
+    assert s.latencies["queue"].mean == 200.0
 
 
 def test_where_chunks_carry_several_tokens_the_gap_is_told_for_each_token_too() -> None:
     s = summarize([record(gaps_ms=[10, 10], chunk_tokens=[1, 1, 4], output_tokens=6)])
     assert (s.itl.count, s.itl.mean) == (2, pytest.approx(10.0))
-    assert s.itl_per_token is not None
+    assert "itl_per_token" in s.latencies
     # Five tokens came in 20 ms after the first: one after 10 ms, four in the next 10.
-    assert s.itl_per_token.count == 5
-    assert s.itl_per_token.mean == pytest.approx(4.0)
+    assert s.latencies["itl_per_token"].count == 5
+    assert s.latencies["itl_per_token"].mean == pytest.approx(4.0)
 
 
 def test_without_a_count_for_each_chunk_the_tokens_after_the_first_are_taken_as_even() -> None:
     s = summarize([record(gaps_ms=[12, 12], output_tokens=12, first_tokens=4)])
-    assert s.itl_per_token is not None and s.itl_per_token.mean == pytest.approx(3.0)
+    assert "itl_per_token" in s.latencies and s.latencies["itl_per_token"].mean == pytest.approx(3.0)
 
 
 def test_without_a_count_of_the_first_chunk_the_time_for_each_token_has_bounds() -> None:
     s = summarize([record(gaps_ms=[12, 12], output_tokens=12)])
-    assert s.itl_per_token is not None and s.itl_per_token.bounds["mean"] == pytest.approx((24 / 11, 24 / 2))
+    assert "itl_per_token" in s.latencies and s.latencies["itl_per_token"].bounds["mean"] == pytest.approx(
+        (24 / 11, 24 / 2)
+    )
 
 
 def test_gaps_around_an_unseen_chunk_are_bounded_by_their_sum() -> None:
@@ -334,15 +337,15 @@ def test_what_a_late_client_does_not_know_is_null_in_the_result_file_and_read_ba
     text = msgspec.json.encode(built)
     (row,) = imported("result.json", text).rows
     assert row.samples is not None and row.get("mean_ttft_ms") is None
-    assert [math.isnan(t) for t in row.samples.ttfts_ms] == [False, True, False, True]
-    assert len(row.samples.itls_ms) == 14
+    assert [math.isnan(t) for t in row.samples.latencies("ttft")] == [False, True, False, True]
+    assert len(row.samples.latencies("itl")) == 14
 
 
 def test_a_latency_that_is_known_in_part_gives_no_samples_to_compare_or_to_draw() -> None:
     records, result = half_seen()
     row = row_of("run", manifest(TRIAL), result, records=records)
-    assert row.samples is not None and row.samples.ttfts_ms == row.samples.tpots_ms == []
-    assert row.samples.e2els_ms == [140.0] * 4
+    assert row.samples is not None and row.samples.latencies("ttft") == row.samples.latencies("tpot") == []
+    assert row.samples.latencies("e2el") == [140.0] * 4
     assert row.get("mean_e2el_ms") == 140.0 and row.get("mean_ttft_ms") is None
     assert row.get("p90_ttft_ms") == 100.0  # whenever the late ones came, two of four took that long
     bars = bars_of_records(records)
@@ -441,10 +444,10 @@ def test_failed_requests_enter_no_latency_and_no_token_count() -> None:
     bad = [failed("reset", first_ms=9000), failed("http_500", output_tokens=1000), failed("reset", sent_ms=2)]
     s, without = summarize([*good, *bad], sent=5), summarize(good)
     for name in ("ttft", "tpot", "itl", "e2el", "response_ttft", "response_e2el", "queue"):
-        assert getattr(s, name) == getattr(without, name), name
+        assert s.latencies[name] == without.latencies[name], name
     for name in ("total_input_tokens", "total_output_tokens", "chunks", "peak_output_tokens_per_s", "finish_reasons",
                  "models_answered", "tokens_by", "request_throughput", "output_throughput"):  # fmt: skip
-        assert getattr(s, name) == getattr(without, name), name
+        assert s.latencies[name] == without.latencies[name], name
     assert (s.completed, s.failed) == (2, 3)
     assert s.completed + s.failed == s.sent
     assert s.failures == {"reset": 2, "http_500": 1}  # the most frequent first
@@ -543,7 +546,7 @@ def test_waiting_for_a_slot_is_not_the_clients_lateness() -> None:
     second = record(1, sent_ms=first.end_ns / MS + 2, due_ms=10)  # 2 ms after the slot was free
     s = summarize([first, second], trial=capped)
     assert s.client.send_late.percentiles["99"] == pytest.approx(2.0, rel=0.05)
-    assert s.queue.percentiles["90"] > 100
+    assert s.latencies["queue"].percentiles["90"] > 100
 
 
 def test_what_each_replica_did_is_told_where_there_are_several() -> None:
@@ -616,7 +619,10 @@ def evidence(
 ) -> Evidence:
     """A run without blemish, but for these."""
     facts: Callable[..., Any] = msgspec.structs.replace
-    s = facts(SOUND, **(summary or {}))
+    given = summary or {}
+    latencies = {name: value for name, value in given.items() if name in LATENCIES}
+    s = facts(SOUND, **{name: value for name, value in given.items() if name not in LATENCIES})
+    s = facts(s, latencies=s.latencies | latencies)
     s = facts(s, client=facts(s.client, **(client or {})))
     calm = with_(workload=WorkloadSpec("random", num_prompts=2000, input_len=8), percentiles=[99.0])
     values: dict[str, Any] = {

@@ -226,15 +226,15 @@ def test_without_either_the_time_per_token_has_bounds_that_hold_the_true_one(scr
     assert (
         s.own_tpot is not None and s.own_tpot.mean is None and s.own_tpot.bounds["mean"] == pytest.approx((low, high))
     )
-    assert s.itl_per_token is not None and s.itl_per_token.mean is None
-    assert s.itl_per_token.bounds["mean"] == pytest.approx((low, high), rel=1e-3)
+    assert "itl_per_token" in s.latencies and s.latencies["itl_per_token"].mean is None
+    assert s.latencies["itl_per_token"].bounds["mean"] == pytest.approx((low, high), rel=1e-3)
 
 
 def test_the_top_level_figure_stays_vllms(scripted: Scripting) -> None:
     _, s, (log,) = measure(scripted, [spoken(10, 10)], says="each")
     assert agree(s.tpot, took(log, 0, 1, 19))
     assert agree(s.own_tpot, took(log, 0, 1, 10))
-    assert agree(s.itl_per_token, took(log, 0, 1, 10))
+    assert agree(s.latencies["itl_per_token"], took(log, 0, 1, 10))
     assert agree(s.itl, took(log, 0, 1))
 
 
@@ -247,7 +247,7 @@ def test_an_answer_in_one_chunk_has_no_time_per_token(scripted: Scripting) -> No
 def test_the_gap_per_token_is_true_where_the_first_chunk_is_smaller_than_the_others(scripted: Scripting) -> None:
     events = spoken(1, 19)
     _, s, (log,) = measure(scripted, [events], tokenizer=True)
-    assert agree(s.itl_per_token, true_tpot(events, log))
+    assert agree(s.latencies["itl_per_token"], true_tpot(events, log))
 
 
 def test_a_count_of_the_first_chunk_that_can_not_be_is_not_used(scripted: Scripting) -> None:
@@ -333,12 +333,12 @@ def test_the_gaps_are_those_of_the_servers_log_whatever_share_of_tokens_has_no_t
     assert s.itl.count == len(gaps)
     assert agree(s.itl, took(log, 0, -1, len(gaps)))
     if not silent:
-        assert s.itl_text is None
+        assert "itl_text" not in s.latencies
         return
     last = max(i for i, event in enumerate(events) if event.text)
     visible = len(events) - len(silent) - 1
-    assert s.itl_text is not None and s.itl_text.count == visible
-    assert not visible or agree(s.itl_text, took(log, 0, last, visible))
+    assert "itl_text" in s.latencies and s.latencies["itl_text"].count == visible
+    assert not visible or agree(s.latencies["itl_text"], took(log, 0, last, visible))
 
 
 @pytest.mark.parametrize("backend", CHAT)
@@ -350,7 +350,7 @@ def test_tokens_without_text_before_the_first_text_are_in_ttft_and_not_in_the_ti
     assert (len(record.chunk_ns), record.leading_chunks, record.first_tokens) == (9, 3, 4)
     assert record.empty_chunks == 3 + CHAT[backend]  # the role is not a token
     assert agree(own_ms(record), true_tpot(events, log))
-    assert s.itl_per_token is None  # no chunk has several
+    assert "itl_per_token" not in s.latencies  # no chunk has several
     assert (s.silent_chunks, s.events) == (3, 12)
 
 

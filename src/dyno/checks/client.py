@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from dyno.checks.evidence import Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, Level, doubt, note
-from dyno.facts.metric import STEMS
+from dyno.facts.metric import LATENCIES
 from dyno.facts.summary import ClientSummary, Summary
 from dyno.numbers import number, percent
 from dyno.units import NS_PER_MS
@@ -14,10 +14,6 @@ UNSEEN_NOTE = 0.01
 CLOCK_SHARE = 0.01  # of a latency, or of the load's time
 DRIFT = 500e-6  # more than NTP ever bends a clock
 WAITED = 0.02  # of the load's time: more than an ordinary wait for a core
-_NAMES = {name: stem.words for name, stem in STEMS.items()} | {
-    "itl_per_token": "ITL per token", "itl_text": "ITL of text", "own_tpot": "TPOT after the first chunk",
-    "response_ttft": "TTFT from due", "response_e2el": "E2EL from due",
-}  # fmt: skip
 _RATES = {
     "goodput": "goodput (req/s)", "peak_output_tokens_per_s": "peak tok/s", "steady_output_throughput": "steady tok/s",
 }  # fmt: skip
@@ -72,7 +68,7 @@ def _unknown(s: Summary) -> list[str]:
         for figure, (low, high) in list(latency.bounds.items())[:1]:
             more = f" and {len(latency.bounds) - 1} more" if len(latency.bounds) > 1 else ""
             figure = f"p{figure}" if figure[0].isdigit() else figure
-            unknown.append(f"{figure} {_NAMES[name]} {number(low)} to {number(high)} ms{more}")
+            unknown.append(f"{figure} {LATENCIES[name].words} {number(low)} to {number(high)} ms{more}")
     return unknown
 
 

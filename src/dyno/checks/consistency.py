@@ -233,7 +233,7 @@ def zero_first_token(row: Row) -> Iterator[Finding]:
     """The first token takes no time."""
     mean, median = row.figures.get("mean_ttft_ms"), row.figures.get("median_ttft_ms")
     others = [row.get(f"mean_{s}_ms") for s in ("tpot", "itl")]
-    if row.samples and row.samples.ttfts_ms:
+    if row.samples and row.samples.latencies("ttft"):
         return  # requests.zeros_in_mean knows more
     if any(f is not None and f.value == 0 for f in (mean, median)) and any(others) and row.get("completed"):
         text = f"The {'median' if mean and mean.value else 'mean'} TTFT is reported as 0 ms."

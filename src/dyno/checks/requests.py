@@ -167,7 +167,7 @@ def zeros_in_mean(row: Row) -> Iterator[Finding]:
     s, reported = row.samples, row.figures.get("mean_ttft_ms")
     if s is None or reported is None or not reported.value:
         return
-    real = [t for t in s.ttfts_ms if t > 0]
+    real = [t for t in s.latencies("ttft") if t > 0]
     counted = _counted(row, s)
     zeros = counted - len(real)
     if zeros <= 0 or not real:
@@ -187,7 +187,7 @@ def zeros_in_mean(row: Row) -> Iterator[Finding]:
 
 def _counted(row: Row, s: Samples) -> int:
     """Return how many requests the mean TTFT covers. vLLM lists failed ones with zero, and leaves them out of it."""
-    known = sum(not math.isnan(t) for t in s.ttfts_ms)
+    known = sum(not math.isnan(t) for t in s.latencies("ttft"))
     done = row.get("completed")
     if done is not None:
         return min(int(done), known)

@@ -132,7 +132,7 @@ def _repeated(row: Row) -> bool:
     """A result that is itself the mean of several runs: it has a deviation, or says how many there were."""
     if any(figure.deviation is not None for figure in row.figures.values()):
         return True
-    if row.samples is not None and max(len(row.samples.speeds), len(row.samples.latencies_ms)) > 1:
+    if row.samples is not None and max(len(row.samples.speeds), len(row.samples.latencies("latency"))) > 1:
         return True
     runs = (row.number(name) for name in row.settings if _RUNS.fullmatch(name.strip()))
     return any(n is not None and n > 1 for n in runs)
@@ -150,7 +150,7 @@ def first_iteration(e: OfflineEvidence | Row) -> Iterator[Finding]:
     lines: list[str] = []
     level: Level = "note"
     if isinstance(e, Row):
-        times = e.samples.latencies_ms if e.samples and e.kind in ("latency", "micro") else []
+        times = e.samples.latencies("latency") if e.samples and e.kind in ("latency", "micro") else []
         if len(times) < 3:
             return
         usual, lines = median(times[1:]), locations([e], "mean_latency_ms", "speed")
@@ -191,7 +191,7 @@ def drift(row: Row) -> Iterator[Finding]:
     s, asked = row.samples, row.number("concurrency")
     if row.kind != "serve" or s is None or not asked or finite_rate(row):
         return  # under a rate a queue grows: load.rate_not_reached
-    begun = [t for t in s.ttfts_ms[int(asked) :] if t > 0]  # the first come all at once
+    begun = [t for t in s.latencies("ttft")[int(asked) :] if t > 0]  # the first come all at once
     third = len(begun) // 3
     if third < EACH:
         return

@@ -185,8 +185,8 @@ def buffered(e: Evidence) -> Iterator[Finding]:
 
 def bundled(e: Evidence) -> Iterator[Finding]:
     s = e.summary
-    if s.itl_per_token is not None:
-        chunk, token = s.itl.mean, s.itl_per_token.mean
+    if (per_token := s.latencies.get("itl_per_token")) is not None:
+        chunk, token = s.itl.mean, per_token.mean
         known = chunk is not None and token is not None and not s.itl.empty
         means = f": mean ITL {number(chunk)} ms per chunk, {number(token)} per token" if known else ""
         text = f"A chunk carries {number(s.total_output_tokens / s.chunks, digits=3)} tokens on average{means}."

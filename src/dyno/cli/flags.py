@@ -13,11 +13,8 @@ import msgspec
 from dyno import secrets
 from dyno.errors import UsageError
 from dyno.facts.limits import latency_ms
-from dyno.facts.metric import GOODPUT
+from dyno.facts.metric import ASKED, GOODPUT
 from dyno.option import Field, Option, fields, without_none
-
-METRICS = ("ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue")
-
 
 # ---- from a field to a flag and back ----
 
@@ -217,9 +214,9 @@ def sized(text: str) -> int:
 def metrics(text: str) -> list[str]:
     asked = [m.strip() for m in text.split(",") if m.strip()]
     for name in asked:
-        if name not in METRICS:
-            raise UsageError(f"--percentile-metrics: no latency named {name!r}. Known: {', '.join(METRICS)}.")
-    return [m for m in METRICS if m in asked]
+        if name not in ASKED:
+            raise UsageError(f"--percentile-metrics: no latency named {name!r}. Known: {', '.join(ASKED)}.")
+    return [name for name in ASKED if name in asked]
 
 
 def percentiles(text: str) -> list[float]:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from dyno.cli import audit, eval, micro, offline, serve, settings
-from dyno.cli.flags import METRICS, sized
+from dyno.cli.flags import sized
 from dyno.errors import StoreError, UsageError
+from dyno.facts.metric import ASKED
 from dyno.facts.tune import TuneAnswer
 from dyno.numbers import UNKNOWN, count, human_bytes, many, number
 from dyno.report.block import block
@@ -320,7 +321,7 @@ def _show(word: str, options: argparse.Namespace) -> None:
     elif trial.quality is not None:
         print(eval.printed(outcome))
     else:
-        print(block(outcome.result, trial, list(METRICS[:4]), outcome.manifest.answers))
+        print(block(outcome.result, trial, list(ASKED[:4]), outcome.manifest.answers))
     if trial.kind != "micro" and not options.json and (engine := outcome.run.engine()):
         for name, model in engine.models.items():
             print(*wrapped(f"Model {name}: {model.describe()}, {human_bytes(model.size_bytes)}", rest="  "), sep="\n")

@@ -140,6 +140,7 @@ def _turn(like: Request, number: int, turns: int) -> Turn:
 
 def _compare(shape: Shape, outcome: Outcome, log: list[list[int]], cpu_s: float, server_cpu_s: float) -> Calibration:
     s, client = outcome.result.served, outcome.run.client()
+    queue = s.latencies["queue"]
     chunks = max(s.chunks, 1)
     wire_s = client.cpu_s if client else 0.0
     cpu_s += wire_s if client and client.processes else 0.0  # they are not this process
@@ -158,7 +159,7 @@ def _compare(shape: Shape, outcome: Outcome, log: list[list[int]], cpu_s: float,
         server_cpu_share=server_cpu_s / s.duration_s,
         waited_share=s.client.waited_share,
         unseen_share=s.client.unseen_share,
-        delay_ms=(s.queue.mean or 0.0, s.queue.percentiles.get("99") or 0.0),
+        delay_ms=(queue.mean or 0.0, queue.percentiles.get("99") or 0.0),
         priority=s.client.priority,
         verdict=outcome.result.verdict,
     )

@@ -11,6 +11,7 @@ from dyno.errors import UsageError
 from dyno.facts import limits
 from dyno.facts.finding import Finding, Verdict, verdict
 from dyno.facts.limits import Limit
+from dyno.facts.metric import TARGETS
 from dyno.option import Option
 
 Over = Literal["concurrency", "rate"]
@@ -21,7 +22,6 @@ RANGES: dict[str, tuple[float, float, float]] = {"concurrency": (1, 1024, 4), "r
 
 
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)?")
-_STEMS = ("ttft", "tpot", "itl", "e2el")
 TARGET = Option("--target", "FIGURE:LIMIT", f"what the load must keep, such as {limits.EXAMPLE}", nargs="+")
 
 
@@ -55,7 +55,7 @@ class FindSpec(msgspec.Struct, frozen=True):
 
 def spec_of(target: Sequence[str], values: dict[str, Any], dashes: str = "--") -> FindSpec:
     """Make a spec from a target's words. `dashes`: before the names of settings in messages."""
-    wanted = limits.parse(target, f"{dashes}target", _STEMS)
+    wanted = limits.parse(target, f"{dashes}target", TARGETS)
     for limit in wanted:
         if limit.statistic == "max" or limit.percentile == 0:
             raise UsageError(

@@ -42,21 +42,20 @@ class Setting(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Samples of requests or iterations, in the file's order. Empty: unknown. Times in milliseconds."""
+    """Samples of requests or iterations, in the file's order. Empty: unknown."""
 
     input_lens: list[int] = []
     output_lens: list[int] = []
-    ttfts_ms: list[float] = []
-    ttfos_ms: list[float] = []
-    tpots_ms: list[float] = []
-    vllm_tpots_ms: list[float] = []  # where dyno's own are others
-    e2els_ms: list[float] = []
-    itls_ms: list[float] = []  # pooled
+    # Latencies by stem (facts/metric.py). itl: pooled. vllm_tpot: where dyno's own are others. latency: of iterations
+    times_ms: dict[str, list[float]] = {}
     starts_s: list[float] = []
     errors: list[str] = []  # '' where there was none
-    latencies_ms: list[float] = []  # of iterations
     speeds: list[float] = []  # tokens/s of repetitions
     scores: dict[str, float] = {}  # of a quality test, by item
+
+    def latencies(self, stem: str) -> list[float]:
+        """Return a latency of each request, in milliseconds."""
+        return self.times_ms.get(stem, [])
 
 
 def place(file: str, line: int) -> str:

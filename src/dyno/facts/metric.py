@@ -106,38 +106,62 @@ TOKEN_THROUGHPUTS = THROUGHPUTS[:2]
 
 
 class Stem(msgspec.Struct, frozen=True):
-    """A latency, of which figures are statistics."""
+    """A latency, of which figures are statistics. measure/timing.py calculates those of dyno's own requests."""
 
     words: str
     about: str = ""  # in a chart; '': none is drawn
-    samples: str = ""  # the field of facts.imported.Samples with single ones
+    samples: bool = False  # single ones are known, where single requests are
     chart: str = ""  # its name in a chart, where that is another
     titles: tuple[str, ...] = ()  # of columns in tables, without the statistic; keys of tools with _ for spaces
+    heading: str = ""  # of its part of the printed block; '': it has none
+    printed: str = ""  # its name there, where that isn't its words
+    key: str = ""  # its name in the result file; '': the file's top level doesn't have it
+    asked: bool = False  # --percentile-metrics takes it, by that name
+    served: bool = False  # the summary of a serving run has it
+    figure: bool = True  # a row has it
+    goodput: bool = False  # a request can be held to it
+    target: bool = False  # a search can
 
     @property
     def charted(self) -> str:
         return self.chart or self.words
 
 
-STEMS = {
-    "ttft": Stem("TTFT", "Time to the first token.", "ttfts_ms",
-                 titles=("ttft", "time to first token", "first token latency", "first token time")),
-    "ttfo": Stem("TTFO", "Time to the first token of the answer, after any reasoning.", "ttfos_ms",
-                 titles=("ttfo", "time to first output token", "time to first answer token")),
-    "tpot": Stem("TPOT", "Time per output token after the first.", "tpots_ms",
-                 titles=("tpot", "time per output token")),
+LATENCIES = {
+    "ttft": Stem("TTFT", "Time to the first token.", served=True, samples=True, goodput=True, target=True,
+                 titles=("ttft", "time to first token", "first token latency", "first token time"),
+                 heading="Time to First Token", key="ttft", asked=True),
+    "ttfo": Stem("TTFO", "Time to the first token of the answer, after any reasoning.", served=True, samples=True,
+                 goodput=True,
+                 titles=("ttfo", "time to first output token", "time to first answer token"),
+                 heading="Time to First Output Token (Answer)", key="ttfo"),
+    "tpot": Stem("TPOT", "Time per output token after the first.", served=True, samples=True, goodput=True, target=True,
+                 titles=("tpot", "time per output token"),
+                 heading="Time per Output Token (excl. 1st token)", key="tpot", asked=True),
     # Beside the one above, where a first chunk of several tokens makes it too small.
-    "vllm_tpot": Stem("TPOT (vLLM)", samples="vllm_tpots_ms"),
-    "itl": Stem("ITL", "Gaps between chunks of a stream.", "itls_ms",
-                titles=("itl", "inter token latency", "intertoken latency")),
-    "e2el": Stem("E2EL", "End to end: from sending to the last token.", "e2els_ms",
-                 titles=("e2el", "e2e", "e2e latency", "end to end latency", "end to end", "request latency")),
+    "vllm_tpot": Stem("TPOT (vLLM)", samples=True),
+    "own_tpot": Stem("TPOT after the first chunk", served=True, figure=False),  # of a summary; a row calls it tpot
+    "itl": Stem("ITL", "Gaps between chunks of a stream.", served=True, samples=True, target=True,
+                titles=("itl", "inter token latency", "intertoken latency"),
+                heading="Inter-token Latency", key="itl", asked=True),
+    "itl_per_token": Stem("ITL per token", figure=False, served=True),
+    "itl_text": Stem("ITL of text", figure=False, served=True),
+    "e2el": Stem("E2EL", "End to end: from sending to the last token.", served=True, samples=True, goodput=True,
+                 target=True,
+                 titles=("e2el", "e2e", "e2e latency", "end to end latency", "end to end", "request latency"),
+                 heading="End-to-end Latency", key="e2el", asked=True),
     "ntpot": Stem("NTPOT", "End-to-end latency per output token.",
                   titles=("ntpot", "normalized time per output token")),
     # Of a whole offline batch.
-    "latency": Stem("latency", "Offline latency of a whole batch.", "latencies_ms", "Batch latency",
+    "latency": Stem("latency", "Offline latency of a whole batch.", samples=True, chart="Batch latency",
                     titles=("latency", "batch latency")),
-    "queue": Stem("queue", titles=("client queue time", "queue time")),
+    "queue": Stem("queue", titles=("client queue time", "queue time"), heading="Client-side Queueing",
+                  printed="Client Queue Time", key="client_queue_time", asked=True, served=True),
+    # From the moment at which a request was due.
+    "response_ttft": Stem("TTFT from due", figure=False, served=True),
+    "response_e2el": Stem("E2EL from due", figure=False, heading="Queue-inclusive End-to-end Latency",
+                          printed="E2EL incl. Client Queue", key="e2el_including_client_queue", asked=True,
+                          served=True),
     # Of conversations and agents.
     "session": Stem("session latency", "From sending a session's first request to its last token.",
                     chart="Session latency"),
@@ -147,9 +171,14 @@ STEMS = {
     "first_turn_e2el": Stem("first-turn E2EL"),
     "later_turn_e2el": Stem("later-turn E2EL"),
 }  # fmt: skip
+STEMS = {name: stem for name, stem in LATENCIES.items() if stem.figure}
 _BY_TITLE = {title: name for name, stem in STEMS.items() for title in stem.titles}
 SAMPLED = tuple(name for name, stem in STEMS.items() if stem.samples)
-GOODPUT = ("ttft", "ttfo", "tpot", "e2el")  # latencies that a request can be held to
+GOODPUT = tuple(name for name, stem in STEMS.items() if stem.goodput)  # latencies that a request can be held to
+SERVED = tuple(name for name, stem in LATENCIES.items() if stem.served)
+TARGETS = tuple(name for name, stem in STEMS.items() if stem.target)  # … that a search can
+KEYS = {stem.key: name for name, stem in LATENCIES.items() if stem.key}  # of the result file
+ASKED = tuple(key for key, name in KEYS.items() if LATENCIES[name].asked)  # by --percentile-metrics
 
 _LATENCY = re.compile(rf"(mean|median|std|min|max|p\d+(?:\.\d+)?)_({'|'.join(STEMS)})_ms")
 _LOSS = re.compile(r"perplexity|ppl|loss|bits_per_byte|wer\b|error")

@@ -7,6 +7,7 @@ import msgspec
 from dyno.facts.clock import NodeClock
 from dyno.facts.find import FindAnswer
 from dyno.facts.finding import Finding, Verdict
+from dyno.facts.metric import STEMS
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.quality import QualitySummary
 from dyno.facts.rig import Roofline
@@ -225,14 +226,9 @@ class Summary(msgspec.Struct, frozen=True):
     # None: no target, or a busy client doesn't know which requests met it
     goodput: Annotated[float | None, "requests/s that met every --goodput target"]
     peak_output_tokens_per_s: Annotated[float | None, "highest output tokens in a whole second"]  # None: not known
-    ttft: Latency  # from sent
-    tpot: Latency
-    itl: Latency  # gaps between chunks
-    itl_per_token: Latency | None  # the same, each gap shared by its chunk's tokens; None: one a chunk
-    e2el: Latency
-    response_ttft: Latency  # from due
-    response_e2el: Latency
-    queue: Distribution  # sent minus due, whatever the reason
+    # By stem (facts/metric.py). tpot is vLLM's. Only where they say something: ttfo (there was reasoning), own_tpot
+    # (vLLM's differs), itl_per_token (a chunk has several tokens), itl_text (some have no text).
+    latencies: dict[str, Latency]
     steady: Steady | None
     wait: Wait | None  # None: too few requests
     # completed, of several chunks, every one of them seen
@@ -246,7 +242,6 @@ class Summary(msgspec.Struct, frozen=True):
     # None: no request had reasoning
     reasoning_tokens: Annotated[int | None, "output tokens that are reasoning"] = None
     unanswered: Annotated[int, "completed requests with reasoning and no answer"] = 0
-    ttfo: Latency | None = None  # to the first token of the answer, of all requests that have one
 
     impossible: Counts | None = None  # what the server says can't be: dyno's count is used
     miscounted: Counts | None = None  # the two differ by half or more: the server's count is used
@@ -260,11 +255,8 @@ class Summary(msgspec.Struct, frozen=True):
     sessions: SessionSummary | None = None  # where requests wait for one another
     classes: Annotated[list[ClassSummary], "figures of each class of traffic"] = []
     reuse: ReuseSummary | None = None  # None: prompts share nothing, or it isn't known
-    # (last chunk − first chunk) ÷ tokens after the first chunk. None: the same as `tpot`, which is vLLM's
-    own_tpot: Latency | None = None
     silent_chunks: Annotated[int, "events without text that may be tokens"] = 0
     leading_chunks: Annotated[int, "events without text before the first text of an answer, without the role"] = 0
-    itl_text: Latency | None = None  # gaps between chunks with text; None: all have some
 
     @property
     def events(self) -> int:
@@ -272,27 +264,43 @@ class Summary(msgspec.Struct, frozen=True):
         return self.chunks + self.leading_chunks
 
     @property
+    def ttft(self) -> Latency:
+        return self.latencies["ttft"]
+
+    @property
+    def tpot(self) -> Latency:
+        """vLLM's."""
+        return self.latencies["tpot"]
+
+    @property
+    def own_tpot(self) -> Latency | None:
+        """(last chunk − first chunk) ÷ tokens after the first chunk. None: the same as vLLM's."""
+        return self.latencies.get("own_tpot")
+
+    @property
     def true_tpot(self) -> Latency:
         """The time per output token by which dyno judges: its own, where vLLM's differs."""
-        return self.tpot if self.own_tpot is None else self.own_tpot
+        return self.own_tpot or self.tpot
+
+    @property
+    def itl(self) -> Latency:
+        """Gaps between chunks."""
+        return self.latencies["itl"]
+
+    @property
+    def e2el(self) -> Latency:
+        return self.latencies["e2el"]
+
+    @property
+    def figures(self) -> dict[str, Latency]:
+        """The latencies by the names that rows have: `tpot` is dyno's own, `vllm_tpot` vLLM's where that differs."""
+        both = {"tpot": self.true_tpot} | ({"vllm_tpot": self.tpot} if self.own_tpot else {})
+        every = self.latencies | both | (self.sessions.latencies if self.sessions else {})
+        return {name: every[name] for name in STEMS if name in every}
 
     @property
     def answer_tokens(self) -> int | None:
         return None if self.reasoning_tokens is None else self.total_output_tokens - self.reasoning_tokens
-
-    @property
-    def latencies(self) -> dict[str, Latency]:
-        named = {
-            "ttft": self.ttft,
-            "ttfo": self.ttfo,
-            "tpot": self.tpot,
-            "own_tpot": self.own_tpot,
-            "itl": self.itl,
-            "itl_per_token": self.itl_per_token,
-            "itl_text": self.itl_text,
-        }
-        named |= {"e2el": self.e2el, "response_ttft": self.response_ttft, "response_e2el": self.response_e2el}
-        return {name: latency for name, latency in named.items() if latency is not None}
 
 
 class Result(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ import numpy as np
 from dyno.facts.comparison import LEAST, REPEATABLE, Basis, Estimate
 from dyno.facts.entry import Number
 from dyno.facts.imported import Row, Samples
-from dyno.facts.metric import SAMPLED, STEMS, THROUGHPUTS, latency
+from dyno.facts.metric import SAMPLED, THROUGHPUTS, latency
 from dyno.measure import statistics
 from dyno.measure.statistics import Error, TooAlike, welch_df
 from dyno.numbers import count as counted
@@ -49,15 +49,9 @@ def samples_of(row: Row, stem: str) -> np.ndarray:
     s = row.samples
     if s is None or stem not in SAMPLED:
         return np.empty(0)
-    values = np.array(getattr(s, STEMS[stem].samples), dtype=np.float64)
-    if (
-        stem == "tpot"
-        and row.tool != "dyno"
-        and not len(values)
-        and len(s.ttfts_ms) == len(s.e2els_ms) == len(s.output_lens)
-    ):
-        ttfts, e2els, tokens = (np.array(c, dtype=np.float64) for c in (s.ttfts_ms, s.e2els_ms, s.output_lens))
-        values = np.where((tokens > 1) & (ttfts > 0), (e2els - ttfts) / np.maximum(tokens - 1, 1), math.nan)
+    values = np.array(s.latencies(stem), dtype=np.float64)
+    if stem == "tpot" and row.tool != "dyno" and not len(values):
+        values = _tpots(s)
     good = np.isfinite(values) & (values > 0)
     if len(s.errors) == len(values):
         good &= np.array([not error for error in s.errors], dtype=bool)
@@ -65,6 +59,15 @@ def samples_of(row: Row, stem: str) -> np.ndarray:
         order = np.argsort(s.starts_s, kind="stable")
         values, good = values[order], good[order]
     return values[good]
+
+
+def _tpots(s: Samples) -> np.ndarray:
+    """Return times per token from what vLLM's file has of each request."""
+    columns = (s.latencies("ttft"), s.latencies("e2el"), s.output_lens)
+    if len({len(column) for column in columns}) != 1:
+        return np.empty(0)
+    ttfts, e2els, tokens = (np.array(column, dtype=np.float64) for column in columns)
+    return np.where((tokens > 1) & (ttfts > 0), (e2els - ttfts) / np.maximum(tokens - 1, 1), math.nan)
 
 
 def estimates(group: Sequence[Row], metrics: Sequence[str]) -> dict[str, Estimate]:
@@ -201,7 +204,7 @@ def _with(row: Row, metric: str, value: float, count: int, error: Error, basis: 
 
 
 def _of_slices(s: Samples) -> Error | None:
-    columns = (s.starts_s, s.ttfts_ms, s.e2els_ms, s.output_lens)
+    columns = (s.starts_s, s.latencies("ttft"), s.latencies("e2el"), s.output_lens)
     if len({len(c) for c in columns}) != 1 or not s.starts_s:
         return None
     starts, ttfts, e2els, tokens = (np.array(c, dtype=np.float64) for c in columns)

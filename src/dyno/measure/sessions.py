@@ -11,7 +11,7 @@ from dyno.facts.spread import Latency
 from dyno.facts.summary import ClassSummary, SessionSummary, TurnSummary
 from dyno.measure import counting, timing
 from dyno.measure.statistics import SpanColumn, bounded_ms, settled
-from dyno.measure.timing import NEVER, Span
+from dyno.measure.timing import Span
 
 TURNS_MAX = 50  # places in a session with figures of their own
 _UNKNOWN = Span(np.nan, np.nan)
@@ -105,13 +105,16 @@ class SessionTally:
         return spans, busy
 
 
+_CLASS_LATENCIES = ("ttft", "tpot", "e2el")
+
+
 class ClassTally:
     """Collects the requests of one class of traffic."""
 
     def __init__(self, name: str, limits_ms: Mapping[str, float]) -> None:
         self._name, self._limits_ms = name, limits_ms
         self._n: Counter[str] = Counter()
-        self._columns = {stem: SpanColumn() for stem in ("ttft", "tpot", "e2el")}
+        self._columns = {stem: SpanColumn() for stem in _CLASS_LATENCIES}
 
     def add(self, r: Record) -> None:
         n = self._n
@@ -122,14 +125,11 @@ class ClassTally:
         n["completed"] += 1
         n["input"] += counting.input_tokens(r)
         n["output"] += r.output_tokens or 0
-        spans = {"ttft": timing.ttft_ns(r), "tpot": timing.own_tpot_ns(r), "e2el": timing.e2el_ns(r)}
-        known = {stem: span for stem, span in spans.items() if span is not None}
-        for stem, span in known.items():
-            self._columns[stem].add(span)
-        if "ttft" in known:
-            good, perhaps = timing.within(
-                {"tpot": Span(0, 0), "ttfo": timing.ttfo_ns(r) or NEVER} | known, self._limits_ms
-            )
+        for stem, column in self._columns.items():
+            if (span := timing.JUDGED[stem](r)) is not None:
+                column.add(span)
+        if r.chunk_ns:
+            good, perhaps = timing.within(timing.judged(r), self._limits_ms)
             n["good"] += good
             n["perhaps_good"] += perhaps
 

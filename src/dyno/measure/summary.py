@@ -24,10 +24,11 @@ from dyno.measure import counting, timing
 from dyno.measure.freeze import BUCKET_NS, Silences
 from dyno.measure.sessions import ClassTally, SessionTally
 from dyno.measure.statistics import KNOWN_WITHIN_MS, SpanColumn, bounded_ms, distribution_ms, settled
-from dyno.measure.timing import NEVER, Span
+from dyno.measure.timing import Span
 from dyno.units import NS_PER_MS, NS_PER_S, ns, seconds
 
 NAMES_MAX = 50
+_FROM_DUE = {"response_ttft": "ttft", "response_e2el": "e2el"}  # from the moment at which a request was due
 TPOTS_DIFFER = 0.01  # from this share on, dyno's own TPOT is shown beside vLLM's
 CPU_FROM_S = 0.1  # a shorter load has no CPU share: the kernel counts in hundredths of a second
 Chosen = np.ndarray | slice  # requests, in the order in which they were added
@@ -52,10 +53,7 @@ class Tally:
         self._tokens_by: Counter[str] = Counter()
         self._n: Counter[str] = Counter()  # plain counts, by name
         self._cached: int | None = None
-        self._columns = {
-            name: SpanColumn()
-            for name in ("ttft", "ttfo", "tpot", "own_tpot", "e2el", "response_ttft", "response_e2el")
-        }
+        self._columns = {stem: SpanColumn() for stem in (*timing.LATENCIES, *_FROM_DUE)}
         self._queue = array("d")
         self._gaps, self._gaps_per_token = _Gaps(), _Gaps()
         self._text_gaps: _Gaps | None = None  # None: no chunk without text so far
@@ -176,25 +174,20 @@ class Tally:
                 n[f"{name}_ns"] += round(value.middle)
 
     def _add_times(self, r: Record) -> None:
-        ttft, e2el, tpot, queue = timing.ttft_ns(r), timing.e2el_ns(r), timing.tpot_ns(r), timing.queue_ns(r)
-        columns = self._columns
+        queue = timing.queue_ns(r)
         self._queue.append(queue)
-        if ttft is None or e2el is None:
+        if not r.chunk_ns:
             return
-        columns["ttft"].add(ttft)
-        columns["response_ttft"].add(ttft.later_by(queue))
-        columns["e2el"].add(e2el)
-        columns["response_e2el"].add(e2el.later_by(queue))
+        spans = {stem: latency(r) for stem, latency in timing.LATENCIES.items()}
+        spans |= {name: span and span.later_by(queue) for name, stem in _FROM_DUE.items() for span in (spans[stem],)}
+        for stem, span in spans.items():
+            if span is not None:
+                self._columns[stem].add(span)
         self._response_due.append(r.due_ns)
         self._first.append(r.turn == 0)
         self._n["at_once"] += len(r.chunk_ns) > 1 and r.chunk_ns[0] == r.chunk_ns[-1] and not r.unseen
-        if tpot is not None:
-            columns["tpot"].add(tpot)
-        if (own_tpot := timing.own_tpot_ns(r)) is not None:
-            columns["own_tpot"].add(own_tpot)
-        if (ttfo := timing.ttfo_ns(r)) is not None:
-            columns["ttfo"].add(ttfo)
-        self._add_goodput({"ttft": ttft, "ttfo": ttfo or NEVER, "tpot": own_tpot or Span(0, 0), "e2el": e2el})
+        if self._trial.goodput_ms:
+            self._add_goodput(r)
         times = np.array(r.chunk_ns, dtype=np.int64)
         tokens = np.array(r.chunk_tokens) if r.chunk_tokens else (r.output_tokens or len(times)) / len(times)
         early = np.array(timing.earliest_ns(r), dtype=np.int64) if r.unseen else times
@@ -245,8 +238,8 @@ class Tally:
         bounds = d.bounds if mean is not None else {**d.bounds, "mean": (low, high)}
         return msgspec.structs.replace(d, mean=mean, bounds=bounds)
 
-    def _add_goodput(self, latencies: dict[str, Span]) -> None:
-        good, perhaps = timing.within(latencies, self._trial.goodput_ms)
+    def _add_goodput(self, r: Record) -> None:
+        good, perhaps = timing.within(timing.judged(r), self._trial.goodput_ms)
         self._n["good"] += good
         self._n["perhaps_good"] += perhaps
 
@@ -256,7 +249,7 @@ class Tally:
         duration_s = seconds(client.duration_ns)
         over = duration_s or 1.0
 
-        latencies = {name: column.latency(percentiles) for name, column in self._columns.items()}
+        latencies = self._latencies(percentiles)
         bounds: dict[str, tuple[float, float]] = {}
 
         def known(name: str, low: float, high: float) -> float | None:
@@ -272,8 +265,6 @@ class Tally:
         if window := None if self._trial.replays else self._window():
             low, high = (tokens / seconds(window[1] - window[0]) for tokens in self._tokens_in(*window))
             steady = self._steady(*window, known("steady_output_throughput", low, high))
-        several = n["output"] > 1.05 * (n["chunks"] + n["leading"]) > 0
-        itl = self._gaps.latency(percentiles)
         return Summary(
             duration_s=duration_s,
             planned=client.planned,
@@ -301,18 +292,9 @@ class Tally:
             total_token_throughput=(n["input"] + n["output"]) / over,
             goodput=goodput,
             peak_output_tokens_per_s=peak,
-            ttft=latencies["ttft"],
-            tpot=latencies["tpot"],
-            own_tpot=latencies["own_tpot"] if _differ(latencies["own_tpot"], latencies["tpot"]) else None,
-            e2el=latencies["e2el"],
-            response_ttft=latencies["response_ttft"],
-            response_e2el=latencies["response_e2el"],
-            itl=itl,
-            itl_per_token=self._itl_per_token(percentiles) if several else None,
-            itl_text=self._text_gaps.latency(percentiles) if self._text_gaps else None,
+            latencies=latencies,
             silent_chunks=n["silent"],
             leading_chunks=n["leading"],
-            queue=distribution_ms(self._queue, percentiles),
             steady=steady,
             wait=self._wait(),
             at_once=n["at_once"],
@@ -321,11 +303,10 @@ class Tally:
             bounds=bounds,
             reasoning_tokens=n["reasoning_tokens"] if n["reasoning"] or n["reasoning_tokens"] else None,
             unanswered=n["unanswered"],
-            ttfo=latencies["ttfo"] if n["reasoning"] else None,
             impossible=self._counts("impossible"),
             miscounted=self._counts("miscounted"),
             odd_prompts=n["odd_prompts"],
-            freezes=self._silences.freezes(itl, self._tokens),
+            freezes=self._silences.freezes(latencies["itl"], self._tokens),
             replay=self._replay() if self._trial.load.arrivals else None,
             cancelled=n["cancelled"],
             skipped=client.skipped,
@@ -333,6 +314,22 @@ class Tally:
             sessions=self._sessions.summary(sessions, over, percentiles) if sessions else None,
             classes=[c.summary(over, percentiles) for _, c in sorted(self._classes.items())],
         )
+
+    def _latencies(self, percentiles: Sequence[float]) -> dict[str, Latency]:
+        """Return them by stem, without those that say nothing of their own."""
+        n = self._n
+        latencies = {stem: column.latency(percentiles) for stem, column in self._columns.items()}
+        if not n["reasoning"]:
+            del latencies["ttfo"]
+        if not _differ(latencies["own_tpot"], latencies["tpot"]):
+            del latencies["own_tpot"]
+        latencies["itl"] = self._gaps.latency(percentiles)
+        if n["output"] > 1.05 * (n["chunks"] + n["leading"]) > 0:
+            latencies["itl_per_token"] = self._itl_per_token(percentiles)
+        if self._text_gaps:
+            latencies["itl_text"] = self._text_gaps.latency(percentiles)
+        latencies["queue"] = bounded_ms(self._queue, self._queue, percentiles)
+        return latencies
 
     def _cancelling(self) -> CancelSummary | None:
         n = self._n

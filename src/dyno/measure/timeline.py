@@ -102,7 +102,7 @@ _NONE = (math.nan, math.nan, math.nan, 0.0)
 def _cell(r: Record, limit: Limit) -> tuple[float, float, float, float]:
     if limit.stem == "itl":
         return _gaps(r, limit)
-    span = {"ttft": timing.ttft_ns, "e2el": timing.e2el_ns, "tpot": timing.own_tpot_ns}[limit.stem](r)
+    span = timing.JUDGED[limit.stem](r)
     if span is None:
         return _NONE
     known = settled(span.low, span.high)

@@ -5,9 +5,10 @@ depends on it: a `Span`, whose ends are equal where the arrival is known.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from dyno.facts.metric import GOODPUT
 from dyno.facts.record import Record
 from dyno.units import NS_PER_MS
 
@@ -120,6 +121,19 @@ def within(latencies: Mapping[str, Span], limits_ms: Mapping[str, float]) -> tup
 
 def queue_ns(r: Record) -> int:
     return r.sent_ns - r.due_ns
+
+
+# Latencies of a completed request, by stem (facts/metric.py). None: this request has none.
+LATENCIES: dict[str, Callable[[Record], Span | None]] = {
+    "ttft": ttft_ns, "ttfo": ttfo_ns, "tpot": tpot_ns, "own_tpot": own_tpot_ns, "e2el": e2el_ns,
+}  # fmt: skip
+JUDGED = {**LATENCIES, "tpot": own_tpot_ns}  # by which requests are judged: dyno's own time per token
+_ABSENT = {"tpot": Span(0, 0)}  # of an answer without further tokens; of others, what never came
+
+
+def judged(r: Record) -> dict[str, Span]:
+    """Return the latencies that a request can be held to."""
+    return {stem: JUDGED[stem](r) or _ABSENT.get(stem, NEVER) for stem in GOODPUT}
 
 
 def end_at_once(r: Record) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from dyno.facts.finding import Finding
 from dyno.facts.load import LoadSpec
-from dyno.facts.metric import STEMS
+from dyno.facts.metric import KEYS, LATENCIES
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.spread import Distribution, Latency, Spread
 from dyno.facts.summary import ClassSummary, Result, SessionSummary, Summary
@@ -16,19 +16,6 @@ from dyno.report.machine import roofline_pairs, telemetry_pairs
 from dyno.report.table import terminal, text_table
 from dyno.screen import styled, verdict_style, wrapped
 
-# vLLM's name → the summary's, and how vLLM prints it
-METRICS = {
-    "ttft": ("ttft", "TTFT", "Time to First Token"),
-    "tpot": ("tpot", "TPOT", "Time per Output Token (excl. 1st token)"),
-    "itl": ("itl", "ITL", "Inter-token Latency"),
-    "e2el": ("e2el", "E2EL", "End-to-end Latency"),
-    "client_queue_time": ("queue", "Client Queue Time", "Client-side Queueing"),
-    "e2el_including_client_queue": (
-        "response_e2el",
-        "E2EL incl. Client Queue",
-        "Queue-inclusive End-to-end Latency",
-    ),
-}
 _INDENT = " " * 8
 
 
@@ -59,9 +46,8 @@ def block(result: Result, trial: TrialSpec, metrics: list[str], answers: Answers
     line("Peak output token throughput (tok/s):", s.peak_output_tokens_per_s, s.bounds.get("peak_output_tokens_per_s"))
     line("Peak concurrent requests:", float(s.client.streams_peak))
     line("Total token throughput (tok/s):", s.total_token_throughput)
-    for metric in metrics:
-        name, short, title = METRICS[metric]
-        _distribution(lines, short, title, getattr(s, name))
+    for key in metrics:
+        lines += _distribution(KEYS[key], s)
     if s.reasoning_tokens is not None:
         lines += _reasoning(s)
     if s.sessions is not None:
@@ -117,19 +103,17 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
         line("  Completed by each:", " / ".join(count(r.completed) for r in s.replicas))
         tpots = [number(r.tpot_mean_ms) for r in s.replicas]
         line("  Mean TPOT of each (ms):", " / ".join(tpots))
-    if s.own_tpot is not None:
-        lines += _figures("TPOT after the first chunk", s.own_tpot)
-    if s.itl_per_token is not None:
-        line("Mean ITL per token (ms):", _statistic(s.itl_per_token, "mean", s.itl_per_token.mean))
+    lines += _figures("own_tpot", s)
+    if per_token := s.latencies.get("itl_per_token"):
+        line("Mean ITL per token (ms):", _statistic(per_token, "mean", per_token.mean))
     if s.silent_chunks:
         line("Events without text:", f"{count(s.silent_chunks)} of {count(s.events)}")
-    if s.itl_text is not None:
-        lines += _figures("ITL of text", s.itl_text)
+    lines += _figures("itl_text", s)
     for label, schedule in (("Rate", load.rate_schedule), ("Concurrency", load.concurrency_schedule)):
         lines += [labelled(f"{label} schedule:", schedule)] if schedule else []
-    if not load.closed_loop:
-        line("Mean TTFT from due (ms):", s.response_ttft.mean, s.response_ttft.bounds.get("mean"))
-        line("Mean E2EL from due (ms):", s.response_e2el.mean, s.response_e2el.bounds.get("mean"))
+    for stem in () if load.closed_loop else ("response_ttft", "response_e2el"):
+        d = s.latencies[stem]
+        line(f"Mean {LATENCIES[stem].words} (ms):", d.mean, d.bounds.get("mean"))
     if (r := s.replay) is not None:
         line("Request rate, recorded / sent (req/s):", f"{number(r.recorded_rps)} / {number(r.sent_rps)}")
         late_ms = (number(r.late_mean_ms), number(r.late_p99_ms), number(r.late_max_ms))
@@ -147,8 +131,11 @@ def _own(result: Result, load: LoadSpec) -> list[str]:
     return lines
 
 
-def _figures(name: str, d: Latency) -> list[str]:
-    """Return mean, median and percentiles of a figure of dyno's own."""
+def _figures(stem: str, s: Summary) -> list[str]:
+    """Return mean, median and percentiles of a latency of dyno's own, where the run has it."""
+    if stem not in s.latencies:
+        return []
+    d, name = s.latencies[stem], LATENCIES[stem].words
     middles = [labelled(f"{name}, mean (ms):", _statistic(d, "mean", d.mean))]
     middles.append(labelled("  p50:", _statistic(d, "median", d.median)))
     return middles + [labelled(f"  p{p}:", _statistic(d, p, v)) for p, v in d.percentiles.items() if p != "50"]
@@ -162,9 +149,7 @@ def _reasoning(s: Summary) -> list[str]:
         lines.append(labelled("  without an answer:", s.unanswered))
     lines.append(labelled("Reasoning tokens:", s.reasoning_tokens or 0))
     lines.append(labelled("Answer tokens:", s.answer_tokens or 0))
-    if s.ttfo is not None:
-        _distribution(lines, "TTFO", "Time to First Output Token (Answer)", s.ttfo)
-    return lines
+    return lines + _distribution("ttfo", s)
 
 
 def _sessions(s: SessionSummary, metrics: list[str]) -> list[str]:
@@ -178,7 +163,7 @@ def _sessions(s: SessionSummary, metrics: list[str]) -> list[str]:
     lines.append(labelled("Requests per session, mean:", s.turns_mean))
     for stem, d in s.latencies.items():
         if not stem.endswith("e2el") or "e2el" in metrics:
-            lines.append(labelled(f"{_upper(STEMS[stem].words)}, p50 (ms):", _statistic(d, "median", d.median)))
+            lines.append(labelled(f"{_upper(LATENCIES[stem].words)}, p50 (ms):", _statistic(d, "median", d.median)))
             for p, value in d.percentiles.items():
                 lines.append(labelled(f"  p{p}:", _statistic(d, p, value)))
     return lines
@@ -336,13 +321,19 @@ def between(bounds: tuple[float, float] | None) -> str:
     return UNKNOWN if bounds is None else f"{number(bounds[0])} to {number(bounds[1])}"
 
 
-def _distribution(lines: list[str], short: str, title: str, d: Distribution | Latency) -> None:
-    lines.append(f"{title:-^50}")
-    # No samples, no number: a 0.00 would be read as one.
-    bounds = d.bounds if isinstance(d, Latency) else {}
+def _distribution(stem: str, s: Summary) -> list[str]:
+    """Return a latency as vLLM prints it; nothing where the run hasn't got it."""
+    if stem not in s.latencies:
+        return []
+    d, declared = s.latencies[stem], LATENCIES[stem]
+    lines = [f"{declared.heading:-^50}"]
     values = [("Mean", d.mean, "mean"), ("Median", d.median, "median")]
-    for name, value, key in [*values, *((f"P{p}", v, p) for p, v in d.percentiles.items())]:
-        lines.append(_copied(f"{name} {short} (ms):", None if d.empty else value, None if d.empty else bounds.get(key)))
+    values += [(f"P{p}", v, p) for p, v in d.percentiles.items()]
+    for name, value, key in values:
+        label = f"{name} {declared.printed or declared.words} (ms):"
+        # No samples, no number: a 0.00 would be read as one.
+        lines.append(_copied(label, None) if d.empty else _copied(label, value, d.bounds.get(key)))
+    return lines
 
 
 def verdict_lines(result: Result) -> list[str]:

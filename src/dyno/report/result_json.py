@@ -12,7 +12,8 @@ import dyno
 from dyno.errors import StoreError
 from dyno.facts.comparison import Estimate
 from dyno.facts.imported import Row
-from dyno.facts.metric import SPEEDS, latency
+from dyno.facts.load import LoadSpec
+from dyno.facts.metric import KEYS, SPEEDS, latency
 from dyno.facts.offline import Iteration, OfflineSummary
 from dyno.facts.record import Record
 from dyno.facts.spread import Distribution, Latency
@@ -139,17 +140,16 @@ def _serving(
     }
     if records is not None:
         out |= _detailed(records)
-    for name in ("ttft", "tpot", "itl", "e2el"):
-        out |= _flat(name, getattr(s, name))
-    if s.ttfo is not None:
-        out |= _flat("ttfo", s.ttfo)
+    for name, stem in KEYS.items():
+        if stem in s.latencies and (stem not in _QUEUED or _queued(stem, load)):
+            out |= _flat(name, s.latencies[stem])
     if s.reasoning_tokens is not None:
         out |= {"reasoning_tokens": s.reasoning_tokens, "answer_tokens": s.answer_tokens}
-    if load.max_concurrency is not None:
-        out |= _flat("client_queue_time", s.queue)
-        if not load.closed_loop:
-            out |= _flat("e2el_including_client_queue", s.response_e2el)
-    response = {**_flat("ttft", s.response_ttft), **_flat("e2el", s.response_e2el), **_flat("queue", s.queue)}
+    response = {
+        **_flat("ttft", s.latencies["response_ttft"]),
+        **_flat("e2el", s.latencies["response_e2el"]),
+        **_flat("queue", s.latencies["queue"]),
+    }
     own = {
         "outcome": s.outcome,
         "planned": s.planned,
@@ -171,11 +171,11 @@ def _serving(
         "finish_reasons": s.finish_reasons,
         "models_answered": s.models_answered,
         "chunks": s.chunks,
-        "own_tpot": None if s.own_tpot is None else _flat("tpot", s.own_tpot),
+        "own_tpot": _own(s, "own_tpot", "tpot"),
         "silent_chunks": s.silent_chunks,
         "leading_chunks": s.leading_chunks,
-        "itl_text": None if s.itl_text is None else _flat("itl", s.itl_text),
-        "itl_per_token": None if s.itl_per_token is None else _flat("itl", s.itl_per_token),
+        "itl_text": _own(s, "itl_text", "itl"),
+        "itl_per_token": _own(s, "itl_per_token", "itl"),
         "response": response,
         "bounds": {**s.bounds, **{name: d.bounds for name, d in s.latencies.items() if d.bounds}},
         "freezes": msgspec.to_builtins(s.freezes),
@@ -187,6 +187,19 @@ def _serving(
     if s.replay is not None:
         own["replay"] = {"speedup": load.speedup, **msgspec.to_builtins(s.replay)}
     return out, own
+
+
+_QUEUED = ("queue", "response_e2el")  # where the client may hold requests back
+
+
+def _queued(stem: str, load: LoadSpec) -> bool:
+    """Return whether vLLM's file has such a latency of this load."""
+    return load.max_concurrency is not None and (stem == "queue" or not load.closed_loop)
+
+
+def _own(s: Summary, stem: str, name: str) -> dict[str, Any] | None:
+    """Return a latency that only some runs have."""
+    return _flat(name, s.latencies[stem]) if stem in s.latencies else None
 
 
 def _sessions(s: SessionSummary) -> dict[str, Any]:

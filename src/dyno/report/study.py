@@ -11,9 +11,9 @@ from dyno import checks
 from dyno.facts.comparison import LEAST_VARIATION
 from dyno.facts.entry import Number
 from dyno.facts.finding import Finding, verdict, worst_first
-from dyno.facts.spread import Distribution, Latency, Spread
+from dyno.facts.spread import Distribution, Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
-from dyno.facts.summary import Result, Summary
+from dyno.facts.summary import Result
 from dyno.measure.estimate import interval_of_repeats
 from dyno.numbers import UNKNOWN, count, deviating, many, number, percent
 from dyno.report import find, quality
@@ -265,7 +265,7 @@ def _latency(stem: str, statistic: str = "median") -> _Value:
 
     def value(repeats: Sequence[Result]) -> Number | None:
         """Unknown, too, where a busy client doesn't know it of one of them: the others may be the quick ones."""
-        known = [_latencies(r.served) for r in repeats]
+        known = [r.served.figures for r in repeats]
         latencies = [named[stem] for named in known if stem in named and not named[stem].empty]
         if statistic in ("mean", "median"):
             values = [getattr(d, statistic) for d in latencies]
@@ -274,12 +274,6 @@ def _latency(stem: str, statistic: str = "median") -> _Value:
         return interval_of_repeats(values) if values and None not in values else None
 
     return value
-
-
-def _latencies(s: Summary) -> dict[str, Latency]:
-    """Return them by name: `tpot` is dyno's own, `vllm_tpot` vLLM's where that differs."""
-    vllms = {"vllm_tpot": s.tpot} if s.own_tpot else {}
-    return s.latencies | {"tpot": s.true_tpot} | vllms | (s.sessions.latencies if s.sessions else {})
 
 
 def _sum(name: str) -> _Value:

@@ -53,12 +53,13 @@ def bars_of_records(records: Sequence[Record]) -> list[Bar]:
 
 def bars_of_samples(s: Samples) -> list[Bar]:
     """Bars of another tool's file, where it has the time at which each request was sent."""
-    if not s.starts_s or not len(s.starts_s) == len(s.ttfts_ms) == len(s.e2els_ms):
+    ttfts, e2els = s.latencies("ttft"), s.latencies("e2el")
+    if not s.starts_s or not len(s.starts_s) == len(ttfts) == len(e2els):
         return []
     zero = min(s.starts_s)
     errors = s.errors if len(s.errors) == len(s.starts_s) else [""] * len(s.starts_s)
     bars = []
-    for start, ttft, e2el, error in sorted(zip(s.starts_s, s.ttfts_ms, s.e2els_ms, errors, strict=True)):
+    for start, ttft, e2el, error in sorted(zip(s.starts_s, ttfts, e2els, errors, strict=True)):
         sent = start - zero
         first = round(sent + ttft / 1e3, 4) if ttft > 0 else None
         end = round(sent + e2el / 1e3, 4) if e2el > 0 else first if first is not None else round(sent, 4)

@@ -7,7 +7,8 @@ import msgspec
 
 from dyno import __version__
 from dyno.errors import StoreError
-from dyno.facts.imported import Document
+from dyno.facts.imported import Document, Samples
+from dyno.store import upgrade
 from dyno.store.run import make_folder, read, slug, write
 
 FOLDER = "imports"
@@ -25,11 +26,16 @@ def without_text(document: Document) -> Document:
     """The document without others' sentences; of single requests, only what a check reads."""
     rows = []
     for row in document.rows:
-        samples = msgspec.structs.replace(row.samples, itls_ms=[], starts_s=[]) if row.samples else None
+        samples = _short(row.samples) if row.samples else None
         sentence = len(row.label.split()) > LABEL or row.label.endswith((".", "!", "?", ":"))
         label = "" if sentence else row.label
         rows.append(msgspec.structs.replace(row, samples=samples, label=label))
     return msgspec.structs.replace(document, rows=rows, passages=[], headings=[])
+
+
+def _short(samples: Samples) -> Samples:
+    times_ms = {stem: values for stem, values in samples.times_ms.items() if stem != "itl"}
+    return msgspec.structs.replace(samples, times_ms=times_ms, starts_s=[])
 
 
 def store(document: Document, folder: Path, source: str = "") -> Path:
@@ -69,7 +75,7 @@ def is_stored(path: Path, runs: Path) -> bool:
 
 
 def load(path: Path) -> Document:
-    return read(path, Imported).document
+    return read(path, Imported, upgrade.imported).document
 
 
 def listed(runs: Path) -> list[Path]:

@@ -55,6 +55,9 @@ _ABSENT = {
     "latency": ("num_prompts",), "micro": ("num_prompts", "dataset", "input_len", "output_len", "ignore_eos"),
 }  # fmt: skip
 
+# Latencies of single requests, as rows call them.
+_BY_REQUEST = {**timing.JUDGED, "vllm_tpot": timing.tpot_ns}
+
 Settings = dict[str, Scalar | None]
 
 
@@ -357,10 +360,7 @@ def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Fig
         possible_reuse=s.reuse.most_share if s.reuse else None,
         reported_reuse=reported_share(s, telemetry) if s.reuse else None,
     )
-    latencies = {stem: getattr(s, stem) for stem in ("ttft", "tpot", "itl", "e2el", "queue")}
-    latencies |= {"tpot": s.own_tpot, "vllm_tpot": s.tpot} if s.own_tpot else {}
-    latencies |= {"ttfo": s.ttfo} if s.ttfo else {}
-    for stem, latency in (latencies | (s.sessions.latencies if s.sessions else {})).items():
+    for stem, latency in s.figures.items():
         own = stem == "tpot" and s.own_tpot is not None
         figures |= _distribution(stem, latency, OWN_TPOT if own else definition(_TOOL, stem))
     return figures
@@ -418,19 +418,17 @@ def _of_records(records: Iterable[Record], s: Summary) -> Samples | None:
         return None
     completed = [] if s.itl.bounds else [r for r in rows if r.error is None]
 
-    def each(known: Latency, latency: Callable[[Record], Span | None]) -> list[float]:
-        spans = [] if known.bounds else [latency(r) if r.error is None else None for r in rows]
+    def each(latency: Callable[[Record], Span | None]) -> list[float]:
+        spans = [latency(r) if r.error is None else None for r in rows]
         return [math.nan if span is None else span.middle / NS_PER_MS for span in spans]
 
+    known = [stem for stem, latency in s.figures.items() if stem in _BY_REQUEST and not latency.bounds]
+    times_ms = {stem: each(_BY_REQUEST[stem]) for stem in known}
+    times_ms["itl"] = [ms for r in completed for ms in (np.diff(timing.likely_ns(r)) / NS_PER_MS).tolist()]
     return Samples(
         input_lens=[r.prompt_tokens if r.prompt_tokens is not None else r.prompt_tokens_planned for r in rows],
         output_lens=[(r.output_tokens or 0) if r.error is None else 0 for r in rows],
-        ttfts_ms=each(s.ttft, timing.ttft_ns),
-        ttfos_ms=each(s.ttfo, timing.ttfo_ns) if s.ttfo else [],
-        tpots_ms=each(s.true_tpot, timing.own_tpot_ns),
-        vllm_tpots_ms=each(s.tpot, timing.tpot_ns) if s.own_tpot else [],
-        e2els_ms=each(s.e2el, timing.e2el_ns),
-        itls_ms=[ms for r in completed for ms in (np.diff(timing.likely_ns(r)) / NS_PER_MS).tolist()],
+        times_ms=times_ms,
         starts_s=[seconds(r.sent_ns) for r in rows],
         errors=[r.error or "" for r in rows],
     )
@@ -439,7 +437,7 @@ def _of_records(records: Iterable[Record], s: Summary) -> Samples | None:
 def _of_iterations(trial: TrialSpec, measured: Sequence[Iteration]) -> Samples | None:
     if not measured:
         return None
-    return Samples(latencies_ms=times_ms(trial, measured), speeds=_speeds(trial, measured))
+    return Samples(times_ms={"latency": times_ms(trial, measured)}, speeds=_speeds(trial, measured))
 
 
 def _speeds(trial: TrialSpec, measured: Sequence[Iteration]) -> list[float]:

@@ -26,6 +26,7 @@ from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.facts.workload import Answers, CountedBy, DataFile, Request, StoredRequest, Templating
+from dyno.store import upgrade
 
 T = TypeVar("T")
 UNSCRUBBED = ".unscrubbed"  # is beside an engine's log as long as secrets may be in it: also where dyno was killed
@@ -217,7 +218,7 @@ class Run:
         write(self.summary_path, pretty(result))
 
     def result(self) -> Result:
-        return read(self.summary_path, Result)
+        return read(self.summary_path, Result, upgrade.result)
 
     def drop_raw(self) -> None:
         for path in self.spools():
@@ -325,9 +326,10 @@ def _lines(path: Path, kind: type[T], cut: bool = False) -> Iterator[T]:
         raise _unreadable(path, e) from None
 
 
-def read(path: Path, kind: type[T]) -> T:
+def read(path: Path, kind: type[T], upgrade: Callable[[bytes], bytes] = bytes) -> T:
+    """`upgrade`: turns what earlier versions wrote into what this one reads."""
     try:
-        return msgspec.json.decode(files.read(path), type=kind)
+        return msgspec.json.decode(upgrade(files.read(path)), type=kind)
     except OSError as e:
         raise _unreadable(path, e) from None
     except files.BROKEN as e:

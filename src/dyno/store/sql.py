@@ -16,7 +16,7 @@ from msgspec import inspect
 from dyno.errors import StoreError, UsageError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
-from dyno.facts.metric import BY_FIELD, METRICS
+from dyno.facts.metric import BY_FIELD, METRICS, SERVED
 from dyno.facts.offline import Iteration, OfflineSpec
 from dyno.facts.price import Price
 from dyno.facts.record import Record
@@ -25,7 +25,7 @@ from dyno.facts.summary import CancelSummary, Result, ReuseSummary, SessionSumma
 from dyno.facts.workload import WorkloadSpec
 from dyno.files import opened
 from dyno.option import fields, sentences
-from dyno.store import imports
+from dyno.store import imports, upgrade
 from dyno.store.run import read
 from dyno.store.shelf import look, look_around, trial_folders
 
@@ -94,6 +94,7 @@ _NAMED: dict[str, _Column] = {
     "whole_arithmetic_share": ("DOUBLE", "", "share of the peak arithmetic over the whole run"),
 }
 _SUMMARY = "summary.summary"
+_LATENCIES = f"{_SUMMARY}.latencies"
 _PARTS: tuple[tuple[str, str, type], ...] = (
     ("workload_", "trial.trial.workload", WorkloadSpec),
     ("load_", "trial.trial.load", LoadSpec),
@@ -348,6 +349,8 @@ class RunTables:
         for folder in folders:
             try:
                 files = {name: _json(folder / f"{name}.json") for name in _FILES}
+                if files["summary"]:
+                    upgrade.result_fields(files["summary"])
                 if files["failed"] and not files["trial"]:  # its engine didn't come up: what was planned is known
                     study = folder.parent.parent
                     planned.setdefault(study, _planned(study))
@@ -525,6 +528,9 @@ def _parts(result: type) -> list[list[tuple[str, str, str]]]:
 def _leaves(kind: type, prefix: str, where: str) -> Iterator[tuple[str, str, str]]:
     for field in _fields(kind):
         inner, place = _plain(field.type), f"{where}.{field.encode_name}"
+        if place == _LATENCIES:
+            yield from ((stem, _DISTRIBUTION, f"{place}.{stem}") for stem in SERVED)
+            continue
         # A figure has one name everywhere.
         name = BY_FIELD.get(place.removeprefix(f"{_SUMMARY}."), prefix + field.encode_name)
         if not isinstance(inner, inspect.StructType):

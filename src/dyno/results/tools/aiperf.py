@@ -134,9 +134,11 @@ def records(values: list[Value], file: str) -> Iterator[Draft]:
     draft.samples = Samples(
         input_lens=[int(n) for n in complete([_number(r.metrics.input_sequence_length) for r in good])],
         output_lens=[int(n) for n in complete([_number(r.metrics.output_sequence_length) for r in good])],
-        ttfts_ms=complete([_time_ms(r.metrics.time_to_first_token) for r in good]),
-        e2els_ms=complete([_time_ms(r.metrics.request_latency) for r in good]),
-        itls_ms=[gap for r in good for gap in _gaps_ms(r.metrics.inter_chunk_latency)],
+        times_ms={
+            "ttft": complete([_time_ms(r.metrics.time_to_first_token) for r in good]),
+            "e2el": complete([_time_ms(r.metrics.request_latency) for r in good]),
+            "itl": [gap for r in good for gap in _gaps_ms(r.metrics.inter_chunk_latency)],
+        },
         starts_s=[r.metadata.request_start_ns / 1e9 for r in good],
         errors=[""] * len(good) + errors(_described(r.error) for r in measured if r.error is not None),
     )

@@ -142,9 +142,11 @@ def _samples(draft: Draft, benchmark: Value) -> Samples | None:
     return Samples(
         input_lens=complete([r.prompt_tokens for r in requests]),
         output_lens=complete([r.output_tokens for r in requests]),
-        ttfts_ms=complete([r.time_to_first_token_ms for r in requests]),
-        tpots_ms=complete([r.time_per_output_token_ms for r in requests]),
-        e2els_ms=[1e3 * s for s in complete([r.request_latency for r in requests])],
+        times_ms={
+            "ttft": complete([r.time_to_first_token_ms for r in requests]),
+            "tpot": complete([r.time_per_output_token_ms for r in requests]),
+            "e2el": [1e3 * s for s in complete([r.request_latency for r in requests])],
+        },
         starts_s=complete(
             [r.request_start_time if r.request_start_time is not None else r.start_time for r in requests]
         ),

@@ -72,7 +72,7 @@ def tests(value: Value, file: str) -> Iterator[Draft]:
     speeds = draft.decoded(list[float], value.get("samples_ts"), "samples_ts")
     times = draft.decoded(list[float], value.get("samples_ns"), "samples_ns")
     if speeds or times:
-        draft.samples = Samples(speeds=speeds, latencies_ms=[ns / 1e6 for ns in times])
+        draft.samples = Samples(speeds=speeds, times_ms={"latency": [ns / 1e6 for ns in times]})
     fields = {key: (scalar, field.line) for key, field in value.fields.items() if (scalar := field.scalar) is not None}
     speed = value.get("avg_ts")
     _fill(draft, fields, speed.digits if speed else "")

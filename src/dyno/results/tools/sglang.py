@@ -67,8 +67,10 @@ def serve(value: Value, file: str) -> Iterator[Draft]:
         draft.samples = Samples(
             input_lens=draft.decoded(list[int], value.get("input_lens"), "input_lens"),
             output_lens=draft.decoded(list[int], value.get("output_lens"), "output_lens"),
-            ttfts_ms=draft.times_ms(value.get("ttfts"), "ttfts"),
-            itls_ms=draft.gaps_ms(value.get("itls"), "itls")[0],
+            times_ms={
+                "ttft": draft.times_ms(value.get("ttfts"), "ttfts"),
+                "itl": draft.gaps_ms(value.get("itls"), "itls")[0],
+            },
             errors=errors(draft.decoded(list[str | None], value.get("errors"), "errors")),
         )
     yield draft

@@ -169,11 +169,7 @@ def _samples(draft: Draft, value: Value, own: bool) -> Samples:
     return Samples(
         input_lens=draft.decoded(list[int], value.get("input_lens"), "input_lens"),
         output_lens=lengths,
-        ttfts_ms=firsts,
-        tpots_ms=[] if own else paces,
-        vllm_tpots_ms=paces if own else [],
-        e2els_ms=ends,
-        itls_ms=pooled,
+        times_ms={"ttft": firsts, "vllm_tpot" if own else "tpot": paces, "e2el": ends, "itl": pooled},
         starts_s=draft.decoded(list[float], value.get("start_times"), "start_times"),
         errors=errors(draft.decoded(list[str | None], value.get("errors"), "errors")),
     )
@@ -198,7 +194,7 @@ def latency(value: Value, file: str) -> Iterator[Draft]:
     draft.setting("model", value.get("model_id"))
     _others(draft, value, {"avg_latency", "percentiles", "latencies", "model_id", "label", "dyno"})
     if seconds := draft.decoded(list[float], value.get("latencies"), "latencies"):
-        draft.samples = Samples(latencies_ms=[1e3 * s for s in seconds])
+        draft.samples = Samples(times_ms={"latency": [1e3 * s for s in seconds]})
     yield draft
 
 
