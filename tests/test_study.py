@@ -131,11 +131,11 @@ def test_done_once_it_stays_so_and_engines_met_the_same_prompts(
 
     # One that was measured to its end and not summed up is summed up, not run again.
     folder = Path("runs/s/trials") / sorted(done())[0]
-    ttft = json.loads((folder / "summary.json").read_text())["summary"]["ttft"]
+    ttft = json.loads((folder / "summary.json").read_text())["summary"]["latencies"]["ttft"]
     (folder / "summary.json").unlink()
     assert run() == 0
     assert (folder / "client.json").stat().st_mtime_ns == before[folder / "client.json"]
-    assert json.loads((folder / "summary.json").read_text())["summary"]["ttft"] == ttft
+    assert json.loads((folder / "summary.json").read_text())["summary"]["latencies"]["ttft"] == ttft
 
 
 @pytest.mark.nightly  # tests/hostile/test_hostile_processes.py kills one, with an engine that flees
@@ -477,8 +477,8 @@ def test_a_saturated_series_is_not_driven_further(here: Path, capsys: pytest.Cap
     for name, throughput, latency in (("1", 100.0, 10.0), ("2", 101.0, 20.0)):  # as if two streams were one too many
         (path,) = Path("runs/s/trials").glob(f"quick-w-c-{name}-*/summary.json")
         result = json.loads(path.read_text())
-        e2el = result["summary"]["e2el"] | {"median": latency}
-        result["summary"] |= {"output_throughput": throughput, "e2el": e2el, "steady": None}
+        result["summary"]["latencies"]["e2el"] |= {"median": latency}
+        result["summary"] |= {"output_throughput": throughput, "steady": None}
         path.write_text(json.dumps(result | {"findings": []}))
     capsys.readouterr()
     assert run() == 0

@@ -447,7 +447,7 @@ def test_failed_requests_enter_no_latency_and_no_token_count() -> None:
         assert s.latencies[name] == without.latencies[name], name
     for name in ("total_input_tokens", "total_output_tokens", "chunks", "peak_output_tokens_per_s", "finish_reasons",
                  "models_answered", "tokens_by", "request_throughput", "output_throughput"):  # fmt: skip
-        assert s.latencies[name] == without.latencies[name], name
+        assert getattr(s, name) == getattr(without, name), name
     assert (s.completed, s.failed) == (2, 3)
     assert s.completed + s.failed == s.sent
     assert s.failures == {"reset": 2, "http_500": 1}  # the most frequent first

@@ -24,7 +24,7 @@ from dyno.facts.comparison import (
 )
 from dyno.facts.finding import Finding, verdict, worst_first
 from dyno.facts.imported import Row, RowKind
-from dyno.facts.metric import THROUGHPUTS, better, latency
+from dyno.facts.metric import STEMS, THROUGHPUTS, better, latency
 from dyno.measure.estimate import ALLOWED, NARROW, estimates, value_of
 from dyno.measure.greedy import agreement
 from dyno.measure.paired import POWER
@@ -233,20 +233,13 @@ def default_metrics(a: Group, b: Group) -> list[str]:
         return [m for m in _DEFAULTS[x.kind] if both(m)]
     # One throughput: the others say the same of the same requests, or nothing that could be compared.
     out = [m for m in THROUGHPUTS if both(m)][:1] + [m for m in ("request_goodput", "session_throughput") if both(m)]
-    middles = ("e2el", "session", "later_turn_ttft")
-    for stem in ("ttft", "tpot", "itl", *middles):
-        middle = next((m for s in ("median", "mean") if both(m := f"{s}_{stem}_ms")), None)
-        tails = {float(n[1:].partition("_")[0]) for n in x.figures if n.startswith("p") and n.endswith(f"_{stem}_ms")}
+    for name, stem in STEMS.items():
+        middle = next((m for s in ("median", "mean") if both(m := f"{s}_{name}_ms")), None)
+        tails = {float(n[1:].partition("_")[0]) for n in x.figures if n.startswith("p") and n.endswith(f"_{name}_ms")}
         order = sorted(tails, key=lambda p: (p != 99, -p))  # P99 where there is one, else the highest
-        tail = next((m for p in order if p > 50 and both(m := f"p{p:g}_{stem}_ms")), None)
-        out += [
-            m
-            for m in (
-                None if stem == "itl" else middle,
-                None if stem in middles else tail,
-            )
-            if m is not None
-        ]
+        tail = next((m for p in order if p > 50 and both(m := f"p{p:g}_{name}_ms")), None)
+        wanted = {"middle": [middle], "tail": [tail], "both": [middle, tail], "": []}[stem.compared]
+        out += [m for m in wanted if m is not None]
     return out
 
 

@@ -24,10 +24,13 @@ class Metric(msgspec.Struct, frozen=True):
     axis: str = ""  # title of an axis
     unit: str = ""  # behind a value
     sums: bool = False  # over repeats it is added up; others are averaged
-    labels: tuple[str, ...] = ()  # printed by vLLM's and SGLang's block, in lower case
+    labels: tuple[str, ...] = ()  # printed by vLLM's and SGLang's block besides `label`, in lower case
     keys: tuple[str, ...] = ()  # written by tools into JSON and CSV files, in the same unit
     titles: tuple[str, ...] = ()  # of columns in tables, besides the labels
-    field: str = ""  # where facts.summary.Summary has it, if that is another name: sessions.throughput
+    field: str = ""  # where facts.summary.Summary has it: sessions.throughput; '': it hasn't
+    seldom: bool = False  # a 0 is not shown
+    key: str = ""  # its name in the result file; '': the file's top level doesn't have it
+    label: str = ""  # its line in the printed block; '': it has none there
 
 
 def _filled(m: Metric) -> Metric:
@@ -35,33 +38,47 @@ def _filled(m: Metric) -> Metric:
     words = m.words or m.name.replace("_", " ")
     axis = m.axis or words[0].upper() + words[1:]
     unit = m.unit or (words if m.kind == "rate" else "")
-    return msgspec.structs.replace(m, words=words, explained=m.explained or words, axis=axis, unit=unit)
+    labels = (*((m.label.lower(),) if m.label else ()), *m.labels)
+    return msgspec.structs.replace(m, words=words, explained=m.explained or words, axis=axis, unit=unit, labels=labels)
 
 
 _TABLE = (
-    Metric("completed", "count", explained="completed requests", sums=True, labels=("successful requests",),
+    Metric("completed", "count", explained="completed requests", sums=True,
            keys=("results_num_completed_requests",),
-           titles=("completed", "completed requests", "requests completed", "successful")),
-    Metric("failed", "count", "lower", explained="failed requests", sums=True, labels=("failed requests",),
-           keys=("results_number_errors",), titles=("failed", "errored requests")),
+           titles=("completed", "completed requests", "requests completed", "successful"),
+           field="completed", key="completed", label="Successful requests"),
+    Metric("failed", "count", "lower", explained="failed requests", sums=True,
+           keys=("results_number_errors",), titles=("failed", "errored requests"),
+           field="failed", key="failed", label="Failed requests"),
     Metric("incomplete", "count", "lower", explained="requests cut off at the end of a run", sums=True),
     Metric("duration_s", "other", "lower", "duration", "duration", unit="s", sums=True,
-           labels=("benchmark duration (s)",), keys=("duration", "elapsed_time", "benchmark_duration")),
-    Metric("total_input_tokens", "count", sums=True, labels=("total input tokens",), titles=("total prompt tokens",)),
-    Metric("total_output_tokens", "count", sums=True, labels=("total generated tokens", "total output tokens")),
-    Metric("reasoning_tokens", "count", explained="output tokens that are reasoning", sums=True),
-    Metric("answer_tokens", "count", explained="output tokens without reasoning", sums=True),
-    Metric("total_tokens", "count", sums=True, keys=("total_num_tokens",), titles=("total tokens",)),
-    Metric("peak_concurrency", "other", explained="peak requests in flight", labels=("peak concurrent requests",),
-           keys=("max_concurrent_requests",), titles=("peak concurrency",), field="client.streams_peak"),
+           keys=("duration", "elapsed_time", "benchmark_duration"),
+           field="duration_s", key="duration", label="Benchmark duration (s)"),
+    Metric("total_input_tokens", "count", sums=True, titles=("total prompt tokens",),
+           field="total_input_tokens", key="total_input_tokens", label="Total input tokens"),
+    Metric("total_output_tokens", "count", sums=True, labels=("total output tokens",),
+           field="total_output_tokens", key="total_output_tokens", label="Total generated tokens"),
+    Metric("reasoning_tokens", "count", explained="output tokens that are reasoning", sums=True,
+           field="reasoning_tokens"),
+    Metric("answer_tokens", "count", explained="output tokens without reasoning", sums=True,
+           field="answer_tokens"),
+    Metric("total_tokens", "count", sums=True, keys=("total_num_tokens",), titles=("total tokens",),
+           field="total_tokens"),
+    Metric("peak_concurrency", "other", explained="peak requests in flight",
+           keys=("max_concurrent_requests",), titles=("peak concurrency",), field="client.streams_peak",
+           key="max_concurrent_requests", label="Peak concurrent requests"),
     Metric("concurrency_mean", "other", explained="mean requests in flight", field="client.streams_mean"),
-    Metric("cancelled", "count", explained="requests that the client cancelled", sums=True),
-    Metric("skipped", "count", "lower", explained="requests not sent because their session had failed", sums=True),
+    Metric("cancelled", "count", explained="requests that the client cancelled", sums=True,
+           field="cancelled", seldom=True),
+    Metric("skipped", "count", "lower", explained="requests not sent because their session had failed", sums=True,
+           field="skipped", seldom=True),
     Metric("sessions_completed", "count", explained="completed sessions", sums=True, field="sessions.completed"),
     Metric("sessions_failed", "count", "lower", explained="failed sessions", sums=True, field="sessions.failed"),
-    Metric("possible_reuse", "other", explained="share of prompt tokens that earlier requests had"),
+    Metric("possible_reuse", "other", explained="share of prompt tokens that earlier requests had",
+           field="reuse.most_share"),
     Metric("reported_reuse", "other", "higher", explained="share of prompt tokens from the prefix cache"),
-    Metric("cached_input_tokens", "other", explained="prompt tokens from the prefix cache", sums=True),
+    Metric("cached_input_tokens", "other", explained="prompt tokens from the prefix cache", sums=True,
+           field="cached_input_tokens"),
     Metric("acceptance_rate", "other", "higher", column="acceptance rate", explained="accepted ÷ drafted tokens",
            labels=("acceptance rate (%)",)),
     Metric("acceptance_length", "other", "higher", explained="tokens per step of speculative decoding",
@@ -75,29 +92,36 @@ _TABLE = (
     Metric("sent_rate", "other", explained="requests/s that the client sent"),
     Metric("retokenized_output_tokens", "other", explained="output tokens, counted again in the text",
            labels=("total generated tokens (retokenized)",)),
-    Metric("request_throughput", "rate", "higher", "requests/s", "req/s", labels=("request throughput (req/s)",),
-           keys=("request_throughput", "requests_per_second", "req_tput")),
+    Metric("request_throughput", "rate", "higher", "requests/s", "req/s",
+           keys=("request_throughput", "requests_per_second", "req_tput"),
+           field="request_throughput", key="request_throughput", label="Request throughput (req/s)"),
     Metric("request_goodput", "rate", "higher", "goodput", "goodput req/s", "requests/s that met the target",
-           "Requests/s that met the target", labels=("request goodput (req/s)",),
-           keys=("request_goodput", "request_goodput:"), field="goodput"),
+           "Requests/s that met the target",
+           keys=("request_goodput", "request_goodput:"), field="goodput",
+           key="request_goodput", label="Request goodput (req/s)"),
     Metric("input_throughput", "rate", "higher", "input tokens/s", labels=("input token throughput (tok/s)",),
-           keys=("input_throughput",)),
+           keys=("input_throughput",),
+           field="input_throughput"),
     Metric("output_throughput", "rate", "higher", "output tokens/s", "output tok/s",
-           labels=("output token throughput (tok/s)",),
-           keys=("output_throughput", "out_tput", "results_mean_output_throughput_token_per_s")),
+          
+           keys=("output_throughput", "out_tput", "results_mean_output_throughput_token_per_s"),
+           field="output_throughput", key="output_throughput", label="Output token throughput (tok/s)"),
     Metric("total_token_throughput", "rate", "higher", "total tokens/s", "total tok/s",
            "total tokens/s (prompts and outputs)",
-           labels=("total token throughput (tok/s)", "total throughput (tok/s)"),
-           keys=("total_token_throughput", "total_throughput", "tokens_per_second", "tot_tput")),
+           labels=("total throughput (tok/s)",),
+           keys=("total_token_throughput", "total_throughput", "tokens_per_second", "tot_tput"),
+           field="total_token_throughput", key="total_token_throughput", label="Total token throughput (tok/s)"),
     Metric("peak_output_throughput", "rate", "higher", "peak output tokens/s",
-           labels=("peak output token throughput (tok/s)",), keys=("max_output_tokens_per_s",),
-           field="peak_output_tokens_per_s"),
+           keys=("max_output_tokens_per_s",),
+           field="peak_output_tokens_per_s",
+           key="max_output_tokens_per_s", label="Peak output token throughput (tok/s)"),
     Metric("session_throughput", "rate", "higher", "sessions/s", field="sessions.throughput"),
     # Of a micro test, or of tokens that may or may not include prompts.
     Metric("speed", "rate", "higher", "tokens/s", "tok/s"),
 )  # fmt: skip
 METRICS = {m.name: _filled(m) for m in _TABLE}
-BY_FIELD = {m.field: name for name, m in METRICS.items() if m.field}
+BY_FIELD = {m.field: name for name, m in METRICS.items() if m.field not in ("", name)}
+RESULT_KEYS = {m.key: m for m in METRICS.values() if m.key}  # of the result file
 SPEEDS = tuple(name for name, m in METRICS.items() if m.kind == "rate")
 COUNTS = tuple(name for name in METRICS if name not in SPEEDS)
 # The throughput by which results are ranked: the first that is reported.
@@ -121,6 +145,7 @@ class Stem(msgspec.Struct, frozen=True):
     figure: bool = True  # a row has it
     goodput: bool = False  # a request can be held to it
     target: bool = False  # a search can
+    compared: Literal["", "middle", "tail", "both"] = ""  # its median, its p99, or both are compared unasked
 
     @property
     def charted(self) -> str:
@@ -130,26 +155,26 @@ class Stem(msgspec.Struct, frozen=True):
 LATENCIES = {
     "ttft": Stem("TTFT", "Time to the first token.", served=True, samples=True, goodput=True, target=True,
                  titles=("ttft", "time to first token", "first token latency", "first token time"),
-                 heading="Time to First Token", key="ttft", asked=True),
+                 heading="Time to First Token", key="ttft", compared="both", asked=True),
     "ttfo": Stem("TTFO", "Time to the first token of the answer, after any reasoning.", served=True, samples=True,
                  goodput=True,
                  titles=("ttfo", "time to first output token", "time to first answer token"),
                  heading="Time to First Output Token (Answer)", key="ttfo"),
     "tpot": Stem("TPOT", "Time per output token after the first.", served=True, samples=True, goodput=True, target=True,
                  titles=("tpot", "time per output token"),
-                 heading="Time per Output Token (excl. 1st token)", key="tpot", asked=True),
+                 heading="Time per Output Token (excl. 1st token)", key="tpot", compared="both", asked=True),
     # Beside the one above, where a first chunk of several tokens makes it too small.
     "vllm_tpot": Stem("TPOT (vLLM)", samples=True),
     "own_tpot": Stem("TPOT after the first chunk", served=True, figure=False),  # of a summary; a row calls it tpot
     "itl": Stem("ITL", "Gaps between chunks of a stream.", served=True, samples=True, target=True,
                 titles=("itl", "inter token latency", "intertoken latency"),
-                heading="Inter-token Latency", key="itl", asked=True),
+                heading="Inter-token Latency", key="itl", compared="tail", asked=True),
     "itl_per_token": Stem("ITL per token", figure=False, served=True),
     "itl_text": Stem("ITL of text", figure=False, served=True),
     "e2el": Stem("E2EL", "End to end: from sending to the last token.", served=True, samples=True, goodput=True,
                  target=True,
                  titles=("e2el", "e2e", "e2e latency", "end to end latency", "end to end", "request latency"),
-                 heading="End-to-end Latency", key="e2el", asked=True),
+                 heading="End-to-end Latency", key="e2el", compared="middle", asked=True),
     "ntpot": Stem("NTPOT", "End-to-end latency per output token.",
                   titles=("ntpot", "normalized time per output token")),
     # Of a whole offline batch.
@@ -164,10 +189,11 @@ LATENCIES = {
                           served=True),
     # Of conversations and agents.
     "session": Stem("session latency", "From sending a session's first request to its last token.",
-                    chart="Session latency"),
+                    chart="Session latency", compared="middle"),
     "session_busy": Stem("time in requests"),
     "first_turn_ttft": Stem("first-turn TTFT", "Time to the first token of a session's first request."),
-    "later_turn_ttft": Stem("later-turn TTFT", "Time to the first token of later requests of a session."),
+    "later_turn_ttft": Stem("later-turn TTFT", "Time to the first token of later requests of a session.",
+                            compared="middle"),
     "first_turn_e2el": Stem("first-turn E2EL"),
     "later_turn_e2el": Stem("later-turn E2EL"),
 }  # fmt: skip

@@ -1,13 +1,13 @@
 """A summary: numbers derived from records, each named by its definition (METHOD.md)."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from dyno.facts.clock import NodeClock
 from dyno.facts.find import FindAnswer
 from dyno.facts.finding import Finding, Verdict
-from dyno.facts.metric import STEMS
+from dyno.facts.metric import STEMS, Metric
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.quality import QualitySummary
 from dyno.facts.rig import Roofline
@@ -262,6 +262,21 @@ class Summary(msgspec.Struct, frozen=True):
     def events(self) -> int:
         """Events that may be tokens, with or without text."""
         return self.chunks + self.leading_chunks
+
+    @property
+    def total_tokens(self) -> int:
+        return self.total_input_tokens + self.total_output_tokens
+
+    @property
+    def input_throughput(self) -> float | None:
+        return self.total_input_tokens / self.duration_s if self.duration_s else None
+
+    def figure(self, metric: Metric) -> float | None:
+        """Return the value of a figure that a summary has."""
+        value: Any = self
+        for name in metric.field.split("."):
+            value = None if value is None else getattr(value, name)
+        return None if metric.seldom and not value else value
 
     @property
     def ttft(self) -> Latency:

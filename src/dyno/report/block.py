@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from dyno.facts.finding import Finding
 from dyno.facts.load import LoadSpec
-from dyno.facts.metric import KEYS, LATENCIES
+from dyno.facts.metric import KEYS, LATENCIES, METRICS, Metric
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.spread import Distribution, Latency, Spread
 from dyno.facts.summary import ClassSummary, Result, SessionSummary, Summary
@@ -16,6 +16,11 @@ from dyno.report.machine import roofline_pairs, telemetry_pairs
 from dyno.report.table import terminal, text_table
 from dyno.screen import styled, verdict_style, wrapped
 
+# Figures of vLLM's block, in its order, after the load's own lines.
+_COPIED = (
+    "duration_s", "total_input_tokens", "total_output_tokens", "request_throughput", "request_goodput",
+    "output_throughput", "peak_output_throughput", "peak_concurrency", "total_token_throughput",
+)  # fmt: skip
 _INDENT = " " * 8
 
 
@@ -25,10 +30,10 @@ def block(result: Result, trial: TrialSpec, metrics: list[str], answers: Answers
     load = trial.load
     lines = [f"{' Serving Benchmark Result ':=^50}"]
 
-    def line(label: str, value: int | float | None, bounds: tuple[float, float] | None = None) -> None:
-        lines.append(_copied(label, value, bounds))
+    def line(label: str, value: int | float) -> None:
+        lines.append(_copied(label, value))
 
-    line("Successful requests:", s.completed)
+    lines.append(_copied_figure(METRICS["completed"], s))
     lines.append(_failed(s.failed))
     sessions = trial.workload.traits.sessions
     if load.max_concurrency is not None:
@@ -36,16 +41,9 @@ def block(result: Result, trial: TrialSpec, metrics: list[str], answers: Answers
     if load.request_rate_rps is not None:
         words = "Session rate configured (sessions/s):" if sessions else "Request rate configured (RPS):"
         line(words, float(load.request_rate_rps))
-    line("Benchmark duration (s):", s.duration_s)
-    line("Total input tokens:", s.total_input_tokens)
-    line("Total generated tokens:", s.total_output_tokens)
-    line("Request throughput (req/s):", s.request_throughput)
-    if trial.goodput_ms:
-        line("Request goodput (req/s):", s.goodput, s.bounds.get("goodput"))
-    line("Output token throughput (tok/s):", s.output_throughput)
-    line("Peak output token throughput (tok/s):", s.peak_output_tokens_per_s, s.bounds.get("peak_output_tokens_per_s"))
-    line("Peak concurrent requests:", float(s.client.streams_peak))
-    line("Total token throughput (tok/s):", s.total_token_throughput)
+    for name in _COPIED:
+        if name != "request_goodput" or trial.goodput_ms:
+            lines.append(_copied_figure(METRICS[name], s))
     for key in metrics:
         lines += _distribution(KEYS[key], s)
     if s.reasoning_tokens is not None:
@@ -300,6 +298,13 @@ def _copied(label: str, value: int | float | None, bounds: tuple[float, float] |
     else:
         text = f"{value:.2f}" if isinstance(value, float) else f"{value}"
     return f"{label:<40} {text:<10}"
+
+
+def _copied_figure(metric: Metric, s: Summary) -> str:
+    value = s.figure(metric)
+    if metric.kind == "other" and value is not None:  # vLLM counts these, too, with decimals
+        value = float(value)
+    return _copied(f"{metric.label}:", value, s.bounds.get(metric.field))
 
 
 def _failed(requests: int) -> str:

@@ -13,7 +13,7 @@ from dyno.errors import StoreError
 from dyno.facts.comparison import Estimate
 from dyno.facts.imported import Row
 from dyno.facts.load import LoadSpec
-from dyno.facts.metric import KEYS, SPEEDS, latency
+from dyno.facts.metric import KEYS, RESULT_KEYS, SPEEDS, latency
 from dyno.facts.offline import Iteration, OfflineSummary
 from dyno.facts.record import Record
 from dyno.facts.spread import Distribution, Latency
@@ -125,19 +125,7 @@ def _serving(
         }
     for name in ("rate_schedule", "concurrency_schedule"):
         out |= {name: getattr(load, name)} if getattr(load, name) else {}
-    out |= {
-        "duration": s.duration_s,
-        "completed": s.completed,
-        "failed": s.failed,
-        "total_input_tokens": s.total_input_tokens,
-        "total_output_tokens": s.total_output_tokens,
-        "request_throughput": s.request_throughput,
-        "request_goodput": s.goodput,
-        "output_throughput": s.output_throughput,
-        "total_token_throughput": s.total_token_throughput,
-        "max_output_tokens_per_s": s.peak_output_tokens_per_s,
-        "max_concurrent_requests": s.client.streams_peak,
-    }
+    out |= {key: s.figure(m) for key, m in RESULT_KEYS.items()}
     if records is not None:
         out |= _detailed(records)
     for name, stem in KEYS.items():

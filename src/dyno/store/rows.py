@@ -5,7 +5,7 @@ every comparison is false.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from statistics import stdev
 from typing import Any, cast
@@ -19,7 +19,7 @@ from dyno.facts.engine import EngineFacts
 from dyno.facts.identity import described, settings_of
 from dyno.facts.imported import Figure, Row, RowKind, Samples, Scalar, Setting
 from dyno.facts.load import LoadSpec
-from dyno.facts.metric import BY_FIELD, METRICS, OWN_TPOT, definition
+from dyno.facts.metric import METRICS, OWN_TPOT, definition
 from dyno.facts.offline import Iteration, OfflineSpec, OfflineSummary
 from dyno.facts.quality import ItemAnswer, QualitySpec, QualitySummary, TaskScore
 from dyno.facts.record import Record
@@ -327,62 +327,38 @@ def _machine(rig: Rig | None, result: Result, place: Place | None) -> Settings:
     }
 
 
-def _figures(s: Summary | OfflineSummary, inputs: int, outputs: int, **more: float | None) -> dict[str, Figure]:
-    values: dict[str, float | None] = {
-        "completed": s.completed,
-        "failed": s.failed,
-        "duration_s": s.duration_s,
-        "total_input_tokens": inputs,
-        "total_output_tokens": outputs,
-        "total_tokens": inputs + outputs,
-        **more,
-    }
-    return {name: Figure(float(value), 0) for name in METRICS if (value := values.get(name)) is not None}
-
-
 def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Figure]:
-    figures = _figures(
-        s,
-        s.total_input_tokens,
-        s.total_output_tokens,
-        **{name: _within(s, field) for field, name in BY_FIELD.items()},
-        cached_input_tokens=s.cached_input_tokens,
-        reasoning_tokens=s.reasoning_tokens,
-        answer_tokens=s.answer_tokens,
-        request_throughput=s.request_throughput,
-        input_throughput=s.total_input_tokens / s.duration_s if s.duration_s else None,
-        output_throughput=s.output_throughput,
-        total_token_throughput=s.total_token_throughput,
-        acceptance_rate=telemetry.acceptance if telemetry else None,
-        acceptance_length=telemetry.accepted_length if telemetry else None,
-        cancelled=s.cancelled or None,
-        skipped=s.skipped or None,
-        possible_reuse=s.reuse.most_share if s.reuse else None,
-        reported_reuse=reported_share(s, telemetry) if s.reuse else None,
-    )
+    values = {name: s.figure(m) for name, m in METRICS.items() if m.field}
+    if telemetry is not None:
+        values |= {"acceptance_rate": telemetry.acceptance, "acceptance_length": telemetry.accepted_length}
+    if s.reuse is not None:
+        values["reported_reuse"] = reported_share(s, telemetry)
+    figures = _figures(values)
     for stem, latency in s.figures.items():
         own = stem == "tpot" and s.own_tpot is not None
         figures |= _distribution(stem, latency, OWN_TPOT if own else definition(_TOOL, stem))
     return figures
 
 
-def _within(value: Any, field: str) -> Any:
-    """Return a field of a struct, or of one within it. None: there is no such struct."""
-    for name in field.split("."):
-        value = None if value is None else getattr(value, name)
-    return value
+def _figures(values: Mapping[str, float | None]) -> dict[str, Figure]:
+    """Return those that are known, in the order of the list."""
+    return {name: Figure(float(value), 0) for name in METRICS if (value := values.get(name)) is not None}
 
 
 def _of_offline(s: OfflineSummary, trial: TrialSpec, measured: Sequence[Iteration]) -> dict[str, Figure]:
-    figures = _figures(
-        s,
-        s.input_tokens,
-        s.output_tokens,
-        concurrency_mean=s.in_flight_mean,
-        cached_input_tokens=s.cached_input_tokens,
-        acceptance_rate=s.speculation.acceptance if s.speculation else None,
-        acceptance_length=s.speculation.tokens_per_step if s.speculation else None,
-    )
+    values: dict[str, float | None] = {
+        "completed": s.completed,
+        "failed": s.failed,
+        "duration_s": s.duration_s,
+        "total_input_tokens": s.input_tokens,
+        "total_output_tokens": s.output_tokens,
+        "total_tokens": s.input_tokens + s.output_tokens,
+        "concurrency_mean": s.in_flight_mean,
+        "cached_input_tokens": s.cached_input_tokens,
+    }
+    if s.speculation is not None:
+        values |= {"acceptance_rate": s.speculation.acceptance, "acceptance_length": s.speculation.tokens_per_step}
+    figures = _figures(values)
     if s.kind == "micro":
         # llama-bench's own figure where it ran, dyno's (with the choice of a token) where it didn't.
         tool = "llama-bench" if any(i.reported for i in measured) else _TOOL
