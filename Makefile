@@ -19,7 +19,7 @@ gallery: $(VENV)/.installed
 
 # Minutes on two cores: -n 3, as much of a test's time is waiting.
 test: $(VENV)/.dev
-	$(BIN)/pytest -rfEs -n 3 --dist worksteal
+	$(BIN)/pytest -rfEs -n 3 --dist worksteal --durations 15
 
 # The pure tests, in under 30 s: no process, no socket, no model, no drawn charts.
 test-fast: $(VENV)/.dev
@@ -35,7 +35,7 @@ engines: $(VENV)/.installed
 # first, and no engine starts beside them.
 test-engines: $(VENV)/.dev
 	$(BIN)/pytest -rfEs -n 3 --dist worksteal -m "engines and alone and not nightly"
-	$(BIN)/pytest -rfEs -n 3 --dist loadfile -m "engines and not alone and not nightly"
+	$(BIN)/pytest -rfEs -n 3 --dist loadfile -m "engines and not alone and not nightly" --durations 15
 
 # Models converted and quantized by llama.cpp, llm-compressor and AMD Quark, installed outside the project, once (GB,
 # and minutes for a build).
@@ -44,7 +44,7 @@ test-tools: $(VENV)/.dev
 
 # Servers that lie, files that bite, kills at any moment, keys that must not show, mutated answers.
 test-hostile: $(VENV)/.dev
-	$(BIN)/pytest -n 3 --dist worksteal -m "hostile and not nightly"
+	$(BIN)/pytest -n 3 --dist worksteal -m "hostile and not nightly" --durations 15
 
 # A report's page in headless Chromium (Debian: apt-get install chromium). Where there is none, -rs says so.
 test-pages: $(VENV)/.dev
@@ -52,7 +52,7 @@ test-pages: $(VENV)/.dev
 
 # Every command in docs/, in the order of its page, against the fake engine or llama.cpp. Searches and gates run alone.
 test-docs: $(VENV)/.dev
-	$(BIN)/pytest -n 3 --dist worksteal -m docs
+	$(BIN)/pytest -n 4 --dist worksteal -m docs --durations 8
 
 # What the suites above only sample: all mutated answers, all seeds of a simulation, the variants of what runs once.
 test-nightly: $(VENV)/.dev

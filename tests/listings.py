@@ -26,12 +26,16 @@ _LISTING = re.compile(
 )
 
 
+_SECTION = re.compile(r"^## ", re.MULTILINE)
+
+
 class Listing(NamedTuple):
     line: int
     how: str
     language: str
     title: str
     text: str
+    section: int  # headings before it
 
 
 def listings(path: Path) -> Iterator[Listing]:
@@ -40,7 +44,7 @@ def listings(path: Path) -> Iterator[Listing]:
         title = re.search(r'title="(.+?)"', match["info"])
         yield Listing(
             page.count("\n", 0, match.start("text")), match["how"] or "", match["language"], title[1] if title else "",
-            match["text"],
+            match["text"], len(_SECTION.findall(page, 0, match.start())),
         )  # fmt: skip
 
 

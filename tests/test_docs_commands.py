@@ -12,7 +12,9 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -27,14 +29,45 @@ _ALONE = re.compile(r"\bdyno (?:find|tune)\b|\bdyno-gate\.sh |^\[find\]", re.M)
 _STUDY = re.compile(r"[\w-]+\.toml\b")
 
 
-_WORKERS = 3  # of `make test-docs`: each begins with a third of the pages, in their order
+_WORKERS = 4  # of `make test-docs`: each begins with a fourth of the pages, in their order
+# Long pages whose sections need nothing of one another but the files and servers of the page: in so many parts.
+_PARTS = {"docs/traffic.md": 3}
 
 
-def _pages() -> list[Path]:
+class Part(NamedTuple):
+    """A page, or some of its sections."""
+
+    path: Path
+    sections: range | None = None  # None: all
+
+    @property
+    def seconds(self) -> int:
+        return sum(_takes(each) for each in listings(self.path) if self.has(each))
+
+    def has(self, listing: Listing) -> bool:
+        return self.sections is None or listing.section in self.sections
+
+    def __str__(self) -> str:
+        at = "" if self.sections is None else f", sections {self.sections.start} to {self.sections.stop - 1}"
+        return f"{name(self.path)}{at}"
+
+
+def _pages() -> list[Part]:
     """Pages with something to run. Each worker begins with those that take longest."""
-    takes = {path: sum(map(_takes, listings(path))) for path in DOCS}
-    longest_first = sorted((path for path in DOCS if takes[path]), key=lambda path: -takes[path])
-    return [path for i in range(_WORKERS) for path in longest_first[i::_WORKERS]]
+    parts = [part for path in DOCS for part in _parts(path)]
+    longest_first = sorted((part for part in parts if part.seconds), key=lambda part: -part.seconds)
+    return [part for i in range(_WORKERS) for part in longest_first[i::_WORKERS]]
+
+
+def _parts(path: Path) -> list[Part]:
+    """Sections in as many parts as are wanted, which take about as long as one another."""
+    wanted = _PARTS.get(name(path), 1)
+    if wanted == 1:
+        return [Part(path)]
+    last = max(listing.section for listing in listings(path)) + 1
+    up_to = [Part(path, range(section)).seconds for section in range(last + 1)]
+    edges = [min(range(last + 1), key=lambda s: abs(up_to[s] - up_to[-1] * k / wanted)) for k in range(wanted + 1)]
+    return [Part(path, range(a, b)) for a, b in pairwise(edges)]
 
 
 def _takes(listing: Listing) -> int:
@@ -45,23 +78,23 @@ def _takes(listing: Listing) -> int:
 
 
 @pytest.mark.docs
-@pytest.mark.parametrize("path", _pages(), ids=name)
-def test_the_commands_of_a_page_work(path: Path, tmp_path: Path, workers_folder: Path) -> None:
+@pytest.mark.parametrize("part", _pages(), ids=str)
+def test_the_commands_of_a_page_work(part: Part, tmp_path: Path, workers_folder: Path) -> None:
     for folder in ("studies", "published"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     ports = {port: str(free_port()) for port in ("8000", "8001")}
     env = _environment(tmp_path)
     servers: list[subprocess.Popen[bytes]] = []
     try:
-        for listing in listings(path):
+        for listing in listings(part.path):
             text = re.sub(r"\b800[01]\b", lambda port: ports[port[0]], listing.text)
             if listing.title:
                 file = tmp_path / listing.title
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text)
                 file.chmod(0o755)
-            elif listing.language in RUN and _is_run(listing):
-                command, where = _command(listing, text), f"{name(path)}:{listing.line}"
+            elif listing.language in RUN and _is_run(listing) and (part.has(listing) or listing.how == "server"):
+                command, where = _command(listing, text), f"{name(part.path)}:{listing.line}"
                 with turn(workers_folder, alone=_is_alone(listing, text, tmp_path)):
                     if listing.how == "server":
                         servers.append(_server(command, tmp_path, env))
