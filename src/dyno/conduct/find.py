@@ -4,22 +4,20 @@ import contextlib
 import math
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from dyno import secrets
-from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.fleet import running
 from dyno.conduct.follow import Follower, FollowTask, PlannedLength, final_look
 from dyno.conduct.outcome import Outcome
 from dyno.conduct.prepare import hidden, prepare
-from dyno.conduct.session import Session, attach
+from dyno.conduct.serving import plan_of, serving
+from dyno.conduct.session import Session
 from dyno.conduct.trial import finish, measure
 from dyno.conduct.watcher import Watcher
-from dyno.engines.kinds import kind_of
-from dyno.errors import TargetError, UsageError
+from dyno.errors import TargetError
 from dyno.facts.find import Ended, FindAnswer, FindSpec, LimitFigure, ProbeFacts, ProbeLook, SearchTime, StoredProbe
 from dyno.facts.finding import Finding
 from dyno.facts.limits import Limit
@@ -477,26 +475,16 @@ def _cliff(below: ProbeFacts, above: ProbeFacts) -> str:
     return ""
 
 
-@contextlib.contextmanager
-def server(trial: TrialSpec, folder: Path, headers: dict[str, str], watcher: Watcher, stop: Stop) -> Iterator[Session]:
-    """Start the trial's engine, or attach to its server."""
-    secrets.learn(hidden(trial, headers))
-    if trial.engine is None or not kind_of(trial.engine.kind).starts:
-        yield attach(trial, headers, watcher, stop)
-        return
-    plan = EnginePlan(trial.engine, rig.look())
-    if problems := plan.problems([]):
-        raise UsageError(" ".join(problems))
-    start = folder / "engines" / trial.engine.kind
-    make_folder(start)
-    with running(plan, start, headers, watcher.phase, Run(start).write_engine, watcher.below) as fleet:
-        yield Session(fleet.target, headers, watcher, stop, fleet)
-
-
 def find(
     trial: TrialSpec, spec: FindSpec, *, folder: Path, headers: dict[str, str], watcher: Watcher, stop: Stop
 ) -> FindAnswer:
-    with server(trial, folder, headers, watcher, stop) as session:
+    secrets.learn(hidden(trial, headers))
+    plan = plan_of(trial)
+    start = None
+    if plan is not None:
+        start = Run(folder / "engines" / plan.spec.kind)
+        make_folder(start.path)
+    with serving(trial, plan, start, headers, watcher, stop) as session:
         return Finder(trial, spec, folder, watcher, stop).run(session)
 
 

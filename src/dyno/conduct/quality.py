@@ -16,17 +16,15 @@ from dyno import secrets
 from dyno.checks import examine
 from dyno.checks.evidence import QualityEvidence
 from dyno.conduct import lm_eval, weights
-from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.fleet import running
 from dyno.conduct.outcome import Outcome
 from dyno.conduct.prepare import Prepared, Prompts, closed_loop, hidden
-from dyno.conduct.session import Session, attach
+from dyno.conduct.serving import plan_of, serving
+from dyno.conduct.session import Session
 from dyno.conduct.signals import lent
 from dyno.conduct.trial import cleaned, log_remarks, manifest_of
 from dyno.conduct.watcher import Watcher
-from dyno.engines.kinds import kind_of
 from dyno.engines.launch import public_spec
-from dyno.errors import Interrupted, StoreError, TargetError, UsageError
+from dyno.errors import Interrupted, StoreError, TargetError
 from dyno.facts.finding import verdict
 from dyno.facts.load import LoadSpec
 from dyno.facts.quality import ItemAnswer, PairedDifference, QualityPass, QualitySpec, QualitySummary, Sitting
@@ -43,7 +41,6 @@ from dyno.load.spool import END, NO_STAMP, Spool
 from dyno.load.wire import Wire
 from dyno.measure.paired import paired
 from dyno.numbers import many
-from dyno.probe import rig
 from dyno.quality import ask
 from dyno.quality.ask import Question
 from dyno.store.run import Manifest, Run, create, listed
@@ -69,17 +66,12 @@ def evaluate(
     secrets.learn(hidden(trial, headers))
     if ask.other_tasks(_spec(trial)):
         lm_eval.interpreter()  # where it is missing, before an engine starts
-    if trial.engine is not None and kind_of(trial.engine.kind).starts:
-        plan = EnginePlan(trial.engine, rig.look())
-        if problems := plan.problems([]):
-            raise UsageError(" ".join(problems))
+    plan, run = plan_of(trial), None
+    if plan is not None:
         stored = msgspec.structs.replace(trial, engine=public_spec(plan.stored))
         run = _folder(runs, stored, plan.served_name, new)
-        with running(plan, run.path, headers, watcher.phase, run.write_engine, watcher.below) as fleet:
-            outcome = measure(run, Session(fleet.target, headers, watcher, stop, fleet), trial)
-    else:
-        session = attach(trial, headers, watcher, stop)
-        run = _folder(runs, trial, session.target.model, new)
+    with serving(trial, plan, run, headers, watcher, stop) as session:
+        run = run or _folder(runs, trial, session.target.model, new)
         outcome = measure(run, session, trial)
     if outcome is None:
         raise Interrupted(f"interrupted. Its answers so far are kept in {run.path}. Run the command again to continue.")

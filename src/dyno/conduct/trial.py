@@ -19,17 +19,16 @@ from dyno.checks import examine
 from dyno.checks.evidence import Evidence
 from dyno.conduct import correctness, on_ray, processes
 from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.fleet import running
 from dyno.conduct.held import HeldFleet
 from dyno.conduct.outcome import Outcome
-from dyno.conduct.prepare import Prepared, closed_loop, hidden, longest, make_prompts, prepare, public, traffic
-from dyno.conduct.session import Session, attach, others_s
+from dyno.conduct.prepare import Prepared, Prompts, closed_loop, hidden, longest, make_prompts, prepare, public, traffic
+from dyno.conduct.serving import plan_of, refuse, serving
+from dyno.conduct.session import Session, others_s
 from dyno.conduct.signals import lent
 from dyno.conduct.watcher import Watcher
-from dyno.engines.kinds import kind_of
 from dyno.engines.log import excerpt
 from dyno.engines.remarks import remarks
-from dyno.errors import DynoError, Interrupted, NotSummedUp, StoreError, TargetError, UsageError
+from dyno.errors import DynoError, Interrupted, NotSummedUp, StoreError, TargetError
 from dyno.facts.engine import Remark
 from dyno.facts.finding import verdict
 from dyno.facts.record import ClientFacts, Record
@@ -71,32 +70,21 @@ def serve(
     watcher, stop = watcher or Watcher(), stop or Stop()
     secrets.learn(hidden(trial, headers))
     on_ray.check(trial.client)
-    if trial.engine is not None and kind_of(trial.engine.kind).starts:
-        plan = EnginePlan(trial.engine, rig.look())
-        _refuse(plan.problems([longest(trial)]))
-        prompts = None
-        if named := trial.tokenizer or plan.tokenizer:  # needs no server: prompts too long are refused before it starts
-            prompts = make_prompts(msgspec.structs.replace(trial, tokenizer=named), watcher)
-            prompts = prompts.within(plan.limits.context, watcher)
-            _refuse(plan.problems(prompts.lengths))
-        for note in plan.notes(trial.load.max_concurrency):
-            watcher.phase(note)
-        run = create(runs, f"serve-{Path(plan.served_name).name}-{trial.load.slug}")
-        try:
-            with running(plan, run.path, headers, watcher.phase, run.write_engine, watcher.below) as fleet:
-                session = Session(fleet.target, headers, watcher, stop, fleet)
-                prepared = prepare(trial, session, prompts)
-                measure(run, session, prepared)
-        except KeyboardInterrupt:
-            if run.client() is None:  # nothing is measured yet
-                raise
-            raise _not_summed_up(run) from None
-    else:
-        session = attach(trial, headers, watcher, stop)
-        prepared = prepare(trial, session)
-        run = create(runs, f"serve-{Path(session.target.model).name}-{trial.load.slug}")
-        before = sent_before(runs, prepared.prompts.workload.sha256, trial.target)
-        measure(run, session, prepared._replace(sent_before=before))
+    plan = plan_of(trial, [longest(trial)])
+    prompts = _prompts_before(trial, plan, watcher) if plan is not None else None
+    run = _folder(runs, trial, plan.served_name) if plan is not None else None
+    try:
+        with serving(trial, plan, run, headers, watcher, stop) as session:
+            prepared = prepare(trial, session, prompts)
+            if run is None:
+                run = _folder(runs, trial, session.target.model)
+                before = sent_before(runs, prepared.prompts.workload.sha256, trial.target)
+                prepared = prepared._replace(sent_before=before)
+            measure(run, session, prepared)
+    except KeyboardInterrupt:
+        if run is None or run.client() is None:  # nothing is measured yet
+            raise
+        raise _not_summed_up(run) from None
     watcher.phase("Decoding")
     try:
         return finish(run, prepared.prompts.counter, keep_raw, keys_known=True, watcher=watcher)
@@ -110,9 +98,20 @@ def _not_summed_up(run: Run) -> Interrupted:
     )
 
 
-def _refuse(problems: list[str]) -> None:
-    if problems:
-        raise UsageError(" ".join(problems))
+def _folder(runs: Path, trial: TrialSpec, model: str) -> Run:
+    return create(runs, f"serve-{Path(model).name}-{trial.load.slug}")
+
+
+def _prompts_before(trial: TrialSpec, plan: EnginePlan, watcher: Watcher) -> Prompts | None:
+    """Make the prompts before an engine starts, where that needs no server: those that are too long are refused now."""
+    prompts = None
+    if named := trial.tokenizer or plan.tokenizer:
+        prompts = make_prompts(msgspec.structs.replace(trial, tokenizer=named), watcher)
+        prompts = prompts.within(plan.limits.context, watcher)
+        refuse(plan.problems(prompts.lengths))
+    for note in plan.notes(trial.load.max_concurrency):
+        watcher.phase(note)
+    return prompts
 
 
 def measure(run: Run, session: Session, prepared: Prepared) -> None:
