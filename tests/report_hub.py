@@ -50,6 +50,8 @@ MODELS = {
     "RedHatAI/Llama-2-7b-chat-quantized.w8a8": HubModel(*_LLAMA_2_7B, 8, _FP8),
     "TheBloke/Llama-2-7B-Chat-GPTQ": HubModel(*_LLAMA_2_7B, 4, {"Q4_0.gguf": "Q4_0"}),
 }
+# The same weights again, which nobody needs.
+_COPIES = {"meta-llama": ("original/consolidated.pth", "pytorch_model.bin")}
 GATED_OWNERS = {"meta-llama"}
 SHAREGPT = "anon8231489123/ShareGPT_Vicuna_unfiltered"
 SHAREGPT_FILE = "ShareGPT_V3_unfiltered_cleaned_split.json"
@@ -79,8 +81,10 @@ def described(folder: Path) -> Iterator[HubServer]:
         root.mkdir(parents=True)
         config = {"vocab_size": repository.vocabulary, "hidden_size": repository.width, "tie_word_embeddings": False}
         (root / "config.json").write_text(json.dumps(config))
-        (root / "model.safetensors").touch()
-        sizes[f"{name}/model.safetensors"] = repository.weights_bytes
+        for weights in ("model.safetensors", *_COPIES.get(name.rpartition("/")[0], ())):
+            (root / weights).parent.mkdir(exist_ok=True)
+            (root / weights).touch()
+            sizes[f"{name}/{weights}"] = repository.weights_bytes
     with hub_server.serving(folder) as hub:
         hub.faults.gated_owners = GATED_OWNERS
         hub.faults.sizes = sizes

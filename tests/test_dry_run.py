@@ -353,3 +353,72 @@ def test_a_model_that_is_here_needs_no_fetch(hub: HubServer, capsys: pytest.Capt
     shutil.copy(build("Q4_0"), "m.gguf")
     found = as_json('[engines.e]\nkind = "llamacpp"\nmodel = "m.gguf"\n' + LOAD, capsys)
     assert found["rigs"][0]["missing"] == [] and found["problems"] == []
+
+
+# ---- the page, read by a study's author ----
+
+
+def test_an_engine_that_comes_in_an_image_is_shown_in_its_container(
+    hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig = '[rigs.far]\naccelerator = "Strix Halo"\n'
+    text = rig + served("one").replace('"0.9.0"', '"0.9.1"\naccepts = ">=0.9.1,<0.15"')
+    out, _ = dry_run(text, capsys)
+    assert "# vLLM 0.14.0, the image docker.io/vllm/vllm-openai-rocm:v0.14.0" in out
+    assert re.search(r"docker run .*--device=/dev/kfd .* docker.io/vllm/vllm-openai-rocm:v0.14.0 serve acme/one", out)
+    assert "vLLM is 0.14.0; the setting is written for 0.9.1 and accepts it" in out
+
+
+def test_a_flag_that_the_image_s_version_lacks_is_a_problem(hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    rig = '[rigs.far]\naccelerator = "Strix Halo"\n'
+    steps = 'accepts = ">=0.9.1,<0.15"\nargs = ["--num-scheduler-steps", "8"]'
+    text = rig + served("one").replace('"0.9.0"', f'"0.9.1"\n{steps}')
+    _, err = dry_run(text, capsys, code=2)
+    assert "--num-scheduler-steps" in err and "0.14.0" in err
+
+
+def test_trials_are_listed_by_rig_and_in_the_order_of_the_file(
+    hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rigs = '[rigs.first]\naccelerator = "H100"\n[rigs.second]\naccelerator = "MI300X"\n'
+    found = as_json(rigs + SMALL.replace("[1, 2]", "[1, 2, 4, 8, 16]"), capsys)
+    assert [session["rig"] for session in found["sessions"]] == ["first", "second"]
+    for session in found["sessions"]:
+        loads = [trial["label"].rpartition(" ")[2] for trial in session["trials"]]
+        assert loads == ["1", "2", "4", "8", "16"]
+
+
+def test_another_machine_s_part_says_how_to_run_it_there(hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = dry_run('[rigs.far]\naccelerator = "H100"\n' + SMALL, capsys)
+    assert "Run its trials on that machine with --rig far, or from here with --ssh far=USER@HOST." in out
+    assert "# The commands, with the paths of this machine" in out and "1. e on far" in out
+    assert "--rig" not in dry_run(SMALL, capsys)[0]
+
+
+def test_a_part_of_a_card_takes_longer_than_the_whole(hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    hub.faults.sizes = {"model.safetensors": 70 << 30}
+    text = '[rigs.far]\naccelerator = "MI300X"\n' + served("one").replace("0.9.0", "0.9.1").replace("= 8", "= 4096")
+    whole = as_json(text, capsys)["rigs"][0]["phases"][-1]
+    cut = '[rigs.far]\nhost = { compute_partition = "CPX", memory_partition = "NPS1" }\n'
+    part = as_json(text.replace("[rigs.far]\n", cut), capsys)["rigs"][0]["phases"][-1]
+    assert "each a part of a card (CPX/NPS1)" in part["about"] and part["seconds"] > 1.5 * whole["seconds"]
+
+
+def test_no_known_size_is_not_zero(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    text = '[rigs.far]\naccelerator = "MI300X"\n' + served("one").replace("0.9.0", "0.9.1")
+    out, _ = dry_run(text, capsys)
+    assert "Disk: unknown; no size is known" in out and "0 B" not in out
+    assert out.rstrip().endswith("and an unknown time to fetch. Finished trials make this more exact.")
+
+
+def test_what_a_build_needs_of_the_machine_is_said(hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (
+        '[rigs.far]\naccelerator = "Strix Halo"\n[models.g]\nfrom = "hub:acme/one"\nconvert = "gguf:F16"\n'
+        f'[engines.e]\nkind = "llamacpp"\nversion = "6327"\nmodel = "g"\n{LOAD}'
+    )
+    needs = {need["name"]: need["how"] for need in as_json(text, capsys)["rigs"][0]["missing"]}
+    assert needs["llamacpp 6327"] == "install; its build needs a C++ compiler and ROCm with HIP"
+    assert needs["llama-tools"] == "install; its build needs a C++ compiler"
