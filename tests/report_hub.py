@@ -8,6 +8,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ class HubModel(NamedTuple):
     vocabulary: int
     width: int
     bits: float  # per weight, outside embedding and head
-    files: dict[str, str]  # FILE.gguf → quantization
+    files: dict[str, str]  # '' or the step that makes it (quark:fp8) → quantization of dyno's model
     stand_in: str = model.NAME
 
     @property
@@ -36,19 +37,18 @@ class HubModel(NamedTuple):
 
 _LLAMA_405B, _LLAMA_70B = (405.85e9, 128_256, 16_384), (70.55e9, 128_256, 8192)
 _LLAMA_8B, _LLAMA_2_7B = (8.03e9, 128_256, 4096), (6.74e9, 32_000, 4096)
-_F16, _FP8 = {"F16.gguf": "F16"}, {"Q8_0.gguf": "Q8_0"}
+_F16, _FP8 = {"": "F16"}, {"": "Q8_0"}
+_GGUF = {"gguf:F16": "F16", "llama.cpp:Q8_0": "Q8_0", "llama.cpp:Q4_K_M": "Q4_1", "llama.cpp:Q4_0": "Q4_0"}
 MODELS = {
     "meta-llama/Llama-3.1-405B-Instruct": HubModel(*_LLAMA_405B, 16, _F16),
     "meta-llama/Llama-3.1-405B-Instruct-FP8": HubModel(*_LLAMA_405B, 8, _FP8),
     "amd/Llama-3.1-405B-Instruct-FP8-KV": HubModel(*_LLAMA_405B, 8, _FP8),
-    "meta-llama/Llama-3.1-70B-Instruct": HubModel(*_LLAMA_70B, 16, _F16 | {"quark-fp8.gguf": "Q8_0"}),
+    "meta-llama/Llama-3.1-70B-Instruct": HubModel(*_LLAMA_70B, 16, _F16 | {"quark:fp8": "Q8_0"}),
     "amd/Llama-3.1-70B-Instruct-FP8-KV": HubModel(*_LLAMA_70B, 8, _FP8),
     "amd/Llama-3.1-8B-Instruct-FP8-KV": HubModel(*_LLAMA_8B, 8, _FP8, model.DRAFT),
-    "meta-llama/Llama-2-7b-chat-hf": HubModel(
-        *_LLAMA_2_7B, 16, {f"{name}.gguf": name for name in ("F16", "Q8_0", "Q4_1", "Q4_0")}
-    ),
+    "meta-llama/Llama-2-7b-chat-hf": HubModel(*_LLAMA_2_7B, 16, _F16 | _GGUF),
     "RedHatAI/Llama-2-7b-chat-quantized.w8a8": HubModel(*_LLAMA_2_7B, 8, _FP8),
-    "TheBloke/Llama-2-7B-Chat-GPTQ": HubModel(*_LLAMA_2_7B, 4, {"Q4_0.gguf": "Q4_0"}),
+    "TheBloke/Llama-2-7B-Chat-GPTQ": HubModel(*_LLAMA_2_7B, 4, {"": "Q4_0"}),
 }
 # The same weights again, which nobody needs.
 _COPIES = {"meta-llama": ("original/consolidated.pth", "pytorch_model.bin")}
@@ -60,11 +60,17 @@ _CONVERSATIONS = 400
 _WORDS = ("what", "how", "count", "sort", "copy", "the", "a", "of", "red", "blue", "seven", "nine", "list", "word")
 
 
+def file_of(repository: str, step: str = "") -> str:
+    """Return the file that stands in for a repository's weights, or for what a tool makes of them."""
+    assert step in MODELS[repository].files, f"{repository} has nothing for {step}"
+    return f"{step.replace(':', '-') or 'weights'}.gguf"
+
+
 @contextmanager
 def serving(folder: Path) -> Iterator[HubServer]:
     """Serve files that can be fetched and run. Models of Meta's need the token."""
-    for name, repository in MODELS.items():
-        _write_stand_in(folder / name, repository)
+    for name in MODELS:
+        _write_stand_in(folder / name, name)
     _write_sharegpt(folder)
     with hub_server.serving(folder) as hub:
         hub.faults.gated_owners = GATED_OWNERS
@@ -91,12 +97,13 @@ def described(folder: Path) -> Iterator[HubServer]:
         yield hub
 
 
-def _write_stand_in(root: Path, repository: HubModel) -> None:
+def _write_stand_in(root: Path, name: str) -> None:
+    repository = MODELS[name]
     root.mkdir(parents=True)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (root / name).hardlink_to(model.FOLDER / name)
-    for name, quantization in repository.files.items():
-        (root / name).hardlink_to(model.build(quantization, name=repository.stand_in))
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(model.FOLDER / file, root)
+    for step, quantization in repository.files.items():
+        shutil.copy(model.build(quantization, name=repository.stand_in), root / file_of(name, step))
 
 
 def _write_sharegpt(folder: Path) -> None:

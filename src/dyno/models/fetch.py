@@ -223,8 +223,8 @@ class Fetch:
         return Listing(commit, chosen, offline=True) if chosen else None
 
     def _chosen(self, names: list[str]) -> list[str]:
-        """Return the files that the job asks for. Without patterns of its own, pickled weights are left out where the same
-        ones are safetensors: engines and tools read these, and some repositories have gigabytes twice."""
+        """Return the files that the job asks for. Where it names none, pickled copies of safetensors are left out:
+        engines and tools don't read them."""
         job = self._job
         chosen = list(filter_repo_objects(names, allow_patterns=job.include or None, ignore_patterns=job.exclude))
         if job.include or job.kind != "model" or not any(_SAFE_COPY.fullmatch(name) for name in chosen):
