@@ -16,7 +16,7 @@ from dyno.facts.rig import Peaks, Rig
 from dyno.facts.study import PlannedTrial, RigWanted, Study
 from dyno.measure import cost as costs
 from dyno.models import steps
-from dyno.numbers import human_bytes, many, rough_span
+from dyno.numbers import clock, human_bytes, many
 from dyno.probe import peaks
 from dyno.study.order import (
     OWN_BYTES_S,
@@ -249,7 +249,7 @@ def _start_phase(starts: Sequence[_Setting]) -> Phase | None:
     if measured == len(starts):
         return Phase("start", total, "measured", f"{many(len(starts), 'start')}, by earlier runs")
     assumed = [setting.start_s for setting in starts if setting.start_basis == "assumed" and setting.start_s]
-    each = rough_span(min(assumed), max(assumed))
+    each = " to ".join(dict.fromkeys((clock(min(assumed)), clock(max(assumed)))))
     return Phase("start", total, "assumed", f"{many(len(starts), 'start')}{by_runs}, {each} each")
 
 
