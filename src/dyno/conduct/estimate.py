@@ -141,8 +141,8 @@ class RigEstimate:
         if plan and plan.model and plan.model.weights_bytes:
             return size * online_share(spec, plan.model.quantization)
         recipe = self._recipe(spec)
-        made = recipe.quantize or _quantized(recipe.source) if recipe else None
-        return size * online_share(spec, made)
+        quantization = recipe.quantize or _quantized(recipe.source) if recipe else None
+        return size * online_share(spec, quantization)
 
     def _file_bytes(self, spec: EngineSpec, plan: EnginePlan | None) -> float | None:
         """Return the weights of one copy, as they are on the disk. None: unknown."""
