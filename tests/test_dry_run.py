@@ -17,8 +17,10 @@ from dyno.engines import image, install
 from dyno.engines.model import build
 from dyno.facts.engine import EngineSpec
 from dyno.facts.recipe import ModelRecipe
+from dyno.facts.rig import Accelerator, Rig
 from dyno.models import sizes
 from dyno.numbers import human_bytes
+from dyno.probe import rig as machines
 from hub_server import TOKEN, HubServer, serving
 from sshd import sshd
 
@@ -422,3 +424,61 @@ def test_what_a_build_needs_of_the_machine_is_said(hub: HubServer, capsys: pytes
     needs = {need["name"]: need["how"] for need in as_json(text, capsys)["rigs"][0]["missing"]}
     assert needs["llamacpp 6327"] == "install; its build needs a C++ compiler and ROCm with HIP"
     assert needs["llama-tools"] == "install; its build needs a C++ compiler"
+
+
+# ---- on the machine itself ----
+
+
+@pytest.fixture
+def mi300x(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine as a node with eight MI300X, by its data sheet, without a container tool."""
+    cards = [
+        Accelerator(
+            i, "AMD Instinct MI300X", "amd", memory_bytes=192 << 30, architecture="gfx942", partition="SPX/NPS1"
+        )
+        for i in range(8)
+    ]
+    machine = Rig("Linux", "6.8", "x86_64", "EPYC", 192, memory_bytes=2 << 40, accelerators=cards)
+    monkeypatch.setattr(machines, "look", lambda: machine)
+    monkeypatch.setattr(install, "variant_of_this_machine", lambda: "rocm")
+
+
+INSTINCT = '[rigs.near]\naccelerator = "MI3"\n'
+
+
+@pytest.mark.usefixtures("mi300x")
+def test_a_container_tool_that_is_missing_here_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = dry_run(INSTINCT + served("one").replace("0.9.0", "0.9.1"), capsys, code=2)
+    assert "near (8 × AMD Instinct MI300X)" in out and "the image docker.io/rocm/vllm:rocm6.4.1_vllm_0.9.1" in out
+    assert "docker" in err and "podman" in err
+    # The tools of another machine aren't known.
+    far = '[rigs.far]\naccelerator = "H100"\n' + served("one").replace("kind", 'container = { image = "i:1" }\nkind')
+    assert dry_run(far, capsys)[1] == ""
+
+
+def test_a_model_that_is_too_large_is_a_problem_before_it_is_fetched(
+    hub: HubServer, mi300x: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bin").mkdir()
+    docker = tmp_path / "bin" / "docker"
+    docker.write_text("#!/bin/sh\nexit 1\n")
+    docker.chmod(0o755)
+    hub.faults.sizes = {"model.safetensors": 700 << 30}
+    text = INSTINCT + served("one").replace("0.9.0", "0.9.1")
+    _, err = dry_run(text, capsys, code=2)
+    assert "The weights of acme/one take 700 GiB, but 1 × AMD Instinct MI300X have 192 GiB." in err
+    enough = text.replace("kind", "tensor_parallel = 4\nkind")
+    assert "The weights" not in dry_run(enough, capsys, code=2)[1], "only the disk is too small"
+
+
+@pytest.mark.usefixtures("mi300x")
+def test_a_whole_card_is_not_a_part_and_one_that_the_study_cuts_is(
+    hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.faults.sizes = {"model.safetensors": 1 << 30}
+    text = INSTINCT + served("one").replace("0.9.0", "0.9.1")
+    whole = as_json(text, capsys, code=2)["rigs"][0]["phases"][-1]
+    assert "part of a card" not in whole["about"]
+    cut = 'host = { compute_partition = "CPX" }\n'
+    part = as_json(INSTINCT + cut + text.removeprefix(INSTINCT), capsys, code=2)["rigs"][0]["phases"][-1]
+    assert "part of a card (CPX)" in part["about"]

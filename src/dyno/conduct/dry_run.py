@@ -52,10 +52,12 @@ def make(
     asked = _StudyFacts(study, plans, _left(groups, done), earlier.read(runs), rules)
     times: dict[str, tuple[float, Basis]] = {}
     rigs: list[RigNeeds] = []
+    problems: list[str] = []
     for name in names:
-        needs, own_times = _rig_needs(asked, places[name], name, missing[name])
+        needs, own_times, own_problems = _rig_needs(asked, places[name], name, missing[name])
         rigs.append(needs)
         times |= own_times
+        problems += own_problems
     return DryRun(
         study=study.name,
         trials=len(wanted),
@@ -69,7 +71,7 @@ def make(
         seconds=sum(rig.seconds for rig in rigs),
         unknown_phases=_unknown_phases(rigs),
         cost=_total_cost(rigs),
-        problems=[words(text) for text in [*study_plan.problems(plans), *_unprovided(rigs)]],
+        problems=[words(text) for text in [*study_plan.problems(plans), *problems, *_unprovided(rigs)]],
     )
 
 
@@ -129,7 +131,7 @@ def _placed(study: Study, name: str | None, machine: Rig) -> _Place:
     names = [a.name for a in machine.accelerators]
     cards = ", ".join(f"{names.count(n)} × {n}" for n in dict.fromkeys(names)) or f"{machine.cpu}, no accelerator"
     if not wanted.elsewhere and study_plan.fits(wanted, machine):
-        return _Place(machine, cards, "looked", here=True)
+        return _Place(_partitioned(machine, wanted), cards, "looked", here=True)
     assumed = _partitioned(study_plan.assumed(wanted, machine), wanted)
     number = f"{wanted.accelerators} × " if wanted.accelerators else ""
     described = f"{number}{wanted.accelerator or 'any accelerator'}"
@@ -156,8 +158,8 @@ def _partitioned(machine: Rig, wanted: RigWanted) -> Rig:
 
 def _rig_needs(
     asked: _StudyFacts, place: _Place, name: str | None, missing: Sequence[provide.Need]
-) -> tuple[RigNeeds, dict[str, tuple[float, Basis]]]:
-    """Return what one machine needs, and the time of each of its trials."""
+) -> tuple[RigNeeds, dict[str, tuple[float, Basis]], list[str]]:
+    """Return what one machine needs, the time of each of its trials, and what can't work there."""
     plans = [plan for plan in asked.plans if plan.trials[0].place.rig == name]
     mine = [planned for plan in plans for planned in plan.trials]
     expected = estimate.RigEstimate(plans, place.machine, missing, asked.runs, place.here)
@@ -170,7 +172,9 @@ def _rig_needs(
         missing=[needed(need) for need in missing], disks=_disks(missing, place), phases=phases,
         seconds=seconds, cost=estimate.cost(asked.rules, asked.study, mine, place.machine, seconds),
     )  # fmt: skip
-    return needs, times
+    tools = study_plan.missing_tools(plans) if place.here else []
+    too_large = dict.fromkeys(filter(None, map(expected.too_large, plans)))
+    return needs, times, [*tools, *too_large]
 
 
 def _missing(place: _Place, trials: Sequence[PlannedTrial]) -> list[provide.Need]:

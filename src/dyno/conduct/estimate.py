@@ -119,7 +119,8 @@ class RigEstimate:
 
     def _partition_words(self) -> str:
         partition = next((card.partition for card in self._machine.accelerators), None)
-        return f", each a part of a card ({partition})" if partition else ""
+        whole = partition is None or partition.startswith("SPX")
+        return "" if whole else f", each a part of a card ({partition})"
 
     def _peaks(self, spec: EngineSpec) -> Peaks | None:
         """Return the peaks of the accelerators that share one copy. A family's name counts as its typical card."""
@@ -128,7 +129,7 @@ class RigEstimate:
             return None
         whole = peaks.of_name(cards[0].name, spec.world)
         name = cards[0].name if whole else _TYPICAL.get(cards[0].architecture or "", "")
-        if cards[0].partition is None:
+        if not self._partition_words():
             return whole or peaks.of_name(name, spec.world)
         parts = [msgspec.structs.replace(card, name=name) for card in cards[: spec.world]]
         return peaks.of_accelerators(parts).peaks
@@ -154,6 +155,21 @@ class RigEstimate:
 
     def _recipe(self, spec: EngineSpec) -> ModelRecipe | None:
         return {**spec.weights, **weights.of_hub(spec)}.get(spec.model or "")
+
+    def too_large(self, planned: SettingPlan) -> str | None:
+        """Say that a model can't fit, by the size that the Hub lists: before it is fetched."""
+        spec, plan = planned.trials[0].trial.engine, planned.engine
+        cards = self._machine.accelerators[: spec.world] if spec else []
+        if spec is None or plan is None or plan.model or plan.program.embedded or plan.limits.spreads:
+            return None  # one that is here is compared by its plan
+        size = self._model_bytes(spec, plan)
+        room = sum(card.memory_bytes or 0 for card in cards)
+        if size is None or size <= room or not cards or any(card.memory_bytes is None for card in cards):
+            return None
+        return (
+            f"The weights of {spec.model} take {human_bytes(size)}, but {len(cards)} × {cards[0].name} have "
+            f"{human_bytes(room)}. Use more accelerators or a smaller quantization."
+        )
 
     # ---- trials ----
 
