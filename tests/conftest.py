@@ -72,7 +72,7 @@ REAL = {
         "embedded", "environment", "fleet", "frames", "gguf", "golden_real", "host", "model",
         "models_hub", "offline", "peaks", "probe_server", "processes", "protocols", "provide", "quality", "quantize",
         "replicas", "report_cli", "rig", "rigs", "runs", "shipped_studies", "software", "sql", "start", "study",
-        "telemetry", "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload", "clocks", "on_ray",
+        "study_pages", "telemetry", "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload", "clocks", "on_ray",
         "find", "find_servers", "find_studies", "tune", "sessions", "traces", "conversations", "agents", "mixes",
         "session_figures",
         "cancelling", "traffic_cli", "reasoning", "searches", "one_number", "tokens_in_chunks", "live_rates",

@@ -51,7 +51,11 @@ MODELS = {
     "TheBloke/Llama-2-7B-Chat-GPTQ": HubModel(*_LLAMA_2_7B, 4, {"": "Q4_0"}),
 }
 # The same weights again, which nobody needs.
-_COPIES = {"meta-llama": ("original/consolidated.pth", "pytorch_model.bin")}
+_COPIES = {
+    "meta-llama/Llama-3.1-405B-Instruct": "original/consolidated.pth",
+    "meta-llama/Llama-3.1-70B-Instruct": "original/consolidated.pth",
+    "meta-llama/Llama-2-7b-chat-hf": "pytorch_model.bin",
+}
 GATED_OWNERS = {"meta-llama"}
 SHAREGPT = "anon8231489123/ShareGPT_Vicuna_unfiltered"
 SHAREGPT_FILE = "ShareGPT_V3_unfiltered_cleaned_split.json"
@@ -87,7 +91,7 @@ def described(folder: Path) -> Iterator[HubServer]:
         root.mkdir(parents=True)
         config = {"vocab_size": repository.vocabulary, "hidden_size": repository.width, "tie_word_embeddings": False}
         (root / "config.json").write_text(json.dumps(config))
-        for weights in ("model.safetensors", *_COPIES.get(name.rpartition("/")[0], ())):
+        for weights in filter(None, ("model.safetensors", _COPIES.get(name))):
             (root / weights).parent.mkdir(exist_ok=True)
             (root / weights).touch()
             sizes[f"{name}/{weights}"] = repository.weights_bytes
