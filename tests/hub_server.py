@@ -33,6 +33,7 @@ class Faults:
     """What goes wrong, by file name or for lists. Counts go down with each use."""
 
     gated: bool = False
+    gated_owners: set[str] = field(default_factory=set)  # or only the models of these
     silent: set[str] = field(default_factory=set)  # OWNER/NAME whose list comes only when `go_on` is set
     limited: int = 0  # lists that are answered with 429
     limited_files: int = 0  # files that are
@@ -42,7 +43,7 @@ class Faults:
     slow: set[str] = field(default_factory=set)  # files of which only the first half is sent, until `go_on` is set
     go_on: threading.Event = field(default_factory=threading.Event)
     extra_names: list[str] = field(default_factory=list)  # in each list
-    sizes: dict[str, int] = field(default_factory=dict)  # file → size in the list, whatever it is
+    sizes: dict[str, int] = field(default_factory=dict)  # file, or OWNER/NAME/file → size in the list, whatever it is
 
 
 class HubServer(ThreadingHTTPServer):
@@ -95,6 +96,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _root(self, kind: str, repo: str) -> Path:
         return self.server.folder / ("datasets" if kind.startswith("datasets") else "") / repo
 
+    def _is_gated(self, root: Path) -> bool:
+        return self.server.faults.gated or root.parent.name in self.server.faults.gated_owners
+
     def _api(self, root: Path, what: str, revision: str) -> None:
         faults = self.server.faults
         if f"{root.parent.name}/{root.name}" in faults.silent:
@@ -126,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
                 "id": f"{root.parent.name}/{root.name}",
                 "sha": commit,
                 "siblings": [*listed, *names],
-                "gated": "manual" if faults.gated else False,
+                "gated": "manual" if self._is_gated(root) else False,
                 "private": False,
                 "tags": [],
             }
@@ -135,7 +139,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _described(self, path: Path, root: Path) -> dict[str, Any]:
         data = path.read_bytes()
         name = path.relative_to(root).as_posix()
-        size = self.server.faults.sizes.get(name, len(data))
+        sizes = self.server.faults.sizes
+        size = sizes.get(f"{root.parent.name}/{root.name}/{name}", sizes.get(name, len(data)))
         facts: dict[str, Any] = {"rfilename": name, "size": size, "blobId": git_sha1(data)}
         if len(data) >= LFS_BYTES:
             facts["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": size, "pointerSize": 134}
@@ -147,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not root.is_dir():
             return self._refuse(404, "RepoNotFound", "Repository not found")
         given = self.headers.get("authorization", "")
-        if faults.gated and given != f"Bearer {TOKEN}":
+        if self._is_gated(root) and given != f"Bearer {TOKEN}":
             return self._refuse(403 if given else 401, "GatedRepo", "Access to this model is restricted")
         if faults.limited_files:
             faults.limited_files -= 1

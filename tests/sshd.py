@@ -31,7 +31,7 @@ class LoopbackSshd:
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
-        (folder / "authorized").write_text(f'environment="HOME={self.home}" {(folder / "user.pub").read_text()}')
+        self.set_environment()
         (folder / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {(folder / 'host.pub').read_text()}")
         (folder / "sshd_config").write_text(
             f"ListenAddress 127.0.0.1:{self.port}\nHostKey {folder}/host\nPidFile none\nUsePAM no\n"
@@ -43,6 +43,11 @@ class LoopbackSshd:
             f"  IdentityFile {folder}/user\n  IdentitiesOnly yes\n  IdentityAgent none\n"
             f"  UserKnownHostsFile {folder}/known_hosts\n  GlobalKnownHostsFile none\n"
         )
+
+    def set_environment(self, **variables: str) -> None:
+        """Set what a login has besides HOME, from the next connection on."""
+        words = [f'environment="{name}={value}"' for name, value in {"HOME": str(self.home), **variables}.items()]
+        (self.folder / "authorized").write_text(f"{','.join(words)} {(self.folder / 'user.pub').read_text()}")
 
     def start(self) -> None:
         assert SSHD is not None

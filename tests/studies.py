@@ -1,8 +1,16 @@
 """Shipped studies as the tests read them, and their twins: the same file scaled down until it runs here in seconds.
 
-A twin is made from the file's own tree, so that it can't drift from it. Engines become the llama.cpp that comes
-with dyno; what it can't do goes into their environment (AS_TENSOR_PARALLEL=4), so that every setting is
-still one of its own. Numbers become small ones in the same order, and long axes keep their ends and their middle.
+A twin is made from the file's own tree, so that it can't drift from it. It replaces, and nothing else:
+
+- engines: the llama.cpp that comes with dyno, with small slots. Settings that it can't have go into its environment
+  (AS_TENSOR_PARALLEL=4), so that every setting is still one of its own.
+- models: the GGUF file in the repository of the same name (report_hub.py), in place of its safetensors. What a tool of
+  gigabytes would make of a model (convert, quantize) is another GGUF file there.
+- sizes: numbers become small ones in the same order, and long axes keep their ends and their middle.
+- tasks of lm-eval, another such tool: dyno's own tasks.
+- a rig's commands (`before`, `after`), which need its hardware.
+
+Data sets, tokenizers, rigs, prices and rules stay. `dyno run TWIN --any-rig` runs it with HF_ENDPOINT at such a Hub.
 """
 
 import json
@@ -12,20 +20,24 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import report_hub
 from dyno.conduct.study_plan import known
-from dyno.engines.model import build
 from dyno.facts.study import Study
 from dyno.study.file import read
 
 FOLDER = Path(__file__).parent.parent / "studies"
 SHIPPED = sorted(FOLDER.glob("*.toml"))
-REPORTS = [path for path in SHIPPED if path.stem not in ("demo", "quantized", "rocm-fp8-quality", "speculative")]
+REPORTS = [path for path in SHIPPED if path.stem not in ("demo", "quantized", "speculative")]
 
 Tree = dict[str, Any]
 
 # What an engine's table keeps; `env` takes the rest.
 _KEPT = ("like", "rigs", "workloads", "loads", "workload", "load", "trial", "env")
-_TWIN = {"kind": "llamacpp", "max_num_seqs": 4, "max_model_len": 256}  # the engine that comes with dyno
+_MODELS = ("model", "draft_model")
+_DROPPED = ("kind", "zip", "backend", "container", "version", "accepts", "draft_tokens", *_MODELS)
+_TWIN = {"kind": "llamacpp", "max_num_seqs": 4, "max_model_len": 512}  # the engine that comes with dyno
+_QUALITY = {"tasks": ["builtin"], "limit": 1, "max_tokens": 16, "concurrency": [2]}
+_RIG_COMMANDS = ("before", "after")
 # A number's twin, by its rank from 1 among all that the file has for this key.
 _SMALL = {
     "input_len": lambda rank: 8 * rank,
@@ -68,28 +80,26 @@ def twin(path: Path, keep: int = 3) -> str:
         keys = [key for key, cell in _cells(tree) if cell == f"${{{name}}}" and key in _SMALL]
         small = _small(keys[0], value, ranks) if keys else value
         variables[name] = _thinned(small, keep, named)
+    models = {name: _own_model(table, tree) for name, table in tree.get("models", {}).items()}
     for name, engine in list(tree["engines"].items()):
+        models |= _hub_models(engine, models, variables)
         tree["engines"][name] = _engine(name, engine, tree["engines"], variables, keep)
     for part in ("workloads", "loads"):
         for name, table in tree[part].items():
-            if table.get("dataset") == "sharegpt":
-                table = {k: v for k, v in table.items() if k not in ("dataset", "path")}
-                table |= {"input_len": 16, "output_len": 4}
-                tree[part][name] = _scaled(table, {**ranks, "input_len": {}, "output_len": {}}, keep, named)
-            else:
-                tree[part][name] = _scaled(table, ranks, keep, named)
+            tree[part][name] = _scaled(table, ranks, keep, named)
     for rule in (*tree.get("exclude", []), *tree.get("include", [])):
         for part, cells in rule.items():
             rule[part] = _scaled(cells, ranks, 999, named) if isinstance(cells, dict) else cells
     for rig in tree.get("rigs", {}).values():
-        for key in ("accelerator", "accelerators", "host", "before", "after"):
+        for key in _RIG_COMMANDS:
             rig.pop(key, None)
     for load in tree["loads"].values():
         if load.get("kind") == "latency":  # else 30 after 10 to warm up
             load.setdefault("iterations", 2)
             load.setdefault("warmup_iterations", 1)
-    tree.get("trial", {}).pop("tokenizer", None)
-    return dumped({**tree, "name": path.stem, "repeats": 1})
+    if "quality" in tree:
+        tree["quality"] |= _QUALITY
+    return dumped({**tree, "models": models, "name": path.stem, "repeats": 1})
 
 
 def dumped(tree: Tree) -> str:
@@ -99,12 +109,16 @@ def dumped(tree: Tree) -> str:
     lines = [f"{k} = {_value(v)}" for k, v in tree.items() if k not in {*tables, *rules}]
     for name, table in tables.items():
         inner = all(isinstance(v, dict) for v in table.values())
-        for header, cells in [(f"{name}.{k}", v) for k, v in table.items()] if inner else [(name, table)]:
+        for header, cells in [(f"{name}.{_key(k)}", v) for k, v in table.items()] if inner else [(name, table)]:
             lines += ["", f"[{header}]", *(f"{k} = {_value(v)}" for k, v in cells.items())]
     for name, several in rules.items():
         for rule in several:
             lines += ["", f"[[{name}]]", *(f"{k} = {_value(v)}" for k, v in rule.items())]
     return "\n".join(lines) + "\n"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[\w-]+", name) else json.dumps(name)
 
 
 def _value(value: Any) -> str:
@@ -154,11 +168,54 @@ def _thinned(value: Any, keep: int, named: set[Any] = frozenset()) -> Any:  # ty
     return [v for i, v in enumerate(value) if i in (0, len(value) - 1) or (isinstance(v, int | float) and v in named)]
 
 
+# ---- models ----
+
+
+def _own_model(table: Tree, tree: Tree) -> Tree:
+    """A study's own model, fetched where it would be made: its repository has what a tool would make as a file."""
+    first = table
+    while first["from"] in tree["models"]:
+        first = tree["models"][first["from"]]
+    repository = _resolved(first["from"], tree["variables"]).removeprefix("hub:")
+    step = table.get("quantize") or table.get("convert") or ""
+    return _fetched(repository, report_hub.file_of(repository, step))
+
+
+def _hub_models(engine: Tree, own: Tree, variables: Tree) -> Tree:
+    """The models that an engine's table names by their repositories."""
+    repositories = [name for key in _MODELS for name in _names(engine.get(key), variables) if name not in own]
+    return {_last(name): _fetched(name, report_hub.file_of(name)) for name in repositories}
+
+
+def _fetched(repository: str, file: str) -> Tree:
+    return {"from": f"hub:{repository}", "include": [file, "tokenizer*.json"]}
+
+
+def _names(value: Any, variables: Tree) -> list[str]:
+    whole = _resolved(value, variables)
+    return [_resolved(name, variables) for name in whole] if isinstance(whole, list) else [whole] if whole else []
+
+
+def _resolved(value: Any, variables: Tree) -> Any:
+    whole = _VARIABLE.fullmatch(value) if isinstance(value, str) else None
+    return variables[whole[1]] if whole else value
+
+
+def _last(name: str) -> str:
+    """A repository's name without its owner, as a study shows it; a name of the study's own stays."""
+    return name.rpartition("/")[2]
+
+
+# ---- engines ----
+
+
 def _engine(name: str, table: Tree, engines: Tree, variables: Tree, keep: int) -> Tree:
     """`variables` gets one for each axis that moves into the environment."""
+    own = {k: v for k, v in table.items() if k in _KEPT} | (_TWIN if "kind" in table else {})
     moved: Tree = {}
+    together = [key for key in table.get("zip", []) if key != "model"] if "model" in table.get("zip", []) else []
     for key, value in table.items():
-        if key in (*_KEPT, "kind", "zip", "backend", "container", "version", "draft_model", "draft_tokens"):
+        if key in (*_KEPT, *_DROPPED, *together):
             continue
         if isinstance(value, list) and key not in ("args", "devices", "before", "after"):
             group = table["zip"] if key in table.get("zip", []) else [key]
@@ -168,14 +225,24 @@ def _engine(name: str, table: Tree, engines: Tree, variables: Tree, keep: int) -
             moved[f"AS_{key.upper()}"] = f"${{{axis}}}"
         else:
             moved[f"AS_{key.upper()}"] = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-    env = table.get("env", {})
-    if isinstance(env, list):
-        env = [{**one, **moved} for one in env]
-    elif "like" in table and isinstance(engines[table["like"]].get("env"), list):  # an axis there, replaced here
-        env = {**engines[table["like"]]["env"][0], **env, **moved}
-    else:
-        env = {**env, **moved}
-    own = {k: v for k, v in table.items() if k in _KEPT} | (_TWIN if "kind" in table else {})
-    if "draft_model" in table:  # it drafts for itself, in a smaller quantization
-        own |= {"draft_model": str(build("Q8_0")), "draft_tokens": table["draft_tokens"]}
+    inherited = engines[table["like"]]["env"] if "like" in table else {}
+    env = table.get("env", inherited)
+    env = [{**one, **moved} for one in env] if isinstance(env, list) else {**env, **moved}
+    if together:  # they walk with the models
+        rows = zip(*(table[key] for key in together), strict=True)
+        env = [{**env, **{f"AS_{k.upper()}": v for k, v in zip(together, row, strict=True)}} for row in rows]
+        own["zip"] = ["model", "env"]
+    for key in _MODELS:
+        if key in table:
+            own[key] = _model(table[key], variables)
+    if "draft_model" in table:
+        own["draft_tokens"] = table["draft_tokens"]
     return {**own, "env": env}
+
+
+def _model(value: Any, variables: Tree) -> Any:
+    """The names of the twin's models for those that the file gives. A variable with a list is an axis, and stays."""
+    if isinstance(value, list):
+        return [_last(_resolved(name, variables)) for name in value]
+    whole = _resolved(value, variables)
+    return value if isinstance(whole, list) else _last(whole)

@@ -17,8 +17,10 @@ from dyno.engines import image, install
 from dyno.engines.model import build
 from dyno.facts.engine import EngineSpec
 from dyno.facts.recipe import ModelRecipe
+from dyno.facts.rig import Accelerator, Rig
 from dyno.models import sizes
 from dyno.numbers import human_bytes
+from dyno.probe import rig as machines
 from hub_server import TOKEN, HubServer, serving
 from sshd import sshd
 
@@ -104,7 +106,8 @@ def test_a_gated_model_without_a_token_is_a_problem_and_nothing_is_fetched(
 ) -> None:
     hub.faults.gated = True
     out, err = dry_run(served("one"), capsys, code=2)
-    assert "acme/one" in out and "; gated" in out and "Token of the Hub: not set (HF_TOKEN)" in out
+    assert re.search(r"acme/one +pull +1.907 MiB; gated; can't be provided", out)
+    assert "Token of the Hub for gated models: not set (HF_TOKEN)" in out
     assert f"acme/one is gated. Accept its terms at {hub.url}/acme/one and set HF_TOKEN" in err
     assert main(["run", "s.toml", "--prepare-only"]) == 1
     assert "nothing was fetched or started" in capsys.readouterr().err and not hub.sent["model.safetensors"]
@@ -113,6 +116,7 @@ def test_a_gated_model_without_a_token_is_a_problem_and_nothing_is_fetched(
     assert found["token"] and found["problems"] == [] and TOKEN not in json.dumps(found)
     (model,) = [need for need in found["rigs"][0]["missing"] if need["what"] == "model"]
     assert model["gated"] and model["size_bytes"] > 2 * PARAMETERS
+    assert "1.907 MiB; gated, access granted" in dry_run(served("one"), capsys)[0]
 
 
 def test_a_made_model_has_about_the_size_of_its_bits_and_parameters(
@@ -250,7 +254,8 @@ def test_the_speed_of_earlier_fetches_gives_the_time_of_the_next(
 ) -> None:
     text = '[models.b]\nfrom = "hub:acme/{}"\n[engines.e]\nkind = "llamacpp"\nmodel = "b"\n' + LOAD
     phases = as_json(text.format("one"), capsys)["rigs"][0]["phases"]
-    assert phases[0]["name"] == "fetch" and phases[0]["seconds"] is None and "fetched nothing" in phases[0]["about"]
+    assert phases[0]["name"] == "fetch" and phases[0]["basis"] == "assumed" and "at 1 Gbit/s" in phases[0]["about"]
+    assert phases[0]["seconds"] == pytest.approx(2 * PARAMETERS / 125e6, rel=0.01)
     texts = hub.folder / "datasets" / "acme" / "texts"
     texts.mkdir(parents=True)
     (texts / "texts.jsonl").write_bytes(bytes(2 << 20))
@@ -350,3 +355,130 @@ def test_a_model_that_is_here_needs_no_fetch(hub: HubServer, capsys: pytest.Capt
     shutil.copy(build("Q4_0"), "m.gguf")
     found = as_json('[engines.e]\nkind = "llamacpp"\nmodel = "m.gguf"\n' + LOAD, capsys)
     assert found["rigs"][0]["missing"] == [] and found["problems"] == []
+
+
+# ---- the page, read by a study's author ----
+
+
+def test_an_engine_that_comes_in_an_image_is_shown_in_its_container(
+    hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig = '[rigs.far]\naccelerator = "Strix Halo"\n'
+    text = rig + served("one").replace('"0.9.0"', '"0.9.1"\naccepts = ">=0.9.1,<0.15"')
+    out, _ = dry_run(text, capsys)
+    assert "# vLLM 0.14.0, the image docker.io/vllm/vllm-openai-rocm:v0.14.0" in out
+    assert re.search(r"docker run .*--device=/dev/kfd .* docker.io/vllm/vllm-openai-rocm:v0.14.0 serve acme/one", out)
+    assert "vLLM is 0.14.0; the setting is written for 0.9.1 and accepts it" in out
+
+
+def test_a_flag_that_the_image_s_version_lacks_is_a_problem(hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    rig = '[rigs.far]\naccelerator = "Strix Halo"\n'
+    steps = 'accepts = ">=0.9.1,<0.15"\nargs = ["--num-scheduler-steps", "8"]'
+    text = rig + served("one").replace('"0.9.0"', f'"0.9.1"\n{steps}')
+    _, err = dry_run(text, capsys, code=2)
+    assert "--num-scheduler-steps" in err and "0.14.0" in err
+
+
+def test_trials_are_listed_by_rig_and_in_the_order_of_the_file(
+    hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rigs = '[rigs.first]\naccelerator = "H100"\n[rigs.second]\naccelerator = "MI300X"\n'
+    found = as_json(rigs + SMALL.replace("[1, 2]", "[1, 2, 4, 8, 16]"), capsys)
+    assert [session["rig"] for session in found["sessions"]] == ["first", "second"]
+    for session in found["sessions"]:
+        loads = [trial["label"].rpartition(" ")[2] for trial in session["trials"]]
+        assert loads == ["1", "2", "4", "8", "16"]
+
+
+def test_another_machine_s_part_says_how_to_run_it_there(hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = dry_run('[rigs.far]\naccelerator = "H100"\n' + SMALL, capsys)
+    assert "Run its trials on that machine with --rig far, or from here with --ssh far=USER@HOST." in out
+    assert "# The commands, with the paths of this machine" in out and "1. e on far" in out
+    assert "--rig" not in dry_run(SMALL, capsys)[0]
+
+
+def test_a_part_of_a_card_takes_longer_than_the_whole(hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    hub.faults.sizes = {"model.safetensors": 70 << 30}
+    text = '[rigs.far]\naccelerator = "MI300X"\n' + served("one").replace("0.9.0", "0.9.1").replace("= 8", "= 4096")
+    whole = as_json(text, capsys)["rigs"][0]["phases"][-1]
+    cut = '[rigs.far]\nhost = { compute_partition = "CPX", memory_partition = "NPS1" }\n'
+    part = as_json(text.replace("[rigs.far]\n", cut), capsys)["rigs"][0]["phases"][-1]
+    assert "each a part of a card (CPX/NPS1)" in part["about"] and part["seconds"] > 1.5 * whole["seconds"]
+
+
+def test_no_known_size_is_not_zero(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    text = '[rigs.far]\naccelerator = "MI300X"\n' + served("one").replace("0.9.0", "0.9.1")
+    out, _ = dry_run(text, capsys)
+    assert "Disk: unknown; no size is known" in out and "0 B" not in out
+    assert out.rstrip().endswith("and an unknown time to fetch. Finished trials make this more exact.")
+
+
+def test_what_a_build_needs_of_the_machine_is_said(hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (
+        '[rigs.far]\naccelerator = "Strix Halo"\n[models.g]\nfrom = "hub:acme/one"\nconvert = "gguf:F16"\n'
+        f'[engines.e]\nkind = "llamacpp"\nversion = "6327"\nmodel = "g"\n{LOAD}'
+    )
+    needs = {need["name"]: need["how"] for need in as_json(text, capsys)["rigs"][0]["missing"]}
+    assert needs["llamacpp 6327"] == "install; its build needs a C++ compiler and ROCm with HIP"
+    assert needs["llama-tools"] == "install; its build needs a C++ compiler"
+
+
+# ---- on the machine itself ----
+
+
+@pytest.fixture
+def mi300x(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine as a node with eight MI300X, by its data sheet, without a container tool."""
+    cards = [
+        Accelerator(
+            i, "AMD Instinct MI300X", "amd", memory_bytes=192 << 30, architecture="gfx942", partition="SPX/NPS1"
+        )
+        for i in range(8)
+    ]
+    machine = Rig("Linux", "6.8", "x86_64", "EPYC", 192, memory_bytes=2 << 40, accelerators=cards)
+    monkeypatch.setattr(machines, "look", lambda: machine)
+    monkeypatch.setattr(install, "variant_of_this_machine", lambda: "rocm")
+
+
+INSTINCT = '[rigs.near]\naccelerator = "MI3"\n'
+
+
+@pytest.mark.usefixtures("mi300x")
+def test_a_container_tool_that_is_missing_here_is_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = dry_run(INSTINCT + served("one").replace("0.9.0", "0.9.1"), capsys, code=2)
+    assert "near (8 × AMD Instinct MI300X)" in out and "the image docker.io/rocm/vllm:rocm6.4.1_vllm_0.9.1" in out
+    assert "docker" in err and "podman" in err
+    # The tools of another machine aren't known.
+    far = '[rigs.far]\naccelerator = "H100"\n' + served("one").replace("kind", 'container = { image = "i:1" }\nkind')
+    assert dry_run(far, capsys)[1] == ""
+
+
+def test_a_model_that_is_too_large_is_a_problem_before_it_is_fetched(
+    hub: HubServer, mi300x: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bin").mkdir()
+    docker = tmp_path / "bin" / "docker"
+    docker.write_text("#!/bin/sh\nexit 1\n")
+    docker.chmod(0o755)
+    hub.faults.sizes = {"model.safetensors": 700 << 30}
+    text = INSTINCT + served("one").replace("0.9.0", "0.9.1")
+    _, err = dry_run(text, capsys, code=2)
+    assert "The weights of acme/one take 700 GiB, but 1 × AMD Instinct MI300X have 192 GiB." in err
+    enough = text.replace("kind", "tensor_parallel = 4\nkind")
+    assert "The weights" not in dry_run(enough, capsys, code=2)[1], "only the disk is too small"
+
+
+@pytest.mark.usefixtures("mi300x")
+def test_a_whole_card_is_not_a_part_and_one_that_the_study_cuts_is(
+    hub: HubServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.faults.sizes = {"model.safetensors": 1 << 30}
+    text = INSTINCT + served("one").replace("0.9.0", "0.9.1")
+    whole = as_json(text, capsys, code=2)["rigs"][0]["phases"][-1]
+    assert "part of a card" not in whole["about"]
+    cut = 'host = { compute_partition = "CPX" }\n'
+    part = as_json(INSTINCT + cut + text.removeprefix(INSTINCT), capsys, code=2)["rigs"][0]["phases"][-1]
+    assert "part of a card (CPX)" in part["about"]

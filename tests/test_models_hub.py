@@ -123,6 +123,21 @@ def test_patterns_choose_files_as_the_hubs_own_command_does(server: HubServer, p
         pull(include=["*.gguf"])
 
 
+def test_pickled_weights_are_left_out_where_the_same_are_safetensors_unless_they_are_named(
+    server: HubServer, pull: Pull, tmp_path: Path
+) -> None:
+    root = tmp_path / "hub" / REPO
+    copies = ["pytorch_model-00001-of-00001.bin", "pytorch_model.bin.index.json"]
+    for name in copies:
+        (root / name).write_bytes(b"{}")
+    assert not set(copies) & set(pull().files)
+    assert set(copies) <= set(pull(include=["*"]).files)
+    for path in root.glob("*.safetensors*"):
+        path.unlink()
+    shelf.remove(pull().name)
+    assert set(copies) <= set(pull().files), "there is nothing else to read"
+
+
 @pytest.mark.hostile
 def test_a_killed_pull_continues_and_no_byte_is_sent_twice(server: HubServer, pull: Pull, tmp_path: Path) -> None:
     shard, data = "extra.bin", bytes(range(256)) * (1 << 14)

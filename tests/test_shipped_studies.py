@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from dyno.conduct import weights
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.engines import model
 from dyno.facts.engine import EngineSpec, accepted
@@ -110,7 +111,7 @@ def _will_do(spec: EngineSpec, version: str) -> bool:
 def test_offline_studies_sample_as_the_script_did() -> None:
     for path in REPORTS:
         for p in once(path.stem):
-            if p.trial.kind != "micro":
+            if p.trial.kind not in ("micro", "quality"):
                 assert p.trial.sampling == {"temperature": 1.0 if p.trial.offline else 0.0}
 
 
@@ -445,11 +446,25 @@ def test_a_twin_has_the_grid_of_its_study(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda p: p.stem)
-def test_a_twin_needs_nothing_that_is_not_here_and_is_small(path: Path, here: Rig) -> None:
+def test_a_twin_needs_nothing_but_the_hub_s_files_and_is_small(path: Path, here: Rig) -> None:
     small = study(twin(path), path)
     assert sum(p.trial.kind == "serve" for p in small.trials) <= 16
     for p in small.trials:
         spec, w = p.trial.engine, p.trial.workload
-        assert spec and spec.kind in ("fake", "llamacpp") and spec.model is None and spec.container is None
-        assert w.num_prompts <= 20 and w.input_len <= 24 and (w.output_len or 0) <= 8
+        assert spec and spec.kind == "llamacpp" and spec.container is None and spec.model in spec.weights
+        assert all(recipe.include and recipe == recipe.base for recipe in spec.weights.values()), "nothing is made"
+        assert w.num_prompts <= 20
+        assert w.dataset in ("sharegpt", "quality") or (w.input_len <= 24 and (w.output_len or 0) <= 8)
         assert EnginePlan(spec, here, dry=True).problems() == []
+
+
+@pytest.mark.parametrize("path", REPORTS, ids=lambda p: p.stem)
+def test_a_twin_has_the_models_and_data_of_its_study(path: Path) -> None:
+    def sources(trials: list[PlannedTrial]) -> set[str]:
+        specs = [p.trial.engine for p in trials if p.trial.engine]
+        recipes = [r for spec in specs for r in (spec.weights | weights.of_hub(spec)).values()]
+        data = [p.trial.workload.path for p in trials if p.trial.workload.path]
+        tokenizers = [p.trial.tokenizer for p in trials if p.trial.tokenizer]
+        return {*(recipe.source for recipe in recipes), *data, *tokenizers}
+
+    assert sources(study(twin(path, keep=99), path).trials) == sources(shipped(path.stem).trials)

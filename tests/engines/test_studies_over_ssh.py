@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import report_hub
 from dyno.store.study import StudyFolder
+from hub_server import TOKEN
 from rigs_over_ssh import SshRig
 from sshd import sshd
 from studies import FOLDER, study, twin
@@ -55,17 +57,18 @@ def test_the_load_comes_from_here_and_the_round_trip_is_measured(ssh_rig: SshRig
     assert ssh_rig.left() == []
 
 
-def test_the_shipped_study_of_two_machines_runs_on_two_rigs(
-    tmp_path: Path, ssh_rig: SshRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_shipped_study_of_two_machines_runs_on_two_rigs(tmp_path: Path, ssh_rig: SshRig) -> None:
     path = FOLDER / "h100-vs-mi300x-online.toml"
     text = twin(path, keep=2)
-    with sshd(tmp_path / "second") as second:
+    with sshd(tmp_path / "second") as second, report_hub.serving(tmp_path / "hub") as hub:
         for name, server in (("h100", ssh_rig.server), ("mi300x", second)):
             ssh = f'ssh = {{ host = "rig-{name}", config_file = "{server.config}" }}'
             text = text.replace(f"[rigs.{name}]\n", f"[rigs.{name}]\n{ssh}\n")
+            server.set_environment(HF_ENDPOINT=hub.url)
         (ssh_rig.folder / path.name).write_text(text)
-        shown = ssh_rig.dyno("run", path.name, "--plain").expect(0)
+        ssh_rig.env |= {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN, "HF_HOME": str(tmp_path / "hf")}
+        ssh_rig.env.pop("HF_HUB_OFFLINE", None)
+        shown = ssh_rig.dyno("run", path.name, "--any-rig", "--plain").expect(0)
         assert second.left() == ssh_rig.server.left()
     trials = study(text, path).trials
     folder = StudyFolder(ssh_rig.folder / "runs" / path.stem)

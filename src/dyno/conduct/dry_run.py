@@ -11,6 +11,7 @@ from dyno.conduct import earlier, estimate, provide, rig_stock, study_plan
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.offline import counts
 from dyno.conduct.study_plan import SettingPlan
+from dyno.errors import EngineError, UsageError
 from dyno.facts.dry_run import Basis, CommandBlock, DiskNeed, DryRun, KnownBy, Needed, RigNeeds, SessionLine, TrialLine
 from dyno.facts.price import PriceRule
 from dyno.facts.rig import Rig
@@ -39,31 +40,55 @@ def make(
     """`runs`: results of earlier runs are below it. `rules`: prices. `words`: for settings, as the user wrote them.
     `anew`: trials that are done are run again, in another folder."""
     groups = sessions(study, {p.place.id for p in wanted})
-    plans = study_plan.plans(study, wanted, machine, dry=True)
+    names = list(dict.fromkeys(p.place.rig for p in wanted))
+    places = {name: _placed(study, name, machine) for name in names}
+    missing = {name: _missing(places[name], [p for p in wanted if p.place.rig == name]) for name in names}
+    plans = [
+        _as_provided(plan, missing[plan.trials[0].place.rig])
+        for plan in study_plan.plans(study, wanted, machine, dry=True)
+    ]
     folder = None if anew else study_plan.begun(runs, study)
     done = folder.done() & {p.place.id for p in wanted} if folder else set()
     asked = _StudyFacts(study, plans, _left(groups, done), earlier.read(runs), rules)
     times: dict[str, tuple[float, Basis]] = {}
     rigs: list[RigNeeds] = []
-    for name in dict.fromkeys(p.place.rig for p in wanted):
-        needs, own_times = _rig_needs(asked, _placed(study, name, machine), name)
+    problems: list[str] = []
+    for name in names:
+        needs, own_times, own_problems = _rig_needs(asked, places[name], name, missing[name])
         rigs.append(needs)
         times |= own_times
+        problems += own_problems
     return DryRun(
         study=study.name,
         trials=len(wanted),
         starts=len(groups),
         done=len(done),
         folder=str(folder.path) if folder and done else "",
-        sessions=_sessions(groups, times),
+        sessions=_sessions(study, groups, times),
         commands=[*_around(study, wanted), *_commands(plans, words)],
         rigs=rigs,
         token=hub.has_token(),
         seconds=sum(rig.seconds for rig in rigs),
         unknown_phases=_unknown_phases(rigs),
         cost=_total_cost(rigs),
-        problems=[words(text) for text in [*study_plan.problems(plans), *_unprovided(rigs)]],
+        problems=[words(text) for text in [*study_plan.problems(plans), *problems, *_unprovided(rigs)]],
     )
+
+
+def _as_provided(plan: SettingPlan, missing: Sequence[provide.Need]) -> SettingPlan:
+    """Return the plan as it will be started: in a container, where an image is how its engine is provided."""
+    engine = plan.engine
+    boxes = {need.name: need.box for need in missing if need.what == "engine" and need.box}
+    box = boxes.get(provide.engine_name(engine.spec)) if engine and engine.spec.container is None else None
+    if engine is None or box is None:
+        return plan
+    asked = plan.trials[0].trial.engine
+    assert asked is not None
+    try:
+        contained = EnginePlan(msgspec.structs.replace(asked, container=box), engine.rig, dry=True, batch=engine.batch)
+    except (UsageError, EngineError) as e:
+        return plan._replace(engine=None, refused=str(e))
+    return plan._replace(engine=contained)
 
 
 class _StudyFacts(NamedTuple):
@@ -98,6 +123,7 @@ class _Place(NamedTuple):
     here: bool
     note: str = ""
     stock: rig_stock.RigStock | None = None
+    advice: str = ""
 
 
 def _placed(study: Study, name: str | None, machine: Rig) -> _Place:
@@ -105,8 +131,8 @@ def _placed(study: Study, name: str | None, machine: Rig) -> _Place:
     names = [a.name for a in machine.accelerators]
     cards = ", ".join(f"{names.count(n)} × {n}" for n in dict.fromkeys(names)) or f"{machine.cpu}, no accelerator"
     if not wanted.elsewhere and study_plan.fits(wanted, machine):
-        return _Place(machine, cards, "looked", here=True)
-    assumed = study_plan.assumed(wanted, machine)
+        return _Place(_partitioned(machine, wanted), cards, "looked", here=True)
+    assumed = _partitioned(study_plan.assumed(wanted, machine), wanted)
     number = f"{wanted.accelerators} × " if wanted.accelerators else ""
     described = f"{number}{wanted.accelerator or 'any accelerator'}"
     if wanted.ssh:
@@ -114,26 +140,41 @@ def _placed(study: Study, name: str | None, machine: Rig) -> _Place:
         if isinstance(stock, str):
             return _Place(assumed, f"{described}, over SSH on {wanted.ssh.host}", "described", False, stock)
         return _Place(assumed, f"{described}, over SSH on {wanted.ssh.host}", "asked", False, stock=stock)
-    where = "rented through dstack, bare" if wanted.dstack else "another machine"
-    return _Place(assumed, f"{described}, {where}", "described", False)
+    if wanted.dstack:
+        return _Place(assumed, f"{described}, rented through dstack, bare", "described", False)
+    advice = f"Run its trials on that machine with --rig {name}, or from here with --ssh {name}=USER@HOST."
+    return _Place(assumed, f"{described}, another machine", "described", False, advice=advice)
 
 
-def _rig_needs(asked: _StudyFacts, place: _Place, name: str | None) -> tuple[RigNeeds, dict[str, tuple[float, Basis]]]:
-    """Return what one machine needs, and the time of each of its trials."""
+def _partitioned(machine: Rig, wanted: RigWanted) -> Rig:
+    """Return the machine with its accelerators cut into the parts that the study wants (AMD's CPX)."""
+    host = wanted.host
+    if host is None or not host.compute_partition:
+        return machine
+    partition = "/".join(filter(None, (host.compute_partition, host.memory_partition)))
+    cards = [msgspec.structs.replace(card, partition=partition) for card in machine.accelerators]
+    return msgspec.structs.replace(machine, accelerators=cards)
+
+
+def _rig_needs(
+    asked: _StudyFacts, place: _Place, name: str | None, missing: Sequence[provide.Need]
+) -> tuple[RigNeeds, dict[str, tuple[float, Basis]], list[str]]:
+    """Return what one machine needs, the time of each of its trials, and what can't work there."""
     plans = [plan for plan in asked.plans if plan.trials[0].place.rig == name]
     mine = [planned for plan in plans for planned in plan.trials]
-    missing = _missing(place, mine)
     expected = estimate.RigEstimate(plans, place.machine, missing, asked.runs, place.here)
     times = {p.place.id: expected.trial_s(p) for p in mine}
     left = [trials for trials in asked.left if trials[0].place.rig == name]
     phases = expected.phases(left, {id: seconds for id, (seconds, _) in times.items()})
     seconds = sum(phase.seconds or 0.0 for phase in phases)
     needs = RigNeeds(
-        rig=name, machine=place.words, known_by=place.known_by, note=place.note,
+        rig=name, machine=place.words, known_by=place.known_by, note=place.note, advice=place.advice,
         missing=[needed(need) for need in missing], disks=_disks(missing, place), phases=phases,
         seconds=seconds, cost=estimate.cost(asked.rules, asked.study, mine, place.machine, seconds),
     )  # fmt: skip
-    return needs, times
+    tools = study_plan.missing_tools(plans) if place.here else []
+    too_large = dict.fromkeys(filter(None, map(expected.too_large, plans)))
+    return needs, times, [*tools, *too_large]
 
 
 def _missing(place: _Place, trials: Sequence[PlannedTrial]) -> list[provide.Need]:
@@ -220,20 +261,29 @@ def _total_cost(rigs: Iterable[RigNeeds]) -> dict[str, float]:
 # ---- trials and commands ----
 
 
-def _sessions(groups: Sequence[TrialGroup], times: dict[str, tuple[float, Basis]]) -> list[SessionLine]:
-    """Fold repeats: starts with the same setting are one, and trials that differ in the repeat alone."""
+def _sessions(study: Study, groups: Sequence[TrialGroup], times: dict[str, tuple[float, Basis]]) -> list[SessionLine]:
+    """Fold repeats: starts with the same setting are one, and trials that differ in the repeat alone. Rigs, settings
+    and trials are in the order of the file, by which a grid can be checked; they run in another."""
+    rank = {planned.place.id: i for i, planned in enumerate(study.trials)}
+    rigs = list(study.rigs)
     folded: dict[tuple[str | None, str], list[list[PlannedTrial]]] = {}
     for group in groups:
         folded.setdefault((group.trials[0].place.rig, group.name), []).append(group.trials)
-    out = []
+    out: list[tuple[tuple[int, int], SessionLine]] = []
     for (rig, name), starts in folded.items():
-        lines: dict[tuple[str, str], list[PlannedTrial]] = {}
-        for planned in (p for trials in starts for p in trials):
-            lines.setdefault((planned.place.label, load_words(planned.trial)), []).append(planned)
-        ordered = sorted(lines.items(), key=lambda line: line[1][0].trial.quality is not None)
-        trials = [TrialLine(label, asked, len(mine), *times[mine[0].place.id]) for (label, asked), mine in ordered]
-        out.append(SessionLine(rig, name, len(starts), trials))
-    return out
+        mine = sorted(
+            (p for trials in starts for p in trials), key=lambda p: (p.trial.quality is not None, rank[p.place.id])
+        )
+        place = rigs.index(rig) if rig else 0, rank[mine[0].place.id]
+        out.append((place, SessionLine(rig, name, len(starts), _trial_lines(mine, times))))
+    return [line for _, line in sorted(out, key=lambda each: each[0])]
+
+
+def _trial_lines(trials: Sequence[PlannedTrial], times: dict[str, tuple[float, Basis]]) -> list[TrialLine]:
+    lines: dict[tuple[str, str], list[PlannedTrial]] = {}
+    for planned in trials:
+        lines.setdefault((planned.place.label, load_words(planned.trial)), []).append(planned)
+    return [TrialLine(label, asked, len(mine), *times[mine[0].place.id]) for (label, asked), mine in lines.items()]
 
 
 def _around(study: Study, wanted: Sequence[PlannedTrial]) -> Iterable[CommandBlock]:
@@ -282,7 +332,9 @@ def load_words(t: TrialSpec) -> str:
     if t.find:
         return describe_search(t.find)
     if t.offline:
-        return f"{t.offline.kind}, {_offline_words(t, lengths)}, {many(counts(t)[0], 'iteration')}"
+        measured, before = counts(t)
+        warm = f" after {before} to warm up" if before else ""
+        return f"{t.offline.kind}, {_offline_words(t, lengths)}, {many(measured, 'iteration')}{warm}"
     size, pace = f"{w.num_prompts or 'all'} × {lengths}", load.words
     if w.traits.sessions:
         size = f"{w.num_sessions} sessions of {w.dataset}" if w.num_sessions else size

@@ -15,7 +15,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.models import shelf as models
 from dyno.store import shelf
 from dyno.store.run import Run
-from dyno.study.order import OUTPUT_TOKENS, EnginePace, trial_s
+from dyno.study.order import EnginePace, output_tokens, trial_s
 
 _MOST_RUNS = 300  # the newest; reading more would take seconds
 _LEAST_BYTES = 1 << 20  # of a fetch whose speed counts
@@ -127,7 +127,7 @@ def _factor(run: EarlierRun, assumed: EnginePace) -> float | None:
         return run.duration_s / expected if expected else None
     if run.request_s is None or not run.output_tokens:
         return None
-    tokens = run.trial.workload.output_len or OUTPUT_TOKENS
+    tokens = output_tokens(run.trial)
     each = run.request_s * tokens / run.output_tokens
     return each / assumed.answer_s(tokens, 1) if tokens else None
 

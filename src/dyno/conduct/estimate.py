@@ -3,17 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from dyno.conduct import earlier, provide, weights
 from dyno.conduct.engine_plan import EnginePlan, online_share
 from dyno.conduct.study_plan import SettingPlan
 from dyno.facts.dry_run import Basis, Phase, PhaseName, RigCost
 from dyno.facts.engine import EngineSpec
 from dyno.facts.price import Price, PriceRule
+from dyno.facts.recipe import ModelRecipe
 from dyno.facts.rig import Peaks, Rig
 from dyno.facts.study import PlannedTrial, RigWanted, Study
 from dyno.measure import cost as costs
 from dyno.models import steps
-from dyno.numbers import clock, duration, human_bytes, many
+from dyno.numbers import clock, human_bytes, many
 from dyno.probe import peaks
 from dyno.study.order import (
     OWN_BYTES_S,
@@ -26,10 +29,29 @@ from dyno.study.order import (
 )
 
 OWN_MODEL_BYTES = 10_600_000  # dyno-5m in 16 bits
-AROUND_S = 1.0  # tests, prompts and checks of a trial, outside its load
+# Tests, prompts and checks of a trial, outside its load: with the engine that comes with dyno, and with others.
+OWN_AROUND_S, AROUND_S = 1.0, 4.0
 _TYPICAL = {"gfx90a": "MI250X", "gfx942": "MI300X", "gfx950": "MI355X", "gfx1151": "Radeon 8060S"}  # of a family
 _GIGABIT_S = 125e6  # bytes a second
-_BANDWIDTH_SHARE, _ARITHMETIC_SHARE = 0.5, 0.4  # of the peaks, that engines reach
+_BANDWIDTH_SHARE, _ARITHMETIC_SHARE = 0.5, 0.3  # of the peaks, that engines reach
+# Of a token's time, that each further stream adds. tests/test_estimate.py compares it with measured runs.
+_STREAM_SHARE = {"llamacpp": 0.1}
+_STREAM_SHARE_OF_OTHERS = 0.01
+_QUICK_STARTS_S = {"llamacpp": 2.0}  # others compile and capture graphs: START_S
+_DISK_S = 2e9  # bytes of weights a second, that a start reads
+
+
+def assumed_pace(weights_bytes: float, peaks: Peaks, kind: str) -> EnginePace:
+    """Return the pace of an engine by the weights of one copy and the peaks of the accelerators that share it."""
+    arithmetic = peaks.flops.get("bf16") or peaks.flops.get("fp16")
+    token_s = weights_bytes / (peaks.bandwidth * _BANDWIDTH_SHARE)
+    prompt_s = weights_bytes / (arithmetic * _ARITHMETIC_SHARE) if arithmetic else 0.0
+    return EnginePace(token_s, token_s * _STREAM_SHARE.get(kind, _STREAM_SHARE_OF_OTHERS), prompt_s)
+
+
+def assumed_start_s(weights_bytes: float | None, kind: str) -> float:
+    """Return how long an engine takes to be ready. `weights_bytes`: None: unknown, or none are read."""
+    return _QUICK_STARTS_S.get(kind, START_S) + (weights_bytes or 0.0) / _DISK_S
 
 
 class _Setting(NamedTuple):
@@ -39,6 +61,7 @@ class _Setting(NamedTuple):
     pace: EnginePace  # assumed
     start_s: float
     start_basis: Basis
+    around_s: float  # of each trial, outside its load
     about: str  # the assumption in words
 
 
@@ -60,15 +83,21 @@ class RigEstimate:
     def _setting(self, planned: SettingPlan) -> _Setting:
         spec, plan = planned.trials[0].trial.engine, planned.engine
         if spec is None:
-            return _Setting([], EnginePace(), 0.0, "assumed", f"{TOKEN_S * 1000:g} ms a token")
+            return _Setting([], EnginePace(), 0.0, "assumed", AROUND_S, f"{TOKEN_S * 1000:g} ms a token")
         runs = earlier.alike(self._runs, plan.stored if plan else spec, earlier.machine_names(self._machine))
         pace, about = self._assumed_pace(spec, plan)
+        around_s = OWN_AROUND_S if plan and plan.program.embedded else AROUND_S
         measured = earlier.start_s(runs)
         if measured is not None:
-            return _Setting(runs, pace, measured, "measured", about)
+            return _Setting(runs, pace, measured, "measured", around_s, about)
+        return _Setting(runs, pace, self._assumed_start_s(spec, plan), "assumed", around_s, about)
+
+    def _assumed_start_s(self, spec: EngineSpec, plan: EnginePlan | None) -> float:
         if plan is None:  # it runs already
-            return _Setting(runs, pace, 0.0, "assumed", about)
-        return _Setting(runs, pace, OWN_START_S if plan.program.embedded else START_S, "assumed", about)
+            return 0.0
+        if plan.program.embedded:
+            return OWN_START_S
+        return assumed_start_s(None if spec.load_format == "dummy" else self._file_bytes(spec, plan), spec.kind)
 
     def _assumed_pace(self, spec: EngineSpec, plan: EnginePlan | None) -> tuple[EnginePace, str]:
         size = self._model_bytes(spec, plan)
@@ -82,31 +111,65 @@ class RigEstimate:
         known = self._peaks(spec)
         if size is None or known is None:
             return EnginePace(), f"{TOKEN_S * 1000:g} ms a token"
-        arithmetic = known.flops.get("bf16") or known.flops.get("fp16")
-        token_s = size / (known.bandwidth * _BANDWIDTH_SHARE)
-        prompt_s = size / (arithmetic * _ARITHMETIC_SHARE) if arithmetic else 0.0
         return (
-            EnginePace(token_s, 0.0, prompt_s),
-            f"{human_bytes(size)} of weights at {_BANDWIDTH_SHARE:.0%} of what {known.count} × {known.name} can read",
+            assumed_pace(size, known, spec.kind),
+            f"{human_bytes(size)} of weights at {_BANDWIDTH_SHARE:.0%} of what {known.count} × {known.name} can read"
+            f"{self._partition_words()}",
         )
 
+    def _partition_words(self) -> str:
+        partition = next((card.partition for card in self._machine.accelerators), None)
+        whole = partition is None or partition.startswith("SPX")
+        return "" if whole else f", each a part of a card ({partition})"
+
     def _peaks(self, spec: EngineSpec) -> Peaks | None:
+        """Return the peaks of the accelerators that share one copy. A family's name counts as its typical card."""
         cards = self._machine.accelerators
         if not cards:
             return None
-        by_name = peaks.of_name(cards[0].name, spec.world)
-        return by_name or peaks.of_name(_TYPICAL.get(cards[0].architecture or "", ""), spec.world)
+        whole = peaks.of_name(cards[0].name, spec.world)
+        name = cards[0].name if whole else _TYPICAL.get(cards[0].architecture or "", "")
+        if not self._partition_words():
+            return whole or peaks.of_name(name, spec.world)
+        parts = [msgspec.structs.replace(card, name=name) for card in cards[: spec.world]]
+        return peaks.of_accelerators(parts).peaks
 
     def _model_bytes(self, spec: EngineSpec, plan: EnginePlan | None) -> float | None:
         """Return the weights of one copy, loaded. None: unknown."""
-        if plan and plan.model and plan.model.weights_bytes:
-            return plan.model.weights_bytes * online_share(spec, plan.model.quantization)
-        recipes = {**spec.weights, **weights.of_hub(spec)}
-        recipe = recipes.get(spec.model or "")
-        sizes = {need.recipe.name: need.size_bytes for need in self._missing if need.recipe}
-        if recipe is None or not (size := sizes.get(recipe.name)):
+        size = self._file_bytes(spec, plan)
+        if size is None:
             return None
-        return size * online_share(spec, recipe.quantize or _quantized(recipe.source))
+        if plan and plan.model and plan.model.weights_bytes:
+            return size * online_share(spec, plan.model.quantization)
+        recipe = self._recipe(spec)
+        quantization = recipe.quantize or _quantized(recipe.source) if recipe else None
+        return size * online_share(spec, quantization)
+
+    def _file_bytes(self, spec: EngineSpec, plan: EnginePlan | None) -> float | None:
+        """Return the weights of one copy, as they are on the disk. None: unknown."""
+        if plan and plan.model and plan.model.weights_bytes:
+            return plan.model.weights_bytes
+        recipe = self._recipe(spec)
+        sizes = {need.recipe.name: need.size_bytes for need in self._missing if need.recipe}
+        return (sizes.get(recipe.name) or None) if recipe else None
+
+    def _recipe(self, spec: EngineSpec) -> ModelRecipe | None:
+        return {**spec.weights, **weights.of_hub(spec)}.get(spec.model or "")
+
+    def too_large(self, planned: SettingPlan) -> str | None:
+        """Say that a model can't fit, by the size that the Hub lists: before it is fetched."""
+        spec, plan = planned.trials[0].trial.engine, planned.engine
+        cards = self._machine.accelerators[: spec.world] if spec else []
+        if spec is None or plan is None or plan.model or plan.program.embedded or plan.limits.spreads:
+            return None  # one that is here is compared by its plan
+        size = self._model_bytes(spec, plan)
+        room = sum(card.memory_bytes or 0 for card in cards)
+        if size is None or size <= room or not cards or any(card.memory_bytes is None for card in cards):
+            return None
+        return (
+            f"The weights of {spec.model} take {human_bytes(size)}, but {len(cards)} × {cards[0].name} have "
+            f"{human_bytes(room)}. Use more accelerators or a smaller quantization."
+        )
 
     # ---- trials ----
 
@@ -115,11 +178,11 @@ class RigEstimate:
         setting, trial = self._settings[planned.place.id], planned.trial
         same = earlier.same_trial(setting.runs, trial)
         if same is not None:
-            return AROUND_S + same, "measured"
+            return setting.around_s + same, "measured"
         if trial.find:
-            return AROUND_S + trial_s(trial), "assumed"
+            return setting.around_s + trial_s(trial), "assumed"
         measured = earlier.pace(setting.runs, trial, setting.pace)
-        seconds = AROUND_S + trial_s(trial, measured or setting.pace)
+        seconds = setting.around_s + trial_s(trial, measured or setting.pace)
         return seconds, "measured" if measured else "assumed"
 
     # ---- phases ----
@@ -145,9 +208,8 @@ class RigEstimate:
         if not known:
             return Phase("fetch", None, "unknown", "no size is known")
         if speed is None:
-            at_once = f"{clock(known / _GIGABIT_S)} at 1 Gbit/s"
-            why = f"{human_bytes(known)}, {at_once}{rest}; dyno has fetched nothing here before"
-            return Phase("fetch", None, "unknown", why)
+            about = f"{human_bytes(known)} at 1 Gbit/s{rest}; dyno has fetched nothing here before"
+            return Phase("fetch", known / _GIGABIT_S, "assumed", about)
         basis: Basis = "measured" if self._here else "assumed"
         whose = "as fetched before" if self._here else "as this machine fetched before"
         return Phase("fetch", known / speed, basis, f"{human_bytes(known)} at {human_bytes(speed)}/s, {whose}{rest}")
@@ -202,8 +264,9 @@ def _start_phase(starts: Sequence[_Setting]) -> Phase | None:
     by_runs = f", {measured} of them by earlier runs" if 0 < measured < len(starts) else ""
     if measured == len(starts):
         return Phase("start", total, "measured", f"{many(len(starts), 'start')}, by earlier runs")
-    each = dict.fromkeys(duration(s.start_s) for s in starts if s.start_basis == "assumed" and s.start_s)
-    return Phase("start", total, "assumed", f"{many(len(starts), 'start')}{by_runs}, {' or '.join(each)} each")
+    assumed = [setting.start_s for setting in starts if setting.start_basis == "assumed" and setting.start_s]
+    each = " to ".join(dict.fromkeys((clock(min(assumed)), clock(max(assumed)))))
+    return Phase("start", total, "assumed", f"{many(len(starts), 'start')}{by_runs}, {each} each")
 
 
 def _quantized(name: str | None) -> str | None:

@@ -267,7 +267,8 @@ def _environment(kind: str | None, bare: Bare | None) -> Iterator[Need]:
     """The environment of a tool. A step that makes a model would install its own by itself."""
     if kind and (bare or environment.find(kind) is None):
         variant = install.variant_for(kind, bare.variant if bare else install.variant_of_this_machine())
-        yield Need("tool", kind, "install", environment.engines_folder(), partial(_installed, kind, None, None),
+        how = install.describe(kind, variant)
+        yield Need("tool", kind, how, environment.engines_folder(), partial(_installed, kind, None, None),
                    installed=(kind, variant))  # fmt: skip
 
 
@@ -281,9 +282,8 @@ def _engine(spec: EngineSpec, dry: bool, bare: Bare | None) -> Iterator[Need]:
     with contextlib.suppress(UsageError):
         if not bare and not locate(kind, spec, dry).absent:
             return
-    which = f"{spec.kind} {spec.version}" if spec.version else spec.kind
     folder = environment.engines_folder()
-    need = Need("engine", which, "install", folder, partial(_installed, spec.kind, spec.version, None))
+    need = Need("engine", engine_name(spec), "install", folder, partial(_installed, spec.kind, spec.version, None))
     machine = bare or this_machine()
     try:
         chosen_image = _image_to_install(spec, machine)
@@ -294,7 +294,13 @@ def _engine(spec: EngineSpec, dry: bool, bare: Bare | None) -> Iterator[Need]:
     if chosen_image:
         yield _by_image(need, spec, *chosen_image)
     else:
-        yield need._replace(installed=(spec.kind, machine.variant))
+        how = install.describe(spec.kind, machine.variant)
+        yield need._replace(how=how, installed=(spec.kind, machine.variant))
+
+
+def engine_name(spec: EngineSpec) -> str:
+    """Return the name by which a missing engine is listed."""
+    return f"{spec.kind} {spec.version}" if spec.version else spec.kind
 
 
 def _by_image(need: Need, spec: EngineSpec, image_name: str, version: str | None) -> Need:

@@ -220,10 +220,13 @@ def problems(plans: Sequence[SettingPlan]) -> list[str]:
 def problems_before_fetching(study: Study, trials: Sequence[PlannedTrial], machine: Rig) -> list[str]:
     """Return what is known to go wrong on this machine, before anything is fetched: files, flags, tools."""
     planned = plans(study, trials, machine, dry=True, here=True)
-    tools = {
-        setting.engine.spec.container.tool for setting in planned if setting.engine and setting.engine.spec.container
-    }
-    return [*problems(planned), *filter(None, map(_no_tool, tools)), *_not_installable(planned)]
+    return [*problems(planned), *missing_tools(planned), *_not_installable(planned)]
+
+
+def missing_tools(planned: Sequence[SettingPlan]) -> list[str]:
+    """Say which container tools are missing, of those that engines need."""
+    boxes = [setting.engine.spec.container for setting in planned if setting.engine]
+    return list(filter(None, map(_no_tool, dict.fromkeys(box.tool for box in boxes if box))))
 
 
 def _not_installable(planned: Sequence[SettingPlan]) -> list[str]:

@@ -213,6 +213,11 @@ def variant_for(kind: str, machine: str) -> str:
     return "cpu" if kind in _ON_PROCESSORS else machine
 
 
+def describe(kind: str, variant: str) -> str:
+    """Say how it is installed, as far as that needs something of the machine."""
+    return f"install; its build needs {llama_build.build_needs(variant)}" if kind in _BUILT else "install"
+
+
 def about_bytes(kind: str, variant: str) -> int | None:
     """Return about how large its environment is: as an installed one of another version, or as its recipe says."""
     here = next((env.size_bytes for env in installed(kind) if env.variant == variant and env.size_bytes), None)

@@ -37,6 +37,12 @@ class Checkout(msgspec.Struct, frozen=True):
         return f"b{self.number}" if self.number else "llama.cpp"
 
 
+def build_needs(variant: str) -> str:
+    """Say what a machine needs to build it."""
+    toolkit = _TOOLKITS.get(variant)
+    return f"a C++ compiler and {toolkit[1]}" if toolkit else "a C++ compiler"
+
+
 def choose(location: str, version: str | None) -> Checkout:
     """Return the asked build, or the newest one. `location`: a URL or a folder."""
     number = version.removeprefix("b") if version else None

@@ -61,6 +61,7 @@ class RigNeeds(msgspec.Struct, frozen=True, kw_only=True):
     machine: str  # in words
     known_by: KnownBy
     note: str = ""  # why it was not asked
+    advice: str = ""  # how to run its trials, where this machine isn't it
     missing: list[Needed] = []
     disks: list[DiskNeed] = []
     phases: list[Phase] = []

@@ -56,6 +56,11 @@ _SLOWEST, _SLOWEST_S = 1024, 60.0  # bytes in so many seconds: a body that is sl
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _IMPORT = "copy the files from another machine with `dyno models export` and `import`"
 _HttpError: Any = errors.HfHubHTTPError.__bases__[0]  # of the HTTP library that this huggingface_hub uses
+# As transformers names the same weights in its two formats.
+_SAFE_COPY, _PICKLED_COPY = (
+    re.compile(r"model(-.*)?\.safetensors"),
+    re.compile(r"pytorch_model(-.*)?\.bin(\.index\.json)?"),
+)
 T = TypeVar("T")
 _Size = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 
@@ -196,9 +201,10 @@ class Fetch:
 
     def check_access(self) -> None:
         """Raise HubRefusal where the user may see the list, and not fetch the files."""
-        smallest = min(self.listing.files, key=lambda name: self.listing.files[name].size)
-        with self._explained(smallest):
-            get_hf_file_metadata(self._url(smallest, self.listing.commit), timeout=_TIMEOUT_S)
+        # Not a small file: some of them may be public although the weights aren't. Only headers are asked for.
+        largest = max(self.listing.files, key=lambda name: self.listing.files[name].size)
+        with self._explained(largest):
+            get_hf_file_metadata(self._url(largest, self.listing.commit), timeout=_TIMEOUT_S)
 
     def small_file(self, name: str, most: int) -> bytes:
         """Return a file that has at most so many bytes, without a place in the cache."""
@@ -217,8 +223,13 @@ class Fetch:
         return Listing(commit, chosen, offline=True) if chosen else None
 
     def _chosen(self, names: list[str]) -> list[str]:
+        """Return the files that the job asks for. Where it names none, pickled copies of safetensors are left out:
+        engines and tools don't read them."""
         job = self._job
-        return list(filter_repo_objects(names, allow_patterns=job.include or None, ignore_patterns=job.exclude))
+        chosen = list(filter_repo_objects(names, allow_patterns=job.include or None, ignore_patterns=job.exclude))
+        if job.include or job.kind != "model" or not any(_SAFE_COPY.fullmatch(name) for name in chosen):
+            return chosen
+        return [name for name in chosen if not _PICKLED_COPY.fullmatch(name)]
 
     def run(self, go: Go) -> None:
         listing = self.listing

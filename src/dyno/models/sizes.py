@@ -32,7 +32,7 @@ class RepoSize(msgspec.Struct, frozen=True):
     parameters: int | None = None
     table_parameters: int = 0  # of them, those that most quantizations leave in 16 bits
     gated: bool = False
-    unknown: str = ""  # why the size isn't known
+    unknown: str = ""  # why the size isn't known, or whether a gated one may be fetched
     refused: str = ""  # why the Hub doesn't send it, whenever one asks
 
 
@@ -85,8 +85,8 @@ def _answers(question: RepoQuestion, timeout_s: float) -> dict[int, RepoFacts]:
 
 
 def _known(job: Job, facts: RepoFacts) -> RepoSize:
+    first = re.split(r"\.\s", facts.error)[0].rstrip(".")  # the rest says what to do
     if facts.error and not facts.files:
-        first = re.split(r"\.\s", facts.error)[0].rstrip(".")  # the rest says what to do
         return RepoSize(unknown=first, refused=facts.error if facts.refused else "", gated=facts.gated)
     whole = sum(file.size for file in facts.files.values())
     here = hub.present(storage_folder(job.kind, job.repo), facts.files)
@@ -97,6 +97,7 @@ def _known(job: Job, facts: RepoFacts) -> RepoSize:
         parameters=facts.parameters or weights // 2 or None,  # of files in 16 bits
         table_parameters=facts.table_parameters,
         gated=facts.gated,
+        unknown=first,
         refused=facts.error if facts.refused else "",
     )
 

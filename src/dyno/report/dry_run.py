@@ -7,25 +7,28 @@ from dyno.numbers import clock, human_bytes, many, price
 
 
 def lines(dry: DryRun) -> Iterator[str]:
-    yield f"# {dry.study}: {many(dry.trials, 'trial')}, {many(dry.starts, 'start')} of engines"
+    yield f"# {dry.study}: {many(dry.trials, 'trial')}, {many(dry.starts, 'engine start')}"
+    if dry.trials > 1:
+        yield "# Listed as in the file; they run in a shuffled order."
     for number, session in enumerate(dry.sessions, 1):
         yield from _session(number, session)
-    yield "\n# The commands"
+    away = any(rig.known_by != "looked" for rig in dry.rigs)
+    yield f"\n# The commands{', with the paths of this machine' * away}"
     for block in dry.commands:
         yield from (f"\n# {block.title}", *block.lines)
     yield "\n# What it takes"
     for rig in dry.rigs:
         yield from _rig(rig)
     if any(need.gated for rig in dry.rigs for need in rig.missing):
-        yield f"\n# Token of the Hub: {'set' if dry.token else 'not set (HF_TOKEN)'}"
+        yield f"\n# Token of the Hub for gated models: {'set' if dry.token else 'not set (HF_TOKEN)'}"
     yield f"\n# {_total(dry)}"
 
 
 def _session(number: int, session: SessionLine) -> Iterator[str]:
     starts = f" ({session.starts} starts)" if session.starts > 1 else ""
-    yield f"\n{number}. {session.name}{starts}"
-    where = f"[{session.rig}] " if session.rig else ""
-    yield from (f"   {where}{_trial(trial)}" for trial in session.trials)
+    where = f" on {session.rig}" if session.rig else ""
+    yield f"\n{number}. {session.name}{where}{starts}"
+    yield from (f"   {_trial(trial)}" for trial in session.trials)
 
 
 def _trial(trial: TrialLine) -> str:
@@ -44,6 +47,8 @@ def _rig(rig: RigNeeds) -> Iterator[str]:
         "asked": "Missing there; provided before the first trial:",
         "described": "What a bare machine needs; provided there before the first trial:",
     }
+    if rig.advice:
+        yield f"#   {rig.advice}"
     if rig.note:
         yield f"#   Not asked: {rig.note}"
     if rig.missing:
@@ -64,16 +69,26 @@ def missing_lines(missing: Sequence[Needed]) -> Iterator[str]:
 
 
 def _size(need: Needed) -> str:
-    gated = "; gated" if need.gated else ""
     if need.refused:
-        return f"can't be provided{gated}"
+        known = f"{human_bytes(need.size_bytes)}; " if need.size_bytes else ""
+        return f"{known}{'gated; ' * need.gated}can't be provided"
+    gated = _access(need) if need.gated else ""
     if need.size_bytes is None:
         return f"size unknown: {need.unknown}{gated}"
+    if need.size_bytes == 0:
+        return f"nothing more{gated}"
     return f"{'about ' * need.about}{human_bytes(need.size_bytes)}{gated}"
+
+
+def _access(need: Needed) -> str:
+    """Say whether the Hub would send a gated model: it was asked, unless that failed."""
+    return f"; gated, access unknown: {need.unknown}" if need.unknown else "; gated, access granted"
 
 
 def disk_line(disk: DiskNeed) -> str:
     unknown = f" and {many(disk.unknown, 'thing')} of unknown size" if disk.unknown else ""
+    if disk.unknown and not disk.needed_bytes:
+        return f"unknown; no size is known{f' of what goes to {disk.folder}' if disk.folder else ''}"
     where = f" at {disk.folder}" if disk.folder else ""
     if disk.free_bytes is None:
         return f"{human_bytes(disk.needed_bytes)}{unknown} needed{where}"
@@ -103,8 +118,14 @@ def _cost(rig: RigNeeds) -> str:
 def _total(dry: DryRun) -> str:
     begun = f"{many(dry.done, 'trial')} {'is' if dry.done == 1 else 'are'} done in {dry.folder}. " if dry.done else ""
     left = " left" if dry.done else ""
-    unknown = f", and an unknown time to {' and '.join(dry.unknown_phases)}" if dry.unknown_phases else ""
+    unknown = f", and an unknown time to {_in_words(dry.unknown_phases)}" if dry.unknown_phases else ""
+    together = f" on {len(dry.rigs)} machines together" if len(dry.rigs) > 1 else ""
     paid = " and ".join(f"{amount:,.2f} {currency}" for currency, amount in dry.cost.items())
     cost = f" Cost of the known time: about {paid}." if paid else ""
     hint = "" if dry.done else " Finished trials make this more exact."
-    return f"{begun}About {clock(dry.seconds)}{left}{unknown}.{cost}{hint}"
+    return f"{begun}About {clock(dry.seconds)}{left}{together}{unknown}.{cost}{hint}"
+
+
+def _in_words(names: Sequence[str]) -> str:
+    """fetch, install and quantize."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

@@ -24,6 +24,8 @@ START_S = 90.0
 OWN_START_S = 1.0  # of what comes with dyno
 OWN_BYTES_S, OWN_STREAM_BYTES_S = 5e9, 8e9  # of its weights: one stream, and each further one; on two cores
 OUTPUT_TOKENS, PROMPT_TOKENS = 200, 250  # of a dataset whose lengths aren't known yet
+_TASK_TOKENS = 10  # of an answer to dyno's own tasks: 8 in the mean
+_QUALITY_SHARE = 0.25  # of the limit of an answer, that answers of quality tasks have
 
 
 class EnginePace(NamedTuple):
@@ -133,7 +135,7 @@ def trial_s(trial: TrialSpec, pace: EnginePace | None = None) -> float:
     """Estimate how long a trial's load takes. `pace`: None: that of a large model on a current accelerator."""
     pace = pace or EnginePace()
     w, load = trial.workload, trial.load
-    output = OUTPUT_TOKENS if w.output_len is None else w.output_len
+    output = output_tokens(trial)
     if trial.offline:
         return _offline_s(trial, pace, output)
     if trial.quality:
@@ -153,6 +155,16 @@ def trial_s(trial: TrialSpec, pace: EnginePace | None = None) -> float:
     if load.arrivals == "recorded" and w.trace_end_s:
         served_s = (w.trace_end_s - w.trace_start_s) / load.speedup + request_s
     return warmup_s + max(w.num_prompts / rate + request_s if rate else 0.0, served_s)
+
+
+def output_tokens(trial: TrialSpec) -> int:
+    """Return how long an answer may be, in the mean."""
+    w = trial.workload
+    if trial.quality and w.output_len:
+        return math.ceil(w.output_len * _QUALITY_SHARE)
+    if w.output_len is not None:
+        return w.output_len
+    return _TASK_TOKENS if w.dataset == "tasks" else OUTPUT_TOKENS
 
 
 def _prompts_s(work: WorkloadSpec, pace: EnginePace) -> float:
