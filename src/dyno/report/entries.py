@@ -12,6 +12,7 @@ from dyno.facts.comparison import Estimate
 from dyno.facts.entry import Entry, Memory, Number, Position
 from dyno.facts.finding import Finding, Verdict, verdict
 from dyno.facts.imported import Row, RowKind
+from dyno.facts.load import Load
 from dyno.facts.metric import SPEEDS, TOKEN_THROUGHPUTS, better, latency, metric
 from dyno.facts.price import PriceRule
 from dyno.facts.summary import Result
@@ -69,6 +70,12 @@ def _together(all_groups: Sequence[Group], series: Sequence[str], loads: Loads) 
 
 def _rank(row: Row, loads: Loads) -> tuple[object, ...]:
     return row.kind, *loads.load(row).rank
+
+
+def of_repeats(name: str, rows: Sequence[Row]) -> Entry:
+    """Return the repeats of one trial as an entry: figures, counts, findings and verdict, and no load."""
+    entry = Entry(rows[0].file, name, rows[0].kind, Load({}), "void", rows=[*rows])
+    return _entry(entry, _findings(name, [*rows], {}), (), lambda _: None)
 
 
 # ---- findings ----
@@ -241,8 +248,7 @@ def _client_lost(row: Row, name: str) -> bool:
     if parts is None:
         return metric(name).field in summary.bounds
     statistic, stem = parts
-    known = summary.latencies | (summary.sessions.latencies if summary.sessions else {})
-    if (d := known.get(stem)) is None or d.empty:
+    if (d := summary.figures.get(stem)) is None or d.empty:
         return False
     if statistic in ("mean", "median", "std"):
         return getattr(d, statistic) is None

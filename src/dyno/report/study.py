@@ -2,23 +2,26 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from dyno import checks
 from dyno.facts.comparison import LEAST_VARIATION
-from dyno.facts.entry import Number
-from dyno.facts.finding import Finding, verdict, worst_first
+from dyno.facts.entry import Entry, Number
+from dyno.facts.find import FindAnswer, Over
+from dyno.facts.finding import Finding, worst_first
+from dyno.facts.metric import better
 from dyno.facts.spread import Distribution, Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result
 from dyno.measure.estimate import interval_of_repeats
-from dyno.numbers import UNKNOWN, count, deviating, many, number, percent
+from dyno.numbers import UNKNOWN, count, many, number, percent
 from dyno.report import find, quality
+from dyno.report.entries import of_repeats
 from dyno.report.table import Cell, Column, Line, Table, figure_interval, terminal
 from dyno.screen import styled, verdict_style, wrapped
+from dyno.store.rows import row_of_trial
 
 _NAMES = ("rig", *PARTS)
 _SHORT = {
@@ -26,11 +29,19 @@ _SHORT = {
     "output_len": "output", "tensor_parallel": "TP", "max_num_seqs": "slots",
 }  # fmt: skip
 
+_OF_REPEATS = "statistics.repeats_differ"  # about the repeats of a trial together
+_SPREAD = (
+    " Over n repeats: totals of completed, failed and duration, means of the rest, with 95 % confidence interval "
+    f"({LEAST_VARIATION})."
+)
 
-class _Row(msgspec.Struct):
-    cells: list[str]
-    results: list[Result]
-    findings: list[Finding]  # of the repeats together
+
+class _TrialLine(NamedTuple):
+    """A trial with its repeats."""
+
+    cells: list[str]  # of what distinguishes it
+    entry: Entry
+    results: list[Result]  # of the repeats
 
 
 def lines(planned: Sequence[PlannedTrial], results: Mapping[str, Result]) -> Iterator[str]:
@@ -50,39 +61,36 @@ def _kind(planned: PlannedTrial) -> str:
 def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Result]) -> Iterator[str]:
     """One kind: what serving reports and what an offline benchmark reports are not columns of one table."""
     titles = columns(planned)
-    rows = _rows([p for p in planned if p.place.id in results], titles, results)
-    groups = [row.results for row in rows]
-    all_results = [r for group in groups for r in group]
-    columns_of = {"quality": _quality, "find": _searches}.get(kind, _serving)
-    figures, about = _OFFLINE.get(kind) or columns_of(all_results)
-    verdicts = [verdict([*row.findings, *(f for r in row.results for f in r.findings)]) for row in rows]
+    rows = _lines([p for p in planned if p.place.id in results], titles, results)
+    figures, about = _FIGURES[kind](rows)
+    repeats = max(row.entry.repeats for row in rows) > 1
+    if repeats:
+        figures = [_Figure("n", lambda row: row.entry.repeats, count), *figures]
     sessions = all(p.place.sessions for p in planned)
     shown = [_setting(title, [row.cells[i] for row in rows], sessions) for i, title in enumerate(titles)]
     cells = [[Cell(text) for text in row.cells] for row in rows]
-    if repeats := max(map(len, groups)) > 1:
-        figures = [_Figure("n", lambda results: len(results), count), *figures]
     for figure in figures:
-        drawn = figure.cells(groups, verdicts)
+        drawn = figure.cells(rows)
         # A figure that no trial has, such as drafted tokens without a draft, has no column.
         if kind == "serve" or any(cell.value is not None for cell in drawn):
             shown.append(Column(figure.title, kind="figure", keep=figure.keep))
             cells = [[*row, cell] for row, cell in zip(cells, drawn, strict=True)]
     shown.append(Column("verdict", kind="verdict"))
-    lines = [Line([*row, Cell(word)]) for row, word in zip(cells, verdicts, strict=True)]
-    yield from terminal(Table(shown, lines), more="`dyno runs show STUDY --json`")
-    how = f"95 % confidence interval ({LEAST_VARIATION})" if kind == "serve" else "standard deviation"
-    spread = f" Over n repeats: totals of completed, failed and duration, means of the rest, with {how}."
-    yield from wrapped(about + (spread if repeats else ""))
+    drawn_lines = [Line([*texts, Cell(row.entry.verdict)]) for texts, row in zip(cells, rows, strict=True)]
+    yield from terminal(Table(shown, drawn_lines), more="`dyno runs show STUDY --json`")
+    yield from wrapped(about + (_SPREAD if repeats else ""))
     if kind == "find":
         yield from _search_lines(rows)
-    for finding in (f for row in rows for f in row.findings):
-        yield from _finding(finding)
+    for row in rows:
+        for finding in row.entry.findings:
+            if finding.code == _OF_REPEATS:
+                yield from _finding(finding)
 
 
-def _search_lines(rows: Sequence[_Row]) -> Iterator[str]:
+def _search_lines(rows: Sequence[_TrialLine]) -> Iterator[str]:
     """Say of each search what its numbers leave out: why it ended early, and what limits the load."""
     for row in rows:
-        for answer in (r.find for r in row.results if r.find):
+        for answer in _answers([row]):
             yield from wrapped(f"{', '.join(row.cells)}: {find.remark(answer)}", rest="  ")
 
 
@@ -99,132 +107,142 @@ def _finding(f: Finding, trials: str = "") -> list[str]:
     return [styled(f.level, verdict_style(f.level)) + first.removeprefix(f.level), *others]
 
 
-def _rows(done: Sequence[PlannedTrial], titles: Sequence[str], results: Mapping[str, Result]) -> list[_Row]:
-    """Repeats are one."""
-    rows: dict[tuple[str, ...], _Row] = {}
+def _lines(done: Sequence[PlannedTrial], titles: Sequence[str], results: Mapping[str, Result]) -> list[_TrialLine]:
+    """Return a line for each trial: its repeats are one entry."""
+    repeats: dict[tuple[str, ...], list[PlannedTrial]] = {}
     for p in done:
-        row = rows.setdefault(tuple(_whole(p, title) for title in titles), _Row(_cells(p, titles), [], []))
-        row.results.append(results[p.place.id])
+        repeats.setdefault(tuple(_whole(p, title) for title in titles), []).append(p)
+    texts = [_cells(same[0], titles) for same in repeats.values()]
     for i in range(len(titles)):  # a path by its last part, where that is unique
-        shown = {key[i]: row.cells[i] for key, row in rows.items()}
-        if len(set(shown.values())) < len(shown):
-            for key, row in rows.items():
-                row.cells[i] = key[i]
-    for row in rows.values():
-        speeds = [r.offline.speed if r.offline else r.served.output_throughput for r in row.results if not r.quality]
-        row.findings.extend(checks.run(repeats=(", ".join(row.cells), [s for s in speeds if s is not None])))
-    return list(rows.values())
+        whole = [key[i] for key in repeats]
+        if len({cells[i] for cells in texts}) < len(set(whole)):
+            for cells, value in zip(texts, whole, strict=True):
+                cells[i] = value
+    lines = []
+    for cells, same in zip(texts, repeats.values(), strict=True):
+        rows = [row_of_trial(p, results[p.place.id]) for p in same]
+        lines.append(_TrialLine(cells, of_repeats(", ".join(cells), rows), [results[p.place.id] for p in same]))
+    return lines
 
 
-# Of the repeats of one trial: a value, a mean with its standard deviation, or with its interval; None: unknown.
-_Shown = float | tuple[float, float] | Number | None
-_Value = Callable[[Sequence[Result]], _Shown]
+# ---- columns: their order, and how the terminal shows them ----
 
 
 class _Figure(NamedTuple):
     """A column."""
 
     title: str  # in two lines, so that the whole fits a terminal
-    value: _Value
+    value: Callable[[_TrialLine], float | Number | None]
     show: Callable[[float], str] = number
     better: Literal["", "higher", "lower"] = ""
     keep: bool = False  # in a narrow terminal
 
-    def _text(self, value: _Shown) -> str:
+    def cells(self, rows: Sequence[_TrialLine]) -> list[Cell]:
+        values = [_as_number(self.value(row)) for row in rows]
+        sound = [v.value for v, row in zip(values, rows, strict=True) if v is not None and row.entry.verdict != "void"]
+        best = None
+        if self.better and len(sound) > 1:
+            best = max(sound) if self.better == "higher" else min(sound)
+        return [self._cell(value, row, best) for value, row in zip(values, rows, strict=True)]
+
+    def _cell(self, value: Number | None, row: _TrialLine, best: float | None) -> Cell:
         if value is None:
-            return UNKNOWN
-        if isinstance(value, Number):
-            return f"{self.show(value.value)} {figure_interval(value)}".rstrip()
-        return deviating(*value) if isinstance(value, tuple) else self.show(value)
-
-    def cells(self, groups: Sequence[Sequence[Result]], verdicts: Sequence[str]) -> list[Cell]:
-        values = [self.value(group) for group in groups]
-        means = [_middle(v) for v in values]
-        known = [m for m, verdict in zip(means, verdicts, strict=True) if m is not None and verdict != "void"]
-        best = (max(known) if self.better == "higher" else min(known)) if self.better and len(known) > 1 else None
-        texts = [self._text(v) for v in values]
-        return [
-            Cell(text, mean, bold=mean is not None and mean == best and verdict != "void",
-                 style="bad" if self.title == "failed" and mean else "")
-            for text, mean, verdict in zip(texts, means, verdicts, strict=True)
-        ]  # fmt: skip
+            return Cell(UNKNOWN)
+        text = f"{self.show(value.value)} {figure_interval(value)}".rstrip()
+        bold = value.value == best and row.entry.verdict != "void"
+        return Cell(text, value.value, bold=bold, style="bad" if self.title == "failed" and value.value else "")
 
 
-def _middle(value: _Shown) -> float | None:
-    if isinstance(value, Number):
-        return value.value
-    return value[0] if isinstance(value, tuple) else value
+def _as_number(value: float | Number | None) -> Number | None:
+    return value if value is None or isinstance(value, Number) else Number(value)
 
 
-_DURATION = _Figure("duration\ns", lambda repeats: sum(r.duration_s for r in repeats))
 _Columns = tuple[list[_Figure], str]  # the figures of one kind of benchmark, and a line about them
 
 
-def _serving(results: Sequence[Result]) -> _Columns:
-    tail = _tail(results)
+def _named(title: str, name: str, keep: bool = False) -> _Figure:
+    """Return the column of a figure, by its name in facts/metric.py."""
+    return _Figure(title, lambda row: _shown(row, row.entry.figures.get(name)), better=better(name) or "", keep=keep)
+
+
+def _latency(title: str, stem: str, statistic: str = "p50") -> _Figure:
+    """`statistic`: mean, p50 or another percentile."""
+    return _Figure(
+        f"{title}\n{statistic}", lambda row: _shown(row, row.entry.statistic(statistic, stem)), better="lower"
+    )
+
+
+def _shown(row: _TrialLine, figure: Number | None) -> Number | None:
+    """Return a figure of a single run without its interval: a page has room for that and its sources."""
+    if figure is None or row.entry.repeats > 1:
+        return figure
+    return Number(figure.value, deviation=figure.deviation)
+
+
+_COMPLETED = _Figure("completed", lambda row: row.entry.completed or 0, count)
+_FAILED = _Figure("failed", lambda row: row.entry.failed or 0, count, keep=True)
+_DURATION = _Figure("duration\ns", lambda row: sum(r.duration_s for r in row.results))
+_ACCEPTED = _Figure("drafts\naccepted", lambda row: _accepted(row), percent)
+
+
+def _serving(rows: Sequence[_TrialLine]) -> _Columns:
+    entries = [row.entry for row in rows]
+    tail = _tail([r for row in rows for r in row.results])
     figures = [
-        _Figure("completed", lambda repeats: sum(r.served.completed for r in repeats), count),
-        _Figure("failed", lambda repeats: sum(r.served.failed for r in repeats), count, keep=True),
-        _Figure("tok/s", _output_speed, better="higher", keep=True),
-        _Figure("TTFT\np50", _latency("ttft"), better="lower"),
-        *([_Figure(f"TTFT\np{tail}", _latency("ttft", tail), better="lower")] if tail else []),
-        _Figure("TPOT\np50", _latency("tpot"), better="lower"),
-        _Figure("req/s", lambda repeats: mean(r.served.request_throughput for r in repeats), better="higher"),
-        *(_session_figures() if any(r.served.sessions for r in results) else []),
-        _Figure("TTFT\nmean", _latency("ttft", "mean"), better="lower"),
-        _Figure("TPOT\nmean", _latency("tpot", "mean"), better="lower"),
-        *(
-            [_Figure("TPOT vLLM\nmean", _latency("vllm_tpot", "mean"))]
-            if any(r.served.own_tpot for r in results)
-            else []
-        ),
-        *([_Figure("drafts\naccepted", _accepted, percent, keep=True)] if _accepted(results) is not None else []),
-        _DURATION,
+        _COMPLETED,
+        _FAILED,
+        _named("tok/s", "output_throughput", keep=True),
+        _latency("TTFT", "ttft"),
+        *([_latency("TTFT", "ttft", f"p{tail}")] if tail else []),
+        _latency("TPOT", "tpot"),
+        _named("req/s", "request_throughput"),
     ]
-    return figures, "tok/s: output tokens over the whole run. Latencies in ms, from sending."
+    if any("session_throughput" in e.figures for e in entries):
+        figures += [_named("sessions/s", "session_throughput"), _latency("session", "session")]
+        figures.append(_latency("later TTFT", "later_turn_ttft"))
+    figures += [_latency("TTFT", "ttft", "mean"), _latency("TPOT", "tpot", "mean")]
+    if any("mean_vllm_tpot_ms" in e.figures for e in entries):
+        figures.append(_Figure("TPOT vLLM\nmean", lambda row: _shown(row, row.entry.figures.get("mean_vllm_tpot_ms"))))
+    if any(_accepted(row) is not None for row in rows):
+        figures.append(_ACCEPTED._replace(keep=True))
+    return [*figures, _DURATION], "tok/s: output tokens over the whole run. Latencies in ms, from sending."
 
 
-def _session_figures() -> list[_Figure]:
-    def rate(repeats: Sequence[Result]) -> float | None:
-        return _mean(r.served.sessions.throughput for r in repeats if r.served.sessions)
-
-    return [
-        _Figure("sessions/s", rate, better="higher"),
-        _Figure("session\np50", _latency("session"), better="lower"),
-        _Figure("later TTFT\np50", _latency("later_turn_ttft"), better="lower"),
-    ]
+def _answers(rows: Sequence[_TrialLine]) -> list[FindAnswer]:
+    return [r.find for row in rows for r in row.results if r.find]
 
 
-def _searches(results: Sequence[Result]) -> _Columns:
+def _searches(rows: Sequence[_TrialLine]) -> _Columns:
     """Return columns for the highest load within a target, the lowest that misses it, and the figures between."""
-    answers = [r.find for r in results if r.find]
+    answers = _answers(rows)
 
-    def level(name: str) -> _Value:
-        return lambda results: _mean(x for r in results if r.find and (x := getattr(r.find, name)) is not None)
+    def level(name: str) -> Callable[[_TrialLine], float | None]:
+        return lambda row: _mean(x for a in _answers([row]) if (x := getattr(a, name)) is not None)
 
-    def figure(metric: str) -> _Value:
-        def value(results: Sequence[Result]) -> float | None:
-            best = [r.find.at_level(r.find.low) for r in results if r.find]
+    def figure(metric: str) -> Callable[[_TrialLine], float | None]:
+        def value(row: _TrialLine) -> float | None:
+            best = [a.at_level(a.low) for a in _answers([row])]
             each = [f for probe in best if probe for f in probe.figures if f.limit.metric == metric]
             return _mean(f.value for f in each if f.value is not None)
 
         return value
 
-    def speed(results: Sequence[Result]) -> float | None:
-        return _mean(r.served.output_throughput for r in results if r.find and r.find.low is not None)
+    def speed(row: _TrialLine) -> float | None:
+        return _mean(r.served.output_throughput for r in row.results if r.find and r.find.low is not None)
 
     limits = {limit.metric: limit for answer in answers for limit in answer.spec.limits}
-    overs = {answer.spec.over for answer in answers}
-    unit = "concurrency" if overs == {"concurrency"} else "req/s" if overs == {"rate"} else "load"
+    unit = _unit({answer.spec.over for answer in answers})
     figures = [
         _Figure(f"highest\n{unit}", level("low"), count, better="higher", keep=True),
         _Figure("misses\nat", level("high"), count, keep=True),
-        *(_Figure(find.limit_title(limit), figure(name), percent if name == "failed" else number)
-          for name, limit in limits.items()),
+    ]
+    for name, limit in limits.items():
+        figures.append(_Figure(find.limit_title(limit), figure(name), percent if name == "failed" else number))
+    figures += [
         _Figure("tok/s", speed, better="higher", keep=True),
-        _Figure("requests", lambda rs: sum(p.sent for r in rs if r.find for p in r.find.probes), count),
-        _Figure("search\ns", lambda rs: _mean(r.find.duration_s for r in rs if r.find)),
-    ]  # fmt: skip
+        _Figure("requests", lambda row: sum(p.sent for a in _answers([row]) for p in a.probes), count),
+        _Figure("search\ns", lambda row: _mean(a.duration_s for a in _answers([row]))),
+    ]
     target = "; ".join(dict.fromkeys(find.target_words(answer.spec) for answer in answers))
     about = (
         f"Highest load with {target}. The true one is between the first two columns, with 95 % confidence. Latencies "
@@ -233,14 +251,21 @@ def _searches(results: Sequence[Result]) -> _Columns:
     return figures, about
 
 
-def _quality(results: Sequence[Result]) -> _Columns:
+def _unit(overs: set[Over]) -> str:
+    if len(overs) > 1:
+        return "load"
+    return "req/s" if overs == {"rate"} else "concurrency"
+
+
+def _quality(rows: Sequence[_TrialLine]) -> _Columns:
     """Return a column for each score: a task may have several metrics."""
+    results = [r for row in rows for r in row.results]
     scores = {(s.task, s.metric, s.filter): s for r in results if r.quality for s in r.quality.scores}
     titles = Counter(task for task, _, _ in scores)
 
-    def mean_of(*keys: tuple[str, str, str]) -> _Value:
-        def value(results: Sequence[Result]) -> float | None:
-            each = (s for r in results if r.quality for s in r.quality.scores)
+    def mean_of(*keys: tuple[str, str, str]) -> Callable[[_TrialLine], float | None]:
+        def value(row: _TrialLine) -> float | None:
+            each = (s for r in row.results if r.quality for s in r.quality.scores)
             return _mean(s.score for s in each if (s.task, s.metric, s.filter) in keys)
 
         return value
@@ -250,45 +275,27 @@ def _quality(results: Sequence[Result]) -> _Columns:
         figures.append(_Figure("all", mean_of(*scores), percent, better="higher", keep=True))
     for key, s in scores.items():
         title = "\n".join([s.task, *([f"{s.metric} {s.filter}".strip()] if titles[s.task] > 1 else [])])
-        better: Literal["higher", "lower"] = "higher" if s.higher_is_better else "lower"
-        figures.append(_Figure(title, mean_of(key), percent if quality.is_rate(s) else number, better=better))
+        way: Literal["higher", "lower"] = "higher" if s.higher_is_better else "lower"
+        figures.append(_Figure(title, mean_of(key), percent if quality.is_rate(s) else number, better=way))
     about = "all: mean of the tasks. The start of the engine that was timed answered; the first concurrency counts."
     return [*figures, _DURATION], about
 
 
-def _output_speed(repeats: Sequence[Result]) -> Number:
-    return interval_of_repeats([r.served.output_throughput for r in repeats])
+def _iterations(row: _TrialLine) -> float:
+    return sum(r.offline.iterations for r in row.results if r.offline)
 
 
-def _latency(stem: str, statistic: str = "median") -> _Value:
-    """`statistic`: mean, median or a percentile."""
+def _part(name: str) -> Callable[[_TrialLine], Number | None]:
+    """Return a part of an offline benchmark that is no figure of its own, with its deviation over the iterations or its
+    interval over the repeats."""
 
-    def value(repeats: Sequence[Result]) -> Number | None:
-        """Unknown, too, where a busy client doesn't know it of one of them: the others may be the quick ones."""
-        known = [r.served.figures for r in repeats]
-        latencies = [named[stem] for named in known if stem in named and not named[stem].empty]
-        if statistic in ("mean", "median"):
-            values = [getattr(d, statistic) for d in latencies]
-        else:
-            values = [d.percentiles[statistic] for d in latencies if statistic in d.percentiles]
-        return interval_of_repeats(values) if values and None not in values else None
-
-    return value
-
-
-def _sum(name: str) -> _Value:
-    return lambda results: sum(getattr(r.offline, name) for r in results if r.offline)
-
-
-def _spread(name: str) -> _Value:
-    def value(results: Sequence[Result]) -> float | tuple[float, float] | None:
-        """The mean; the deviation over the repeats, or over the iterations of a single one."""
-        each: list[Spread | Distribution] = [s for r in results if r.offline and (s := getattr(r.offline, name))]
+    def value(row: _TrialLine) -> Number | None:
+        each: list[Spread | Distribution] = [s for r in row.results if r.offline and (s := getattr(r.offline, name))]
         if not each:
             return None
-        if len(each) == 1 and each[0].count <= 1:
-            return each[0].mean
-        return mean(s.mean for s in each), each[0].std if len(each) == 1 else stdev(s.mean for s in each)
+        if len(each) > 1:
+            return interval_of_repeats([s.mean for s in each])
+        return Number(each[0].mean, deviation=each[0].std if each[0].count > 1 else None)
 
     return value
 
@@ -298,50 +305,71 @@ def _mean(values: Iterable[float]) -> float | None:
     return mean(known) if known else None
 
 
-def _accepted(results: Sequence[Result]) -> float | None:
-    offline = [r.offline.speculation.acceptance for r in results if r.offline and r.offline.speculation]
-    served = [r.telemetry.acceptance for r in results if r.telemetry]
-    return _mean(share for share in [*offline, *served] if share is not None)
+def _accepted(row: _TrialLine) -> float | None:
+    accepted = row.entry.figures.get("acceptance_rate")
+    return None if accepted is None else accepted.value
 
 
-def _peak(what: str, resource: Literal["bandwidth", "arithmetic"]) -> _Value:
-    def value(results: Sequence[Result]) -> float | None:
+def _peak(what: str, resource: Literal["bandwidth", "arithmetic"]) -> Callable[[_TrialLine], float | None]:
+    def value(row: _TrialLine) -> float | None:
         """Its share of the machine's peak; the mean of the repeats."""
-        shares = (s for r in results if r.roofline for s in r.roofline.shares if s.what == what)
+        shares = (s for r in row.results if r.roofline for s in r.roofline.shares if s.what == what)
         return _mean(share for s in shares if (share := getattr(s, resource)))
 
     return value
 
 
-def _speed(title: str, name: str, keep: bool = False) -> _Figure:
-    return _Figure(title, _spread(name), better="higher", keep=keep)
+def _throughput(_: Sequence[_TrialLine]) -> _Columns:
+    figures = [
+        _COMPLETED,
+        _FAILED,
+        _named("output\ntok/s", "output_throughput", keep=True),
+        _named("total\ntok/s", "total_token_throughput"),
+        _named("req/s", "request_throughput"),
+        _ACCEPTED,
+        _Figure("FLOPS\nused", _peak("whole", "arithmetic"), percent),
+        _DURATION,
+    ]
+    about = "All prompts at once. total: input and output tokens. FLOPS used: share of the machine's peak arithmetic."
+    return figures, about
 
 
-_OFFLINE: dict[str, _Columns] = {
-    "throughput": (
-        [_Figure("completed", _sum("completed"), count), _Figure("failed", _sum("failed"), count, keep=True),
-         _speed("output\ntok/s", "output_throughput", keep=True), _speed("total\ntok/s", "total_token_throughput"),
-         _speed("req/s", "request_throughput"), _Figure("drafts\naccepted", _accepted, percent),
-         _Figure("FLOPS\nused", _peak("whole", "arithmetic"), percent), _DURATION],
-        "All prompts at once. total: input and output tokens. FLOPS used: share of the machine's peak arithmetic.",
-    ),
-    "latency": (
-        [_Figure("iterations", _sum("iterations"), count),
-         _Figure("batch\nms", _spread("latency"), better="lower", keep=True),
-         _Figure("prefill\nms", _spread("prefill_ms"), better="lower"),
-         _Figure("TPOT\nms", _spread("tpot_ms"), better="lower"), _speed("output\ntok/s", "output_throughput"),
-         _Figure("drafts\naccepted", _accepted, percent), _Figure("BW\nused", _peak("decode", "bandwidth"), percent),
-         _DURATION],
-        "One batch, repeated. prefill, TPOT: per request. BW used: share of the peak memory bandwidth, while decoding.",
-    ),
-    "micro": (
-        [_Figure("tests", _sum("iterations"), count), _speed("pp\ntok/s", "prefill_speed", keep=True),
-         _speed("tg\ntok/s", "decode_speed", keep=True),
-         _Figure("pp FLOPS\nused", _peak("prefill", "arithmetic"), percent),
-         _Figure("tg BW\nused", _peak("decode", "bandwidth"), percent)],
-        "One request at a time: prompt processing (pp), token generation (tg), their shares of the machine's peaks.",
-    ),
+def _batches(_: Sequence[_TrialLine]) -> _Columns:
+    figures = [
+        _Figure("iterations", _iterations, count),
+        _Figure("batch\nms", _part("latency"), better="lower", keep=True),
+        _Figure("prefill\nms", _part("prefill_ms"), better="lower"),
+        _Figure("TPOT\nms", _part("tpot_ms"), better="lower"),
+        _named("output\ntok/s", "output_throughput"),
+        _ACCEPTED,
+        _Figure("BW\nused", _peak("decode", "bandwidth"), percent),
+        _DURATION,
+    ]
+    about = (
+        "One batch, repeated. prefill, TPOT: per request. BW used: share of the peak memory bandwidth, while decoding."
+    )
+    return figures, about
+
+
+def _micro(_: Sequence[_TrialLine]) -> _Columns:
+    figures = [
+        _Figure("tests", _iterations, count),
+        _Figure("pp\ntok/s", _part("prefill_speed"), better="higher", keep=True),
+        _Figure("tg\ntok/s", _part("decode_speed"), better="higher", keep=True),
+        _Figure("pp FLOPS\nused", _peak("prefill", "arithmetic"), percent),
+        _Figure("tg BW\nused", _peak("decode", "bandwidth"), percent),
+    ]
+    about = "One request at a time: prompt processing (pp), token generation (tg), their shares of the machine's peaks."
+    return figures, about
+
+
+_FIGURES: dict[str, Callable[[Sequence[_TrialLine]], _Columns]] = {
+    "serve": _serving, "find": _searches, "quality": _quality, "throughput": _throughput, "latency": _batches,
+    "micro": _micro,
 }  # fmt: skip
+
+
+# ---- what distinguishes trials ----
 
 
 def columns(planned: Sequence[PlannedTrial]) -> list[str]:

@@ -156,6 +156,19 @@ def _task(score: TaskScore, spec: QualitySpec) -> Settings:
     }
 
 
+def row_of_trial(planned: PlannedTrial, result: Result) -> Row:
+    """Return the figures of a study's trial alone, without what its folder has."""
+    trial = planned.trial
+    figures: dict[str, Figure] = {}
+    if result.offline is not None:
+        figures = _of_offline(result.offline, trial, [])
+    elif result.summary is not None:
+        figures = _of_serving(result.summary, result.telemetry)
+    return _row(
+        trial, planned.place, planned.place.id, _load(trial), figures=figures, findings=result.findings, result=result
+    )
+
+
 def row_without(planned: PlannedTrial, file: str, failure: str) -> Row:
     """A trial that has no result: what was asked for, and why it failed."""
     trial = planned.trial
