@@ -15,12 +15,20 @@ import pytest
 
 from conftest import StartFake
 from dyno.cli.main import main
-from dyno.conduct.find import disturbed, others
+from dyno.conduct.find import Finder, disturbed, others
+from dyno.conduct.watcher import Watcher
 from dyno.facts.entry import Cost
 from dyno.facts.find import FindAnswer, FindSpec, LimitFigure, ProbeFacts
 from dyno.facts.finding import Finding
 from dyno.facts.limits import Limit
+from dyno.facts.load import LoadSpec
 from dyno.facts.summary import Result
+from dyno.facts.target import TargetSpec
+from dyno.facts.trial import TrialSpec
+from dyno.facts.workload import WorkloadSpec
+from dyno.load.progress import Stop
+from dyno.measure.judge import OPEN_FILL, OPEN_LEAST_S, ROUGH
+from dyno.measure.search import ProbeStep
 from dyno.measure.statistics import distribution_ms
 from dyno.report.find import lines
 from dyno.screen import SCREEN, Screen
@@ -271,3 +279,17 @@ def test_a_latency_that_is_known_within_bounds_is_left_to_its_limit() -> None:
     busy = Finding("client.busy", "doubt", "dyno used a whole core.", "Use --procs 2.")
     assert disturbed(msgspec.structs.replace(doubts, findings=[loose]), [Limit("ttft", 500.0, "p50")]) == ""
     assert "whole core" in disturbed(msgspec.structs.replace(doubts, findings=[busy]), [Limit("ttft", 500.0, "p50")])
+
+
+def test_a_probe_has_prompts_enough_to_show_something_however_slowly_they_are_made(tmp_path: Path) -> None:
+    """Once, slow prompts left 2 s of load, of which nothing could be judged; the search tried it again and again."""
+    spec = FindSpec(limits=[Limit("e2el", 500.0, "p50")], over="rate", budget_s=60.0)
+    trial = TrialSpec(
+        TargetSpec("http://127.0.0.1:1", "openai", "/v1/completions"), WorkloadSpec("random", num_prompts=1), LoadSpec()
+    )
+    finder = Finder(trial, spec, tmp_path, Watcher(), Stop())
+    finder._prompt_s = 0.1
+    step = ProbeStep(80.0, True, 20.0)
+    counted_s = OPEN_LEAST_S / ROUGH / (1 - OPEN_FILL)
+    assert finder._requests(step, None) > 80 * counted_s
+    assert finder._requests(ProbeStep(80.0, False, 20.0), None) > 80 * OPEN_LEAST_S / (1 - OPEN_FILL)

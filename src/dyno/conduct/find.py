@@ -293,7 +293,7 @@ class Finder:
         level, time_s = step.level, confirm_s or self.search.expected_s(step)
         if not self.whole:
             needed = level * time_s * _MORE + FEWEST
-            least = FEWEST * 2.0
+            least = level * self.search.ready_s(step) * _MORE + 2 * FEWEST  # fewer would show nothing
         else:
             rates = [p.look.rate * _faster(level / p.level) for p in self.search.probes if p.look.rate]
             per_s = max(rates, default=0.0)

@@ -19,7 +19,7 @@ import numpy as np
 from dyno.facts.find import Outcome, ProbeLook, Weighed
 from dyno.facts.limits import Limit
 from dyno.measure.evidence import Variation, doubt_of_meeting, doubt_of_missing, requests_wanted
-from dyno.measure.judge import LEAST_S, OPEN_FILL, window_s_of
+from dyno.measure.judge import LEAST_S, OPEN_FILL, ROUGH, window_s_of
 from dyno.measure.statistics import quantile
 
 ERROR = 0.05  # that the interval doesn't contain the answer
@@ -438,6 +438,11 @@ class Search:
         if step.brief or len(self.probes) < 2:
             return min(1.5 * least_s, step.most_s)
         return max(min(max(1.5 * self._probe_s(), 2 * least_s), step.most_s), 1.3 * least_s)
+
+    def ready_s(self, step: ProbeStep) -> float:
+        """Return how long a probe must last to show anything."""
+        least_s = max(self._least_s(step.level), step.least_s)
+        return min(least_s / ROUGH if step.brief else least_s, step.last_s)
 
     def _prove(self, left_s: float, spent_s: float) -> ProbeStep | None:
         """Show a load that meets the target and one that misses it; then nearer ones, if that is worth its time."""
