@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from dyno.facts.finding import Finding
-from dyno.facts.imported import Row, Samples
+from dyno.facts.imported import Row, RunFacts, Samples
 from dyno.facts.price import Price, PriceRule
 from dyno.facts.report import Words
 from dyno.facts.study import Place
@@ -260,7 +260,7 @@ def test_a_score_or_a_latency_alone_is_an_answer_too() -> None:
 def test_trials_that_failed_are_told() -> None:
     bare = row({}, {"engine": "gone"}, base={}, form="run", label="gone, w, c")
     place = Place("s", "x", "gone", "w", "c")
-    lost = msgspec.structs.replace(bare, place=place, failure="exited with code 3")
+    lost = msgspec.structs.replace(bare, run=RunFacts(place), failure="exited with code 3")
     made = entries([at("vllm", 8, 500.0), lost], [], [], lambda m: None)
     words = conclude(made, [], [], {}, lambda m: None)
     assert any("1 trial failed: gone, exited with code 3" in d for d in words.caveats)

@@ -10,7 +10,7 @@ import pytest
 from dyno.facts.engine import EngineSpec
 from dyno.facts.entry import Entry
 from dyno.facts.finding import Finding
-from dyno.facts.imported import Row, Samples
+from dyno.facts.imported import Row, RunFacts, Samples
 from dyno.facts.load import Load, LoadSpec
 from dyno.facts.price import Price, PriceRule
 from dyno.facts.record import Record
@@ -65,7 +65,7 @@ def test_what_some_dont_tell_is_no_difference_unless_nothing_else_tells_them_apa
 def test_beside_another_model_a_studys_engine_is_named_with_its_own() -> None:
     def run(study: str, engine: str, model: str) -> Row:
         place = Place(study, f"{study}{engine}", engine, "w", "c")
-        return msgspec.structs.replace(row({}, {"model": model}), place=place, form="run")
+        return msgspec.structs.replace(row({}, {"model": model}), run=RunFacts(place), form="run")
 
     fast, small = run("speed", "fp8", "/models/llama-8b"), run("scores", "fp8", "dyno-5m")
     assert names([fast, small], Loads([fast, small])) == ["speed llama-8b", "scores dyno-5m"]

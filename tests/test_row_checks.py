@@ -9,7 +9,7 @@ import pytest
 from dyno.checks import CHECKS, comparability, consistency, load, physics, requests, statistics, tokens
 from dyno.facts.engine import EngineFacts
 from dyno.facts.finding import Finding, merged
-from dyno.facts.imported import Row, Samples
+from dyno.facts.imported import Row, RunFacts, Samples
 from dyno.facts.rig import Peaks
 from dyno.facts.study import Place
 from dyno.measure.pairs import copies, without
@@ -171,14 +171,14 @@ KNEE = {"output_throughput": 1005.0, "mean_ttft_ms": 1400.0}
 def timed(ready_s: float) -> Row:
     """A trial of a study; its engine was ready after so many seconds."""
     return msgspec.structs.replace(
-        row(), place=Place("s", "1", "e", "w", "l"), engine=EngineFacts("fake", "1", [], ready_s)
+        row(), run=RunFacts(Place("s", "1", "e", "w", "l"), engine=EngineFacts("fake", "1", [], ready_s))
     )
 
 
 def answered(ready_s: float) -> Row:
     """The quality of the engine that was ready then."""
     place = Place("s", "2", "e", "quality", "")
-    return msgspec.structs.replace(score(0.5, 0.1, process=f"{ready_s} s"), place=place)
+    return msgspec.structs.replace(score(0.5, 0.1, process=f"{ready_s} s"), run=RunFacts(place))
 
 
 ACROSS: list[tuple[Callable[[Sequence[Row]], Iterator[Finding]], list[Row], tuple[str, str] | None]] = [

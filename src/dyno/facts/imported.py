@@ -63,6 +63,14 @@ def place(file: str, line: int) -> str:
     return f"{file}:{line}" if line else file
 
 
+class RunFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A run of dyno's own behind a row: what no file of another tool has."""
+
+    place: Place | None = None  # in a study
+    result: Result | None = None  # None: the trial failed
+    engine: EngineFacts | None = None  # of one that dyno started
+
+
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: RowKind
     # vllm, sglang, llama-bench, lm-eval, guidellm, aiperf, inference-perf, inference-benchmarker, dyno;
@@ -83,13 +91,22 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     findings: list[Finding] = []  # of its own run, by the tool that measured it: dyno alone has such
     also: list["Row"] = []  # the same result, reported elsewhere
     failure: str = ""  # the trial has no result, and the row no figures: why
-    # Of a run of dyno's own, what no file of another tool has:
     rig: Rig | None = None  # None: not known, or the server is elsewhere
     prompts_sha256: str | None = None  # two rows with the same one sent the same prompts
-    place: Place | None = None  # in a study
-    result: Result | None = None
-    engine: EngineFacts | None = None  # of one that dyno started
     answers: dict[str, GreedyAnswer] = {}  # by prompt of the correctness check, or by item of a quality test
+    run: RunFacts | None = None  # None: another tool measured it
+
+    @property
+    def place(self) -> Place | None:
+        return None if self.run is None else self.run.place
+
+    @property
+    def result(self) -> Result | None:
+        return None if self.run is None else self.run.result
+
+    @property
+    def engine(self) -> EngineFacts | None:
+        return None if self.run is None else self.run.engine
 
     @property
     def verdict(self) -> Verdict | None:

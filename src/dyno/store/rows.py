@@ -17,7 +17,7 @@ from dyno.errors import StoreError
 from dyno.facts.correctness import GreedyAnswer
 from dyno.facts.engine import EngineFacts
 from dyno.facts.identity import described, settings_of
-from dyno.facts.imported import Figure, Row, RowKind, Samples, Scalar, Setting
+from dyno.facts.imported import Figure, Row, RowKind, RunFacts, Samples, Scalar, Setting
 from dyno.facts.load import LoadSpec
 from dyno.facts.metric import METRICS, OWN_TPOT, definition
 from dyno.facts.offline import Iteration, OfflineSpec, OfflineSummary
@@ -100,8 +100,8 @@ def row_of(
     if result.telemetry is not None and result.telemetry.power_mean_w is not None:
         figures["power_w"] = Figure(result.telemetry.power_mean_w, 0)
     return _row(
-        trial, place, file, settings, figures=figures, samples=samples, findings=result.findings, rig=rig,
-        prompts_sha256=manifest.workload_sha256, result=result, engine=engine,
+        trial, RunFacts(place, result, engine), file, settings, figures=figures, samples=samples,
+        findings=result.findings, rig=rig, prompts_sha256=manifest.workload_sha256,
     )  # fmt: skip
 
 
@@ -122,12 +122,11 @@ def quality_rows(
         values = {"score": score.score, "stderr": score.stderr, "completed": score.items - failed, "failed": failed}
         prompts = sha256("".join(sorted(answer.prompt_sha256 for answer in items)).encode()).hexdigest()
         rows.append(_row(
-            trial, manifest.place, file, about | _task(score, trial.quality),
+            trial, RunFacts(manifest.place, result, engine), file, about | _task(score, trial.quality),
             figures={name: Figure(float(value), 0) for name, value in values.items() if value is not None},
             samples=Samples(scores={answer.item: answer.score for answer in items}),
             answers={a.item: GreedyAnswer(a.item, a.answer) for a in items if a.error is None and a.answer},
-            findings=result.findings, rig=_rig(manifest), prompts_sha256=prompts if items else None, result=result,
-            engine=engine,
+            findings=result.findings, rig=_rig(manifest), prompts_sha256=prompts if items else None,
         ))  # fmt: skip
     return with_total(rows)
 
@@ -164,19 +163,19 @@ def row_of_trial(planned: PlannedTrial, result: Result) -> Row:
         figures = _of_offline(result.offline, trial, [])
     elif result.summary is not None:
         figures = _of_serving(result.summary, result.telemetry)
-    return _row(
-        trial, planned.place, planned.place.id, _load(trial), figures=figures, findings=result.findings, result=result
-    )
+    run = RunFacts(planned.place, result)
+    return _row(trial, run, planned.place.id, _load(trial), figures=figures, findings=result.findings)
 
 
 def row_without(planned: PlannedTrial, file: str, failure: str) -> Row:
     """A trial that has no result: what was asked for, and why it failed."""
     trial = planned.trial
     settings = {**_load(trial), "engine": trial.engine.kind if trial.engine is not None else None}
-    return _row(trial, planned.place, file, settings, figures={}, failure=failure)
+    return _row(trial, RunFacts(planned.place), file, settings, figures={}, failure=failure)
 
 
-def _row(trial: TrialSpec, place: Place | None, file: str, settings: Settings, **more: Any) -> Row:
+def _row(trial: TrialSpec, run: RunFacts, file: str, settings: Settings, **more: Any) -> Row:
+    place = run.place
     return Row(
         kind=cast("RowKind", trial.kind),  # a trial's kinds are a row's
         tool=_TOOL,
@@ -189,7 +188,7 @@ def _row(trial: TrialSpec, place: Place | None, file: str, settings: Settings, *
         },
         label=place.label if place is not None else trial.label or "",
         series=place.engine if place is not None else "",
-        place=place,
+        run=run,
         **more,
     )
 
