@@ -4,7 +4,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -14,14 +14,22 @@ from dyno.facts.engine import EngineSpec, Limits, before, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
 from dyno.facts.rig import Rig
-from dyno.http import Client
 from dyno.option import opposite, switches
+
+if TYPE_CHECKING:
+    from dyno.engines.kinds.routes import Cards
+    from dyno.http import Client
 
 # The portable settings that become flags, in the order in which they are written.
 PORTABLE = (
     "served_name", "load_format", "dtype", "quantization", "kv_cache_dtype", "tensor_parallel", "pipeline_parallel",
     "max_model_len", "max_num_seqs", "max_batched_tokens", "memory_fraction", "prefix_caching", "chunked_prefill",
     "draft_model", "draft_tokens",
+)  # fmt: skip
+# What dyno reads of an engine's /metrics, by its own names.
+METRICS = (
+    "running_requests", "waiting_requests", "kv_used_share", "accepted_length_tokens", "preemptions",
+    "prefix_queried_tokens", "prefix_hit_tokens", "output_tokens", "drafts", "drafted_tokens", "accepted_tokens",
 )  # fmt: skip
 DTYPES = {"auto": "auto", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}  # in torch's words
 _DEFAULTS = {f.name: f.default for f in msgspec.structs.fields(EngineSpec)}
@@ -119,6 +127,7 @@ class EngineKind:
 
     name: ClassVar[str]
     title: ClassVar[str]  # as people write it
+    about: ClassVar[str]  # what it is, in a line of a help text
     packages: ClassVar[tuple[str, ...]] = ()  # Python distributions that hold it
     programs: ClassVar[tuple[str, ...]] = ()  # its command, as found on PATH
     module: ClassVar[tuple[str, ...]] = ()  # follows the interpreter, where it is run as a Python module
@@ -139,6 +148,12 @@ class EngineKind:
     length_flags: ClassVar[tuple[str, ...]] = ()  # its own ones for max_model_len and max_num_seqs
     slots_flags: ClassVar[tuple[str, ...]] = ()
     parallel_flags: ClassVar[tuple[str, ...]] = ()  # … and for tensor_parallel, pipeline_parallel and the like
+    # A server is identified by asking the engines' readers, from the lowest number on, until one recognizes it.
+    server_order: ClassVar[int] = 50
+    lists_served_models: ClassVar[bool] = True  # False: /v1/models has those that it could load
+    metrics: ClassVar[
+        Mapping[str, tuple[str, ...]]
+    ] = {}  # at /metrics: our name → its names, the newest version's first
     computes: ClassVar[bool] = True  # False: it sends at given times, and needs its turns on the CPU as the client does
     starts: ClassVar[bool] = True  # False: dyno attaches to one that runs
 
@@ -205,7 +220,12 @@ class EngineKind:
         parts = {name: m for name, way in self.startup_log.items() if (m := last_match(way, text))}
         return LogFacts(target, {name: float(next(filter(None, m.groups()))) for name, m in parts.items()})
 
-    def reset_cache(self, client: Client) -> bool:
+    def read_server(self, client: "Client", cards: "Cards") -> dict[str, Any] | None:
+        """Return what a running server reports, as fields of TargetFacts; also its `model_id`, for one that lists no
+        models. None: it isn't this engine."""
+        return None
+
+    def reset_cache(self, client: "Client") -> bool:
         """Empty the prefix cache. False: this engine has no way to."""
         return False
 

@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,11 +26,15 @@ from dyno.engines.kinds.base import (
     switch,
     word,
 )
+from dyno.engines.kinds.routes import Cards, json_object
 from dyno.errors import UsageError
 from dyno.facts import llama
 from dyno.facts.engine import EngineSpec, Limits, before, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
+
+if TYPE_CHECKING:
+    from dyno.http import Client
 
 _CACHE_TYPES = {
     "auto": None, "fp16": "f16", "bf16": "bf16", "fp32": "f32", "q8_0": "q8_0", "q5_0": "q5_0", "q5_1": "q5_1",
@@ -163,6 +167,7 @@ _REPORTED = {
 class LlamaCpp(EngineKind):
     name = "llamacpp"
     title = "llama.cpp"
+    about = "llama.cpp: your llama-server, or the one that comes with dyno"
     programs = ("llama-server",)
     loading_log = ("loading model", "model loaded")
     in_container = ("",)  # the server images' own entrypoint
@@ -175,6 +180,17 @@ class LlamaCpp(EngineKind):
         "max_model_len": (r"n_ctx_(?:seq|per_seq|slot)\s*= (\d+)",),
         "slots": (r"n_slots\s*= (\d+)",),
         "weights_bytes": (r"file size\s*= ([\d.]+) (MiB|GiB)",),
+    }
+
+    server_order = 20
+    metrics = {
+        "running_requests": ("llamacpp:requests_processing",),
+        "waiting_requests": ("llamacpp:requests_deferred",),
+        "kv_used_share": ("llamacpp:kv_cache_usage_ratio",),  # until the middle of 2025
+        "output_tokens": ("llamacpp:tokens_predicted_total",),
+        "drafts": ("llamacpp:spec_decode_num_drafts_total",),
+        "drafted_tokens": ("llamacpp:spec_decode_num_draft_tokens_total",),
+        "accepted_tokens": ("llamacpp:spec_decode_num_accepted_tokens_total",),
     }
 
     def prepare(self, spec: EngineSpec) -> EngineSpec:
@@ -310,6 +326,21 @@ class LlamaCpp(EngineKind):
             return Limits(total // slots, slots, share, cache_tokens=total, spreads=True)
         return Limits(total, slots, source, cache_tokens=total or 0, spreads=True)
 
+    def read_server(self, client: "Client", cards: Cards) -> dict[str, Any] | None:
+        props = json_object(client, "/props")
+        if "default_generation_settings" not in props:
+            return None
+        settings = props["default_generation_settings"]
+        meta: dict[str, Any] = next((c["meta"] for c in cards if isinstance(c.get("meta"), dict)), {})
+        return {
+            "version": props.get("build_info"),
+            "model_path": props.get("model_path"),
+            "slots": props.get("total_slots"),
+            "max_model_len": settings.get("n_ctx") if isinstance(settings, dict) else None,
+            "quantization": props.get("model_ftype") or meta.get("ftype"),
+            "weights_bytes": meta.get("size"),
+        }
+
     def read_log(self, text: str) -> LogFacts:
         facts = super().read_log(text)
         began, done = (last_match(rf"^([\d.]+) I srv .*{words}", text) for words in ("loading model", "model loaded"))
@@ -352,3 +383,6 @@ def _clock(stamp: str) -> float:
     """Seconds since its start: 0.01.234.567 are minutes, seconds, milli- and microseconds."""
     minutes, seconds, milli, micro = (int(part) for part in stamp.split("."))
     return round(60 * minutes + seconds + milli / 1e3 + micro / 1e6, 6)
+
+
+KIND = LlamaCpp()

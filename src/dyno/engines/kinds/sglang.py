@@ -1,8 +1,13 @@
 """SGLang. From its argument parser and documentation; docs/limits.md says what of it was run."""
 
+from typing import TYPE_CHECKING, Any
+
 from dyno.engines.kinds.base import DTYPES, EngineFlag, EngineKind, Program, flag, one_of, switch, with_dtype
+from dyno.engines.kinds.routes import Cards, json_object
 from dyno.facts.engine import EngineSpec, before
-from dyno.http import Client
+
+if TYPE_CHECKING:
+    from dyno.http import Client
 
 _QUANTIZATIONS = {
     "fp8": "fp8", "int8": "w8a8_int8", "gptq": None, "awq": None, "bitsandbytes": "bitsandbytes", "gguf": "gguf",
@@ -18,6 +23,7 @@ _DRAFT = ("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-pa
 class SgLang(EngineKind):
     name = "sglang"
     title = "SGLang"
+    about = "SGLang"
     packages = ("sglang",)
     programs = ("sglang",)
     module = ("-m", "sglang.launch_server")
@@ -44,6 +50,18 @@ class SgLang(EngineKind):
     }  # fmt: skip
     log = {"kv_cache_tokens": (r"max_total_num_tokens=(\d+)",)}
 
+    server_order = 40
+    metrics = {
+        "running_requests": ("sglang:num_running_reqs",),
+        "waiting_requests": ("sglang:num_queue_reqs",),
+        "kv_used_share": ("sglang:token_usage",),
+        "accepted_length_tokens": ("sglang:spec_accept_length",),
+        "preemptions": ("sglang:num_retracted_requests_total",),
+        "prefix_queried_tokens": ("sglang:prompt_tokens_total",),  # it looks up each token of a prompt
+        "prefix_hit_tokens": ("sglang:cached_tokens_total",),
+        "output_tokens": ("sglang:generation_tokens_total",),
+    }
+
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         out = [*program.argv, *(["serve"] if program.binary and len(program.argv) == 1 else [])]
         out += ["--model-path", self.model_of(spec), "--host", spec.host, "--port", str(port)]
@@ -51,5 +69,28 @@ class SgLang(EngineKind):
             out.append("--enable-metrics")
         return out + self.flags(with_dtype(spec), program.version)
 
-    def reset_cache(self, client: Client) -> bool:
+    def read_server(self, client: "Client", cards: Cards) -> dict[str, Any] | None:
+        info = json_object(client, "/get_server_info") or json_object(client, "/server_info")
+        if "model_path" not in info:
+            return None
+        states = info.get("internal_states")
+        state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
+        radix = info.get("disable_radix_cache")
+        return {
+            "version": info.get("version"),
+            "model_path": info.get("model_path"),
+            "max_model_len": info.get("context_length") or state.get("max_model_len"),
+            "slots": info.get("max_running_requests") or state.get("effective_max_running_requests_per_dp"),
+            "quantization": info.get("quantization"),
+            "dtype": info.get("dtype") if info.get("dtype") != "auto" else None,
+            "kv_cache_dtype": info.get("kv_cache_dtype") if info.get("kv_cache_dtype") != "auto" else None,
+            "kv_cache_tokens": info.get("max_total_num_tokens") or state.get("max_total_num_tokens"),
+            "tensor_parallel": info.get("tp_size"),
+            "prefix_caching": not radix if isinstance(radix, bool) else None,
+        }
+
+    def reset_cache(self, client: "Client") -> bool:
         return client.call("/flush_cache", {})[0] == 200
+
+
+KIND = SgLang()

@@ -2,14 +2,19 @@
 the rest from its documentation and API description. It was not run: docs/limits.md."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dyno.engines.kinds.base import EngineFlag, EngineKind, Program, count, flag, one_of, with_dtype, within
+from dyno.engines.kinds.routes import Cards, json_object
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.rig import Rig
+
+if TYPE_CHECKING:
+    from dyno.http import Client
 
 _QUANTIZATIONS = {
     "fp8": "fp8", "gptq": "gptq", "awq": "awq", "int8": None, "bitsandbytes": "bitsandbytes", "marlin": "marlin",
@@ -67,6 +72,7 @@ _LEFT: Sequence[str] = ("served_name", "max_model_len")  # settings that aren't 
 class Tgi(EngineKind):
     name = "tgi"
     title = "TGI"
+    about = "Text Generation Inference"
     programs = ("text-generation-launcher",)
     in_container = ("",)  # the image's own entrypoint, which prepares more than the launcher
     backend = "tgi"
@@ -93,6 +99,14 @@ class Tgi(EngineKind):
         "prefix_caching": (r"Using prefix caching = (\w+)|Prefix caching (\w+)",),
     }
     startup_log = {"weights": r"Shard ready in ([\d.]+)s"}
+
+    server_order = 30
+    metrics = {
+        "running_requests": ("tgi_batch_current_size",),
+        "waiting_requests": ("tgi_queue_size",),
+        "output_tokens": ("tgi_request_generated_tokens_sum",),
+        "accepted_tokens": ("tgi_request_skipped_tokens_sum",),
+    }
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         if spec.served_name and spec.served_name != spec.model:
@@ -128,6 +142,22 @@ class Tgi(EngineKind):
             return []
         return ["--max-batch-prefill-tokens", str(prompt)]
 
+    def read_server(self, client: "Client", cards: Cards) -> dict[str, Any] | None:
+        info = json_object(client, "/info")
+        if not isinstance(info.get("model_id"), str):
+            return None
+        quantization = info.get("quantize") or info.get("quantization")  # not in every version
+        dtype = info.get("model_dtype")
+        return {
+            "model_id": info["model_id"],
+            "model_path": info["model_id"],
+            "version": info.get("version"),
+            "max_model_len": info.get("max_total_tokens"),
+            "kv_cache_tokens": info.get("max_batch_total_tokens"),
+            "quantization": quantization if isinstance(quantization, str) else None,
+            "dtype": dtype.removeprefix("torch.") if isinstance(dtype, str) else None,
+        }
+
     def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
         refuses = count(valued(spec.args, "--max-concurrent-requests")) or _REFUSES
         return msgspec.structs.replace(super().limits(spec, model, version), refuses=refuses)
@@ -145,3 +175,6 @@ class Tgi(EngineKind):
         if spec.chunked_prefill is not None:
             out["PREFILL_CHUNKING"] = str(int(spec.chunked_prefill))
         return out
+
+
+KIND = Tgi()

