@@ -10,7 +10,7 @@ import msgspec
 
 from dyno.engines import model as own_model
 from dyno.errors import UsageError
-from dyno.facts.engine import EngineSpec, Limits, before, valued
+from dyno.facts.engine import About, EngineSpec, Limits, before, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
 from dyno.facts.rig import Rig
@@ -31,6 +31,7 @@ METRICS = (
     "running_requests", "waiting_requests", "kv_used_share", "accepted_length_tokens", "preemptions",
     "prefix_queried_tokens", "prefix_hit_tokens", "output_tokens", "drafts", "drafted_tokens", "accepted_tokens",
 )  # fmt: skip
+TORCH_CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 DTYPES = {"auto": "auto", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}  # in torch's words
 _DEFAULTS = {f.name: f.default for f in msgspec.structs.fields(EngineSpec)}
 _BYTES = {"MiB": 2**20, "GiB": 2**30, "GB": 2**30}  # old versions of vLLM say GB and mean GiB
@@ -38,6 +39,8 @@ _WORDS = {
     "float16": "fp16", "half": "fp16", "f16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32",
     "f32": "fp32", "w8a8": "int8", "w8a8-int8": "int8", "int8-w8a8": "int8",
 }  # fmt: skip
+
+Remarks = Mapping[About, str]  # what a line of a log is about → its pattern
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -145,6 +148,11 @@ class EngineKind:
     startup_log: ClassVar[Mapping[str, str]] = {}
     # Begins and ends the load of a model in its log, where the end may be written after the first answer.
     loading_log: ClassVar[tuple[str, str] | None] = None
+    remarks: ClassVar[Remarks] = {}  # in its log: it doesn't run as the setting or its reader would think
+    remark_words: ClassVar[tuple[str, ...]] = ()  # in small letters: one in each of these lines, beyond those of others
+    log_heads: ClassVar[
+        tuple[str, ...]
+    ] = ()  # patterns of what comes before the words of a line, beyond those of others
     length_flags: ClassVar[tuple[str, ...]] = ()  # its own ones for max_model_len and max_num_seqs
     slots_flags: ClassVar[tuple[str, ...]] = ()
     parallel_flags: ClassVar[tuple[str, ...]] = ()  # … and for tensor_parallel, pipeline_parallel and the like
@@ -154,6 +162,9 @@ class EngineKind:
     metrics: ClassVar[
         Mapping[str, tuple[str, ...]]
     ] = {}  # at /metrics: our name → its names, the newest version's first
+    on_torch: ClassVar[bool] = False  # PyTorch's preparations (engines/caches) are for it
+    compile_caches: ClassVar[Mapping[str, str]] = {}  # kept between starts: a variable → its folder
+    fetches: ClassVar[bool] = False  # it reads models of the Hub by their names
     computes: ClassVar[bool] = True  # False: it sends at given times, and needs its turns on the CPU as the client does
     starts: ClassVar[bool] = True  # False: dyno attaches to one that runs
 

@@ -18,6 +18,7 @@ from dyno.engines.kinds.base import (
     EngineKind,
     LogFacts,
     Program,
+    Remarks,
     count,
     flag,
     last_match,
@@ -164,6 +165,16 @@ _REPORTED = {
 }
 
 
+# In the sources of b4000 to b11500.
+_REMARKS: Remarks = {
+    "fallback": r"flash_attn (?:requires|is not compatible)[^\n]*forcing off|not supported, set to disabled"
+    r"|Flash Attention was auto, set to disabled|NCCL [^\n]*falling back to internal AllReduce"
+    r"|failed to (?:fit params to free|mlock|allocate [\d.]+ MiB of pinned)",
+    "changed": r"\w+ is not supported by [\w ]+, it will be disabled|speculative decoding not supported by this",
+    "offloaded": r"offloaded (?!(?P<all>\d+)/(?P=all) )\d+/\d+ layers to GPU",
+}
+
+
 class LlamaCpp(EngineKind):
     name = "llamacpp"
     title = "llama.cpp"
@@ -183,6 +194,7 @@ class LlamaCpp(EngineKind):
     }
 
     server_order = 20
+    remarks = _REMARKS
     metrics = {
         "running_requests": ("llamacpp:requests_processing",),
         "waiting_requests": ("llamacpp:requests_deferred",),

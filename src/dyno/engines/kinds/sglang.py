@@ -2,7 +2,18 @@
 
 from typing import TYPE_CHECKING, Any
 
-from dyno.engines.kinds.base import DTYPES, EngineFlag, EngineKind, Program, flag, one_of, switch, with_dtype
+from dyno.engines.kinds.base import (
+    DTYPES,
+    TORCH_CACHES,
+    EngineFlag,
+    EngineKind,
+    Program,
+    Remarks,
+    flag,
+    one_of,
+    switch,
+    with_dtype,
+)
 from dyno.engines.kinds.routes import Cards, json_object
 from dyno.facts.engine import EngineSpec, before
 
@@ -18,6 +29,17 @@ _QUANTIZATIONS = {
 _KV = {"auto": "auto", "fp8_e5m2": "fp8_e5m2", "fp8_e4m3": "fp8_e4m3", "fp8": "fp8_e4m3"}
 _STEPS = ("--speculative-eagle-topk", "1", "--speculative-num-steps")
 _DRAFT = ("--speculative-algorithm", "STANDALONE", "--speculative-draft-model-path")
+
+
+# In the sources of 0.5.9.
+_REMARKS: Remarks = {
+    "eager": r"[Cc]uda graph is disabled because",
+    "fallback": r"will fallback to \w+ backend|Falling back to slow implementation|Moe WNA16 kernels",
+    "changed": r"Max running requests is reset to|[Cc]hunked prefill (?:is|are) disabled"
+    r"|[Oo]verlap schedule\w* is disabled|radix cache (?:is|are) disabled|disabling radix cache"
+    r"|ttention backends? (?:is|are) overridden",
+    "preempted": r"KV cache pool is full\. Retract requests",
+}
 
 
 class SgLang(EngineKind):
@@ -50,7 +72,11 @@ class SgLang(EngineKind):
     }  # fmt: skip
     log = {"kv_cache_tokens": (r"max_total_num_tokens=(\d+)",)}
 
+    on_torch = True
+    fetches = True
+    compile_caches = TORCH_CACHES
     server_order = 40
+    remarks = _REMARKS
     metrics = {
         "running_requests": ("sglang:num_running_reqs",),
         "waiting_requests": ("sglang:num_queue_reqs",),

@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.engines.kinds.base import EngineFlag, EngineKind, Program, count, flag, one_of, with_dtype, within
+from dyno.engines.kinds.base import (
+    TORCH_CACHES,
+    EngineFlag,
+    EngineKind,
+    Program,
+    Remarks,
+    count,
+    flag,
+    one_of,
+    with_dtype,
+    within,
+)
 from dyno.engines.kinds.routes import Cards, json_object
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits, valued
@@ -69,6 +80,14 @@ _KV = {"auto": None, "fp8_e4m3": "fp8_e4m3fn", "fp8": "fp8_e4m3fn", "fp8_e5m2": 
 _LEFT: Sequence[str] = ("served_name", "max_model_len")  # settings that aren't one flag
 
 
+# In the sources of 3.3.
+_REMARKS: Remarks = {
+    "eager": r"cuda graphs, deactivating them",
+    "fallback": r"Could not import Flash Attention|Forcing attention to '",
+    "changed": r"Disabling prefix caching",
+}
+
+
 class Tgi(EngineKind):
     name = "tgi"
     title = "TGI"
@@ -100,7 +119,12 @@ class Tgi(EngineKind):
     }
     startup_log = {"weights": r"Shard ready in ([\d.]+)s"}
 
+    on_torch = True
+    fetches = True
+    compile_caches = TORCH_CACHES
     server_order = 30
+    remarks = _REMARKS
+    log_heads = (r".{0,80}?text_generation_\w+(?:::\w+)*: (?:\S+/src/\S+: )?",)
     metrics = {
         "running_requests": ("tgi_batch_current_size",),
         "waiting_requests": ("tgi_queue_size",),

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.engines.kinds.base import DTYPES, EngineFlag, EngineKind, Program, flag, one_of, with_dtype
+from dyno.engines.kinds.base import DTYPES, TORCH_CACHES, EngineFlag, EngineKind, Program, flag, one_of, with_dtype
 from dyno.engines.kinds.routes import Cards, json_object
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits, before
@@ -36,6 +36,9 @@ class Transformers(EngineKind):
         "prefix_caching": EngineFlag(lambda on: {False: ()}[on]),  # none, but with continuous batching
     }
 
+    on_torch = True
+    fetches = True
+    compile_caches = TORCH_CACHES
     lists_served_models = False  # but what is in its cache
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:

@@ -10,11 +10,13 @@ import msgspec
 
 from dyno.engines.kinds.base import (
     DTYPES,
+    TORCH_CACHES,
     EngineFlag,
     EngineFlags,
     EngineKind,
     LogFacts,
     Program,
+    Remarks,
     Switch,
     fact,
     flag,
@@ -189,6 +191,30 @@ _CPU_TAKES_A_SHARE, _CPU_SHARE, _CPU_CACHE = "0.32", 0.92, "VLLM_CPU_KVCACHE_SPA
 _CPU_SPARE = 0.05  # of all memory: what other programs may take until it looks
 
 
+# In the sources of 0.5.4 to 0.28.
+_REMARKS: Remarks = {
+    "unknown_variable": r"Unknown vLLM environment variable detected",
+    "eager": r"Enforce eager set, disabling|TORCH_COMPILE_DISABLE is set, disabling"
+    r"|graph is not supported (?!on (?:CPU|XPU|OpenVINO))[^\n]{0,60}fall ?back to (?:the )?eager mode"
+    r"|`torch\.compile` is turned on, but the model \S+ does not support it",
+    "fallback": r"[Ff]all(?:ing|s)? ?back to (?:the )?(?:V0|unoptimized|slow|Moe WNA16|PyTorch-native|CUTLASS"
+    r"|Triton|torch linear|global attention|Transformers implementation|\S+ for compatibility)"
+    r"|sampling unavailable: [^\n]*falling back|Cannot use (?:FA version|FlashAttention|FlashInfer|ROCm custom)"
+    r"|does not have native support for FP\d|does not support native MX|Emulation\w* MO?o?E backend"
+    r"|precluded higher-priority backend|Custom allreduce is disabled (?:because|due)|Using a slow tokenizer",
+    "unsupported": r"does not officially support (?:disabling )?(?:prefix caching|chunked prefill)",
+    "changed": r"[Dd]isabl(?:ing|ed)(?: unsupported)? (?:prefix caching|chunked prefill)"
+    r"|(?:[Pp]refix caching|[Cc]hunked prefill) is not supported [^\n]{0,60}disabl(?:e|ing) it"
+    r"|do not support chunked prefill nor prefix caching|not supported [^\n]{0,40}and has been disabled"
+    r"|forcing chunked prefill and prefix caching to be disabled|max_model_len: reduced from"
+    r"|capping the max length to the sliding window|max_num_scheduled_tokens is set to"
+    r"|float16 is not supported on CPU, casting",
+    "chosen": r"Chunked prefill is enabled by default for models|Async scheduling [^\n]{0,120}will be disabled",
+    "preempted": r"is preempted by \S+ mode because there is not enough KV cache space",
+    "swap_space": r"Possibly too large swap space",
+}
+
+
 class Vllm(EngineKind):
     name = "vllm"
     title = "vLLM"
@@ -219,7 +245,11 @@ class Vllm(EngineKind):
         "init": r"init engine .*took ([\d.]+) s",
     }
 
+    on_torch = True
+    fetches = True
+    compile_caches = {"VLLM_CACHE_ROOT": "vllm", **TORCH_CACHES}
     server_order = 10
+    remarks = _REMARKS
     metrics = {
         "running_requests": ("vllm:num_requests_running",),
         "waiting_requests": ("vllm:num_requests_waiting",),
