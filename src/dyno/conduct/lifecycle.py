@@ -30,7 +30,7 @@ from dyno.facts.target import TargetFacts, TargetSpec, known
 from dyno.http import Client, Url
 from dyno.measure.agreement import differences
 from dyno.numbers import count
-from dyno.probe import accelerators, server, software
+from dyno.probe import accelerators, host, server, software
 from dyno.store.run import UNSCRUBBED
 
 _GRACE_S = 15.0  # from TERM to KILL: several workers have shared memory and a device to give back
@@ -92,9 +92,7 @@ class Life:
             ready_s=ready_s,
             startup_s=log_facts(plan, engines[0]).startup_s,
             software=_software(plan),
-            unused_instructions=software.unused_instructions(engines[0].process.text())
-            if plan.kind.name == "llamacpp"
-            else [],
+            unused_instructions=plan.kind.unused_instructions(engines[0].process.text(), host.features()),
             memory_loaded_bytes=memory_used(plan),
             resident_bytes=None if plan.spec.container else sum(e.process.resident_bytes() for e in engines),
         )

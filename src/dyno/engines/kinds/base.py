@@ -3,7 +3,7 @@
 import difflib
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
@@ -162,6 +162,12 @@ class EngineKind:
     metrics: ClassVar[
         Mapping[str, tuple[str, ...]]
     ] = {}  # at /metrics: our name → its names, the newest version's first
+    companions: ClassVar[tuple[str, ...]] = ()  # other distributions of its own whose versions are recorded
+    variables: ClassVar[tuple[str, ...]] = ()  # well-known ones of its environment: a near miss is reported
+    variable_prefixes: ClassVar[tuple[str, ...]] = ()  # of its own: such variables are recorded
+    variables_have_prefix: ClassVar[bool] = True  # False: others may have such names, and inherited ones aren't judged
+    variables_file: ClassVar[str] = ""  # in its package: has the names of all of them, each with its prefix
+    recorded_variables: ClassVar[tuple[str, ...]] = ()  # those without such a prefix that are recorded, too
     on_torch: ClassVar[bool] = False  # PyTorch's preparations (engines/caches) are for it
     compile_caches: ClassVar[Mapping[str, str]] = {}  # kept between starts: a variable → its folder
     fetches: ClassVar[bool] = False  # it reads models of the Hub by their names
@@ -230,6 +236,10 @@ class EngineKind:
         target = {name: fact(name, m) for name, ways in self.log.items() for m in [_first_match(ways, text)] if m}
         parts = {name: m for name, way in self.startup_log.items() if (m := last_match(way, text))}
         return LogFacts(target, {name: float(next(filter(None, m.groups()))) for name, m in parts.items()})
+
+    def unused_instructions(self, log: str, features: Collection[str]) -> list[str]:
+        """Return those of the processor's features that it was built without, by its log. []: none, or unknown."""
+        return []
 
     def read_server(self, client: "Client", cards: "Cards") -> dict[str, Any] | None:
         """Return what a running server reports, as fields of TargetFacts; also its `model_id`, for one that lists no

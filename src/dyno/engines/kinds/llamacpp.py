@@ -1,10 +1,11 @@
 """llama.cpp: a `llama-server`, or the one in the `xllamacpp` wheel (embedded.py), which takes the same flags."""
 
 import importlib.metadata
+import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,6 +175,13 @@ _REMARKS: Remarks = {
     "offloaded": r"offloaded (?!(?P<all>\d+)/(?P=all) )\d+/\d+ layers to GPU",
 }
 
+# The kernel's name of an instruction set → its own.
+_INSTRUCTIONS = {
+    "asimddp": "DOTPROD", "asimdhp": "FP16_VA", "i8mm": "MATMUL_INT8", "sve": "SVE", "avx": "AVX", "avx2": "AVX2",
+    "f16c": "F16C", "fma": "FMA", "avx512f": "AVX512", "avx512_vnni": "AVX512_VNNI", "avx512_bf16": "AVX512_BF16",
+    "amx_int8": "AMX_INT8",
+}  # fmt: skip
+
 
 class LlamaCpp(EngineKind):
     name = "llamacpp"
@@ -193,6 +201,13 @@ class LlamaCpp(EngineKind):
         "weights_bytes": (r"file size\s*= ([\d.]+) (MiB|GiB)",),
     }
 
+    companions = ("llama-cpp-python", "xllamacpp")
+    variable_prefixes = ("GGML_", "LLAMA_")
+    variables = (
+        "GGML_CUDA_ENABLE_UNIFIED_MEMORY", "GGML_CUDA_FORCE_MMQ", "GGML_CUDA_FORCE_CUBLAS",
+        "GGML_VK_VISIBLE_DEVICES", "LLAMA_ARG_CTX_SIZE", "LLAMA_ARG_N_GPU_LAYERS", "LLAMA_ARG_N_PARALLEL",
+        "LLAMA_ARG_FLASH_ATTN", "LLAMA_ARG_THREADS",
+    )  # fmt: skip
     server_order = 20
     remarks = _REMARKS
     metrics = {
@@ -337,6 +352,13 @@ class LlamaCpp(EngineKind):
             share = f"{source} = {total}, shared by {slots} slots"
             return Limits(total // slots, slots, share, cache_tokens=total, spreads=True)
         return Limits(total, slots, source, cache_tokens=total or 0, spreads=True)
+
+    def unused_instructions(self, log: str, features: Collection[str]) -> list[str]:
+        lines = re.findall(r"system_info: .*", log)
+        if not lines or "CPU : " not in lines[-1]:
+            return []
+        built = set(re.findall(r"(\w+) = 1", lines[-1]))
+        return [own for name, own in _INSTRUCTIONS.items() if name in features and own not in built]
 
     def read_server(self, client: "Client", cards: Cards) -> dict[str, Any] | None:
         props = json_object(client, "/props")

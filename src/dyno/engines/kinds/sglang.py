@@ -72,6 +72,8 @@ class SgLang(EngineKind):
     }  # fmt: skip
     log = {"kv_cache_tokens": (r"max_total_num_tokens=(\d+)",)}
 
+    companions = ("sgl-kernel",)
+    variable_prefixes = ("SGLANG_", "SGL_")
     on_torch = True
     fetches = True
     compile_caches = TORCH_CACHES

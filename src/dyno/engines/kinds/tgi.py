@@ -119,6 +119,18 @@ class Tgi(EngineKind):
     }
     startup_log = {"weights": r"Shard ready in ([\d.]+)s"}
 
+    companions = ("text-generation-server",)
+    variables = (
+        "MODEL_ID", "MAX_INPUT_TOKENS", "MAX_INPUT_LENGTH", "MAX_TOTAL_TOKENS", "MAX_BATCH_PREFILL_TOKENS",
+        "MAX_BATCH_TOTAL_TOKENS", "MAX_CONCURRENT_REQUESTS", "MAX_BATCH_SIZE", "NUM_SHARD", "QUANTIZE",
+        "CUDA_MEMORY_FRACTION", "CUDA_GRAPHS", "ATTENTION", "PREFIX_CACHING", "USE_PREFIX_CACHING",
+        "PREFILL_CHUNKING", "TRUST_REMOTE_CODE", "ROCM_USE_FLASH_ATTN_V2_TRITON",
+    )  # fmt: skip
+    variables_have_prefix = False
+    recorded_variables = (
+        "USE_PREFIX_CACHING", "PREFIX_CACHING", "ATTENTION", "QUANTIZE", "NUM_SHARD", "MAX_BATCH_PREFILL_TOKENS",
+        "MAX_BATCH_TOTAL_TOKENS", "CUDA_GRAPHS",
+    )  # fmt: skip
     on_torch = True
     fetches = True
     compile_caches = TORCH_CACHES

@@ -245,6 +245,16 @@ class Vllm(EngineKind):
         "init": r"init engine .*took ([\d.]+) s",
     }
 
+    variable_prefixes = ("VLLM_",)
+    variables = (
+        "VLLM_USE_TRITON_FLASH_ATTN", "VLLM_USE_V1", "VLLM_ATTENTION_BACKEND", "VLLM_WORKER_MULTIPROC_METHOD",
+        "VLLM_ROCM_USE_AITER", "VLLM_FP8_PADDING", "VLLM_FP8_ACT_PADDING", "VLLM_FP8_REDUCE_CONV",
+        "VLLM_SCHED_PREFILL_COUNT", "VLLM_TUNE_FILE", "VLLM_UNTUNE_FILE", "VLLM_USE_ROCM_CUSTOM_PAGED_ATTN",
+        "VLLM_INSTALL_PUNICA_KERNELS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND",
+        "VLLM_LOGGING_LEVEL", "VLLM_NCCL_SO_PATH", "VLLM_ALLOW_LONG_MAX_MODEL_LEN", "VLLM_RPC_TIMEOUT",
+        "VLLM_SERVER_DEV_MODE", "VLLM_CACHE_ROOT", "VLLM_USE_FLASHINFER_SAMPLER", "VLLM_TORCH_PROFILER_DIR",
+    )  # fmt: skip
+    variables_file = "vllm/envs.py"
     on_torch = True
     fetches = True
     compile_caches = {"VLLM_CACHE_ROOT": "vllm", **TORCH_CACHES}
