@@ -23,6 +23,7 @@ _TOOLKITS = {
     "cuda": ("nvcc", "the CUDA toolkit"), "rocm": ("hipconfig", "ROCm with HIP"), "vulkan": ("glslc", "the Vulkan SDK"),
 }  # fmt: skip
 _ASK_S = 120.0
+NEEDS = "It is built from source, which needs a C++ compiler and, for an accelerator, its toolkit."
 
 
 class Checkout(msgspec.Struct, frozen=True):

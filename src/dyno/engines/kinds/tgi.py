@@ -134,6 +134,7 @@ class Tgi(EngineKind):
     on_torch = True
     fetches = True
     compile_caches = TORCH_CACHES
+    recipes = {}  # only images
     server_order = 30
     remarks = _REMARKS
     log_heads = (r".{0,80}?text_generation_\w+(?:::\w+)*: (?:\S+/src/\S+: )?",)

