@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import msgspec
 
 from dyno.engines import model as own_model
-from dyno.engines.kinds.recipe import Recipe
+from dyno.engines.kinds.recipe import KnownImage, Recipe
 from dyno.errors import UsageError
 from dyno.facts.engine import About, EngineSpec, Limits, before, valued
 from dyno.facts.model import ModelShape
@@ -165,6 +165,8 @@ class EngineKind:
     ] = {}  # at /metrics: our name → its names, the newest version's first
     # Packages by variant. {}: versions.toml alone has images of it. None: dyno doesn't install it.
     recipes: ClassVar[Mapping[str, Recipe] | None] = None
+    images: ClassVar[tuple[KnownImage, ...]] = ()  # beside those in versions.toml
+    version_in_tag: ClassVar[str] = ""  # a pattern of it in an image's tag, that doesn't begin with it
     companions: ClassVar[tuple[str, ...]] = ()  # other distributions of its own whose versions are recorded
     variables: ClassVar[tuple[str, ...]] = ()  # well-known ones of its environment: a near miss is reported
     variable_prefixes: ClassVar[tuple[str, ...]] = ()  # of its own: such variables are recorded

@@ -238,6 +238,7 @@ class LlamaCpp(EngineKind):
         "LLAMA_ARG_FLASH_ATTN", "LLAMA_ARG_THREADS",
     )  # fmt: skip
     recipes = {variant: _recipe(variant) for variant in VARIANTS}
+    version_in_tag = r"\bb(\d{4,})"
     server_order = 20
     remarks = _REMARKS
     metrics = {

@@ -1,6 +1,8 @@
-"""How dyno installs an engine or a tool as a package: which one, and what must work afterwards."""
+"""How dyno installs an engine or a tool: as a package, and what must work afterwards; or as an image."""
 
 import msgspec
+
+from dyno.facts.engine import before, is_of
 
 VARIANTS = ("cpu", "cuda", "rocm", "vulkan")
 TORCH_CPU = "CPU builds of torch have a package index of their own: add it to pip's configuration."
@@ -26,3 +28,26 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""  # shown when it is installed
     hint: str = ""  # shown where the installation fails, or where there is no package
     about_bytes: int | None = None  # of its environment; with CUDA's libraries for torch it is most of all these
+
+
+class KnownImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An image, as in versions.toml: of one version, or all from `since` to before `until`."""
+
+    engine: str
+    variant: str
+    image: str
+    document: str
+    version: str = ""
+    since: str = ""
+    until: str = ""
+    latest: str = ""
+    gone: str = ""
+    architectures: list[str] = []  # gfx942, …; empty: any
+
+    def fits(self, architecture: str | None) -> bool:
+        return not architecture or not self.architectures or architecture in self.architectures
+
+    def covers(self, version: str) -> bool:
+        if self.version:
+            return is_of(self.version, version)
+        return not before(version, self.since) and (not self.until or before(version, self.until))

@@ -280,6 +280,7 @@ class Vllm(EngineKind):
     fetches = True
     compile_caches = {"VLLM_CACHE_ROOT": "vllm", **TORCH_CACHES}
     recipes = _RECIPES
+    version_in_tag = r"vllm_?(\d+(?:\.\d+)+)"
     server_order = 10
     remarks = _REMARKS
     metrics = {
