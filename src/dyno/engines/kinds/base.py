@@ -4,7 +4,7 @@ import difflib
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
@@ -41,6 +41,7 @@ _WORDS = {
     "f32": "fp32", "w8a8": "int8", "w8a8-int8": "int8", "int8-w8a8": "int8",
 }  # fmt: skip
 
+Role = Literal["server", "client", "offline", "micro", "quality", "other"]  # of a program in a document
 Remarks = Mapping[About, str]  # what a line of a log is about → its pattern
 
 
@@ -66,6 +67,16 @@ class EngineFlag(NamedTuple):
 
 
 EngineFlags = Mapping[str, EngineFlag | Sequence[EngineFlag]]  # of each setting, the ways to pass it
+
+
+class KnownCommand(NamedTuple):
+    """A program of an engine's project, as a command in a document names it."""
+
+    words: tuple[str, ...]  # of which one must be there
+    pattern: str  # the program's name
+    role: Role
+    tool: str = ""  # whose results it writes, where that isn't the engine's name
+    short: Mapping[str, str] = {}  # its flags of a few letters → the setting
 
 
 class Switch(NamedTuple):
@@ -132,6 +143,13 @@ class EngineKind:
     name: ClassVar[str]
     title: ClassVar[str]  # as people write it
     about: ClassVar[str]  # what it is, in a line of a help text
+    known_as: ClassVar[str] = ""  # its name in results, where that differs
+    aliases: ClassVar[tuple[str, ...]] = ()  # other spellings of its name in documents, in small letters
+    in_documents: ClassVar[bool] = True  # False: its name there means something else
+    version_title: ClassVar[str] = ""  # of a column with its version
+    commands: ClassVar[tuple[KnownCommand, ...]] = ()  # its project's programs, as documents have them
+    version_dumps: ClassVar[tuple[str, ...]] = ()  # patterns of its version in a log or a list of packages
+    version_words: ClassVar[tuple[str, ...]] = ()  # one in each such line, where it has neither 'ersion' nor '=='
     packages: ClassVar[tuple[str, ...]] = ()  # Python distributions that hold it
     programs: ClassVar[tuple[str, ...]] = ()  # its command, as found on PATH
     module: ClassVar[tuple[str, ...]] = ()  # follows the interpreter, where it is run as a Python module
@@ -178,6 +196,10 @@ class EngineKind:
     fetches: ClassVar[bool] = False  # it reads models of the Hub by their names
     computes: ClassVar[bool] = True  # False: it sends at given times, and needs its turns on the CPU as the client does
     starts: ClassVar[bool] = True  # False: dyno attaches to one that runs
+
+    @property
+    def result_name(self) -> str:
+        return self.known_as or self.name
 
     def prepare(self, spec: EngineSpec) -> EngineSpec:
         """Fill in what a setting leaves to dyno: where the models are that come with it."""

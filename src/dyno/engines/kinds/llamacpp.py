@@ -18,6 +18,7 @@ from dyno.engines.kinds.base import (
     EngineFlag,
     EngineFlags,
     EngineKind,
+    KnownCommand,
     LogFacts,
     Program,
     Remarks,
@@ -216,6 +217,17 @@ class LlamaCpp(EngineKind):
     name = "llamacpp"
     title = "llama.cpp"
     about = "llama.cpp: your llama-server, or the one that comes with dyno"
+    known_as = "llama.cpp"
+    aliases = ("llama.cpp",)
+    commands = (
+        KnownCommand(
+            ("llama-server", "llama.cpp/server"),
+            r"\bllama-server\b|llama\.cpp/server\b",
+            "server",
+            short={"m": "model", "np": "max_num_seqs", "c": "context", "ngl": "ngl", "ctk": "kv_cache_dtype"},
+        ),
+        KnownCommand(("llama-bench",), r"\bllama-bench\b", "micro", "llama-bench", short={"m": "model", "d": "depth"}),
+    )
     programs = ("llama-server",)
     loading_log = ("loading model", "model loaded")
     in_container = ("",)  # the server images' own entrypoint

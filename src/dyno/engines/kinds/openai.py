@@ -7,6 +7,7 @@ class OpenAi(EngineKind):
     name = "openai"
     title = "a running server"
     about = "any running server"
+    in_documents = False
     starts = False
 
 

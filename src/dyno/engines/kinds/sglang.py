@@ -7,6 +7,7 @@ from dyno.engines.kinds.base import (
     TORCH_CACHES,
     EngineFlag,
     EngineKind,
+    KnownCommand,
     Program,
     Remarks,
     flag,
@@ -57,6 +58,22 @@ class SgLang(EngineKind):
     name = "sglang"
     title = "SGLang"
     about = "SGLang"
+    version_title = "sglang version"
+    version_dumps = (r"(?i)^\W{0,8}SGLang(?: Version)?\s*:\s*v?(\d\S+)",)
+    version_words = ("SGLang",)
+    commands = (
+        KnownCommand(
+            ("launch_server", "sglang serve", "srt.server"),
+            r"sglang\.launch_server|sglang\s+serve|python\S*\s+-m\s+sglang\.srt\.server",
+            "server",
+        ),
+        KnownCommand(("bench_serving",), r"sglang\.bench_serving|bench_serving\.py", "client"),
+        KnownCommand(
+            ("bench_one_batch", "bench_offline_throughput"),
+            r"sglang\.bench_(?:one_batch\w*|offline_throughput)|bench_(?:one_batch|offline_throughput)\.py",
+            "offline",
+        ),
+    )
     packages = ("sglang",)
     programs = ("sglang",)
     module = ("-m", "sglang.launch_server")

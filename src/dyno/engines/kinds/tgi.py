@@ -10,6 +10,7 @@ from dyno.engines.kinds.base import (
     TORCH_CACHES,
     EngineFlag,
     EngineKind,
+    KnownCommand,
     Program,
     Remarks,
     count,
@@ -92,6 +93,9 @@ class Tgi(EngineKind):
     name = "tgi"
     title = "TGI"
     about = "Text Generation Inference"
+    aliases = ("text-generation-inference",)
+    version_title = "tgi version"
+    commands = (KnownCommand(("generation-launcher",), r"text-generation-launcher\b", "server"),)
     programs = ("text-generation-launcher",)
     in_container = ("",)  # the image's own entrypoint, which prepares more than the launcher
     backend = "tgi"

