@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from dyno import secrets
-from dyno.cli import settings
 from dyno.engines.kinds import KINDS, kind_of
 from dyno.engines.kinds.base import Program
 from dyno.engines.launch import allowed, launches, public, public_spec, shown
@@ -495,8 +494,8 @@ def test_a_container_s_options_and_build_arguments_hide_their_secrets() -> None:
     assert secrets.values({}, ["--api-key", SECRET, "sk-another-one", "--port", "8000"]) == [SECRET, "sk-another-one"]
 
 
-def test_the_command_line_knows_the_kinds_without_loading_them() -> None:
-    assert tuple(settings.KINDS) == tuple(KINDS)
+def test_each_engine_is_found_under_the_name_that_it_has() -> None:
+    assert [kind.name for kind in KINDS.values()] == list(KINDS)
 
 
 def test_sglang_drafts_as_many_tokens_as_the_setting_says() -> None:

@@ -44,13 +44,8 @@ def recipes() -> dict[str, Mapping[str, Recipe]]:
 
 
 def _is_built(kind: str) -> bool:
-    """Return whether it can be built from source, where there is no package."""
+    """Return whether an engine or a tool can be built from source, where there is no package."""
     return any(recipe.programs for recipe in recipes().get(kind, {}).values())
-
-
-def built_from_source() -> list[str]:
-    """Return the engines that dyno can build."""
-    return [name for name in KINDS if _is_built(name)]
 
 
 def _comes_with_dyno(kind: str) -> bool:
@@ -71,7 +66,7 @@ def choose(kind: str, variant: str, by: str | None = None, source: str | None = 
         by = "source"
     by = by or ("package" if recipe and (recipe.package or source) else "container")
     if by == "source" and not _is_built(kind):
-        built = " and ".join(KINDS[name].title for name in built_from_source())
+        built = " and ".join(each.title for each in KINDS.values() if each.is_built)
         raise UsageError(f"dyno builds only {built} from source, not {kind}. Remove --by source.")
     if by == "package" and (recipe is None or not (recipe.package or source)):
         raise UsageError(f"There is no package of {kind} for {variant}. Give a wheel with --from, or --by container.")

@@ -194,12 +194,33 @@ class EngineKind:
     on_torch: ClassVar[bool] = False  # PyTorch's preparations (engines/caches) are for it
     compile_caches: ClassVar[Mapping[str, str]] = {}  # kept between starts: a variable → its folder
     fetches: ClassVar[bool] = False  # it reads models of the Hub by their names
+    model_variable: ClassVar[str] = ""  # names the model where no flag does
+    model_help: ClassVar[str] = "name or folder (required)"
+    reads_gguf: ClassVar[bool] = False  # its models are GGUF files; else folders and names
+    has_llama_bench: ClassVar[bool] = False  # llama-bench can measure it
+    knobs: ClassVar[Collection[str]] = ()  # settings of `bench micro` (facts/llama) that it has
+    threads_variable: ClassVar[str] = ""  # sets its threads, where -t can't
+    offline_flags: ClassVar[Mapping[str, str]] = {}  # a flag of offline benchmarks that it has, too → its spelling
     computes: ClassVar[bool] = True  # False: it sends at given times, and needs its turns on the CPU as the client does
     starts: ClassVar[bool] = True  # False: dyno attaches to one that runs
 
     @property
     def result_name(self) -> str:
         return self.known_as or self.name
+
+    @property
+    def is_built(self) -> bool:
+        """Return whether dyno can build it from source."""
+        return any(recipe.programs for recipe in (self.recipes or {}).values())
+
+    @property
+    def offline(self) -> bool:
+        """Return whether it can be measured in its own process, without a server."""
+        return type(self).worker is not EngineKind.worker
+
+    def start_defaults(self, args: Sequence[str]) -> dict[str, int]:
+        """Return settings for a start by hand with dyno's own model, where nothing in `args` says otherwise."""
+        return {}
 
     def prepare(self, spec: EngineSpec) -> EngineSpec:
         """Fill in what a setting leaves to dyno: where the models are that come with it."""

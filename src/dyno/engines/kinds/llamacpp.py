@@ -46,6 +46,7 @@ _CACHE_TYPES = {
     "q4_0": "q4_0", "q4_1": "q4_1", "iq4_nl": "iq4_nl",
 }  # fmt: skip
 _NAMED = 3  # files of a folder that a message names
+_OWN_SLOTS, _OWN_CONTEXT = 16, 2048  # of dyno's own model, started by hand: enough for the README's load
 _MOST_SLOTS = 16  # where neither the setting nor a batch says: as many as there are requests, and not more
 _K, _V = one_of("--cache-type-k", _CACHE_TYPES), one_of("--cache-type-v", _CACHE_TYPES)
 _OPTIONS: EngineFlags = {
@@ -251,6 +252,10 @@ class LlamaCpp(EngineKind):
     )  # fmt: skip
     recipes = {variant: _recipe(variant) for variant in VARIANTS}
     version_in_tag = r"\bb(\d{4,})"
+    model_help = "GGUF file (default: a small model that comes with dyno, with 16 slots of 2048 tokens)"
+    reads_gguf = True
+    has_llama_bench = True
+    knobs = tuple(llama.NAMES)
     server_order = 20
     remarks = _REMARKS
     metrics = {
@@ -280,6 +285,11 @@ class LlamaCpp(EngineKind):
             quantization=quantization,
             served_name=spec.served_name or f"{name}-{quantization}",
         )
+
+    def start_defaults(self, args: Sequence[str]) -> dict[str, int]:
+        given = llama.given(args)
+        slots = {} if "n_parallel" in given else {"max_num_seqs": _OWN_SLOTS}
+        return slots if "n_ctx" in given else {**slots, "max_model_len": _OWN_CONTEXT}
 
     def one_slot(self, spec: EngineSpec) -> bool:
         return _slots(spec) is None and valued(spec.args, "-c", "--ctx-size") is None

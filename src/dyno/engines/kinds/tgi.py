@@ -139,6 +139,7 @@ class Tgi(EngineKind):
     fetches = True
     compile_caches = TORCH_CACHES
     recipes = {}  # only images
+    model_variable = "MODEL_ID"
     server_order = 30
     remarks = _REMARKS
     log_heads = (r".{0,80}?text_generation_\w+(?:::\w+)*: (?:\S+/src/\S+: )?",)

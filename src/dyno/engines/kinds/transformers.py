@@ -57,6 +57,7 @@ class Transformers(EngineKind):
     fetches = True
     compile_caches = TORCH_CACHES
     recipes = _RECIPES
+    knobs = ("n_threads",)
     lists_served_models = False  # but what is in its cache
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:

@@ -305,6 +305,8 @@ class Vllm(EngineKind):
     compile_caches = {"VLLM_CACHE_ROOT": "vllm", **TORCH_CACHES}
     recipes = _RECIPES
     version_in_tag = r"vllm_?(\d+(?:\.\d+)+)"
+    threads_variable = "OMP_NUM_THREADS"
+    offline_flags = {"tokenizer": "--tokenizer", "seed": "--seed"}
     server_order = 10
     remarks = _REMARKS
     metrics = {
