@@ -23,6 +23,7 @@ from dyno.cli.settings import DATASETS
 from dyno.conduct import session
 from dyno.engines.fake import FakeSpec
 from dyno.engines.fake.engine import Fake
+from dyno.engines.kinds import KINDS
 from dyno.workload import DATASETS as WORKLOAD_DATASETS
 
 CAPTURES = Path(__file__).parent / "captures"

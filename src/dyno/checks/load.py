@@ -8,6 +8,7 @@ from statistics import mean
 from msgspec.structs import replace
 
 from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
+from dyno.engines.kinds import KINDS
 from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.imported import Row
 from dyno.facts.metric import THROUGHPUTS, words
@@ -37,7 +38,6 @@ LATE, VERY_LATE = 0.01, 0.05  # of an iteration: how much later than the first o
 SERVED = 0.9  # of the offered rate
 LONGER = 1.25  # times as long as requests were due: more than the last ones need
 GAIN, WAIT = 0.03, 1.5  # throughput no longer grows, latency does
-VLLM_SLOTS = 256  # vLLM's default before its V1 engine
 CROWD, WAITS = 0.3, 0.1  # of all requests, in flight on average; of the time in which they were due
 MANY = 20  # requests: with fewer, a queue looks like a start
 FEW_SAMPLES = 10  # fewer say nothing about a mean
@@ -220,7 +220,8 @@ def offline_replicas(e: OfflineEvidence) -> Iterator[Finding]:
 
 
 def replicas_on_cpu(e: Circumstances) -> Iterator[Finding]:
-    copies = e.engine.launches if e.engine is not None and e.engine.kind != "fake" else []
+    kind = KINDS.get(e.engine.kind) if e.engine is not None else None
+    copies = e.engine.launches if e.engine is not None and (kind is None or kind.computes) else []
     if len(copies) > 1 and not any(launch.devices for launch in copies):
         cores = f" ({e.rig.cores} cores)" if e.rig is not None and e.rig.cores else ""
         yield note("load.replicas_share_cpu", f"{len(copies)} replicas shared this machine's CPU{cores}.")
@@ -324,10 +325,12 @@ def _saturated(before: Row, after: Row) -> Iterator[Finding]:
     late, (waited, wait) = waits
     if has > had * (1 + GAIN) or wait < WAIT * waited:
         return
-    engine, limit = after.setting("engine"), after.number("max_num_seqs")
+    limit = after.number("max_num_seqs")
+    engine = next((kind for kind in KINDS.values() if kind.result_name == after.setting("engine")), None)
+    default = engine.default_slots if engine is not None else None
     at_slots = (
-        engine == "vllm" and limit is None and low[0] == high[0] == "concurrency"
-        and low[1] <= VLLM_SLOTS < high[1] and wait > 2 * waited and "tensor_parallel" in after.settings
+        default is not None and limit is None and low[0] == high[0] == "concurrency"
+        and low[1] <= default < high[1] and wait > 2 * waited and "tensor_parallel" in after.settings
     )  # fmt: skip
     if limit is not None and low[0] == "concurrency":
         at_slots = low[1] <= limit < high[1]
@@ -338,7 +341,9 @@ def _saturated(before: Row, after: Row) -> Iterator[Finding]:
     )
     lines = locations([before, after], name, late)
     if at_slots:
-        shown = f"max-num-seqs is {count(limit)}" if limit is not None else f"vLLM's default was {VLLM_SLOTS}"
+        shown = f"max-num-seqs is {count(limit)}"
+        if limit is None and engine is not None:
+            shown = f"{engine.title}'s default was {default}"
         text = f"{text} The engine probably processes no more at once ({shown})."
         advice = "Queued requests inflate TTFT. Set --max-num-seqs above the concurrency."
         yield doubt("load.slots", text, advice, lines)

@@ -97,9 +97,10 @@ def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = Non
     _check_times(trial.load, work)
     _check_bodies(work.requests, trial.target.backend)
     if not PROTOCOLS[trial.target.backend].takes_token_ids and any(isinstance(r.prompt, list) for r in work.requests):
+        *others, last = (name for name, protocol in PROTOCOLS.items() if protocol.takes_token_ids)
         raise UsageError(
-            f"The dataset has token ids as prompts, which --backend {trial.target.backend} can't send. Use openai, "
-            "vllm or llama.cpp, or a dataset of texts."
+            f"The dataset has token ids as prompts, which --backend {trial.target.backend} can't send. Use "
+            f"{', '.join(others)} or {last}, or a dataset of texts."
         )
     if not PROTOCOLS[trial.target.backend].chat and any(map(_needs_chat, work.requests)):
         raise UsageError(

@@ -117,8 +117,8 @@ print(json.dumps(packages))
 def versions(*python: str, timeout_s: float = 30.0, env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return versions by name; {} for an interpreter that doesn't run. `python`: a path, or words before `-c`, as
     `docker exec NAME python3`. `env`: the engine's, for its PYTHONPATH."""
-    found = last_json(ask([*python, "-c", SCRIPT, *packages()], timeout_s, env).text)
-    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+    versions_by_name = last_json(ask([*python, "-c", SCRIPT, *packages()], timeout_s, env).text)
+    return {str(k): str(v) for k, v in versions_by_name.items()} if isinstance(versions_by_name, dict) else {}
 
 
 # ---- environment variables that move an engine's numbers ----

@@ -65,6 +65,11 @@ def kind_of(name: str) -> "EngineKind":
         raise UsageError(unknown_engine(name, KINDS)) from None
 
 
+def is_started(name: str) -> bool:
+    """Return whether dyno starts it, also of an engine of another version of dyno; else it attaches to one."""
+    return name not in NAMES or KINDS[name].starts
+
+
 def kind_for(model: str | None) -> str:
     """Return the engine for a model where none is named. None: dyno's own small one."""
     return FOR_GGUF if model is None or model.endswith(".gguf") else FOR_OTHERS

@@ -201,6 +201,12 @@ class EngineKind:
     knobs: ClassVar[Collection[str]] = ()  # settings of `bench micro` (facts/llama) that it has
     threads_variable: ClassVar[str] = ""  # sets its threads, where -t can't
     offline_flags: ClassVar[Mapping[str, str]] = {}  # a flag of offline benchmarks that it has, too → its spelling
+    can_ignore_eos: ClassVar[bool] = True  # False: a request can't make it generate beyond the end token
+    default_slots: ClassVar[int | None] = None  # of versions whose results were published without the setting
+    reports_path: ClassVar[bool] = False  # of the files that it serves
+    reports_settings: ClassVar[bool] = False  # its log repeats those of its command
+    kv_type_flags: ClassVar[tuple[tuple[str, ...], ...]] = ()  # its own for the types of keys and of values
+    kv_is_half: ClassVar[bool] = False  # its KV cache has 16 bits a value, whatever the weights have
     computes: ClassVar[bool] = True  # False: it sends at given times, and needs its turns on the CPU as the client does
     starts: ClassVar[bool] = True  # False: dyno attaches to one that runs
 
@@ -237,6 +243,10 @@ class EngineKind:
     def own_program(self) -> Program | None:
         """Return the one that comes with dyno."""
         return None
+
+    def tells_version(self, binary: str) -> str:
+        """Return the program that has --version, for one of its programs."""
+        return binary
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         raise NotImplementedError

@@ -256,6 +256,10 @@ class LlamaCpp(EngineKind):
     reads_gguf = True
     has_llama_bench = True
     knobs = tuple(llama.NAMES)
+    reports_path = True
+    reports_settings = True
+    kv_type_flags = (("--cache-type-k", "-ctk"), ("--cache-type-v", "-ctv"))
+    kv_is_half = True
     server_order = 20
     remarks = _REMARKS
     metrics = {
@@ -305,6 +309,11 @@ class LlamaCpp(EngineKind):
         argv = [sys.executable, "-P", "-m", "dyno.engines.embedded"]
         build = version.rpartition(".")[2]  # 2026.10.11549 holds llama.cpp's build 11549
         return Program(argv, build, where=f"the wheel xllamacpp {version}", embedded=True)
+
+    def tells_version(self, binary: str) -> str:
+        # llama-bench has no --version; a llama-server beside it is of the same build.
+        beside = Path(binary).with_name("llama-server")
+        return str(beside) if Path(binary).name == "llama-bench" and beside.exists() else binary
 
     def _check_split(self, spec: EngineSpec, program: Program) -> None:
         if program.embedded and spec.world > 1:

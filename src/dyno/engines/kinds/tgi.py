@@ -140,6 +140,7 @@ class Tgi(EngineKind):
     compile_caches = TORCH_CACHES
     recipes = {}  # only images
     model_variable = "MODEL_ID"
+    can_ignore_eos = False  # no version has such an option over HTTP
     server_order = 30
     remarks = _REMARKS
     log_heads = (r".{0,80}?text_generation_\w+(?:::\w+)*: (?:\S+/src/\S+: )?",)

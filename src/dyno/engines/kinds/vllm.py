@@ -307,6 +307,8 @@ class Vllm(EngineKind):
     version_in_tag = r"vllm_?(\d+(?:\.\d+)+)"
     threads_variable = "OMP_NUM_THREADS"
     offline_flags = {"tokenizer": "--tokenizer", "seed": "--seed"}
+    reports_path = True
+    default_slots = 256  # before its V1 engine
     server_order = 10
     remarks = _REMARKS
     metrics = {
