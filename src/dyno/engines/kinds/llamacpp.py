@@ -1,6 +1,5 @@
 """llama.cpp: a `llama-server`, or the one in the `xllamacpp` wheel (embedded.py), which takes the same flags."""
 
-import importlib.metadata
 import os
 import re
 import shlex
@@ -300,10 +299,12 @@ class LlamaCpp(EngineKind):
 
     def own_program(self) -> Program | None:
         """Return the wheel's, for machines without a llama-server."""
+        from importlib import metadata  # takes longer to load than all engines' files
+
         try:
             # Not by importing it: llama.cpp's libraries and threads have no place in the process that measures.
-            version = importlib.metadata.version("xllamacpp")
-        except importlib.metadata.PackageNotFoundError:
+            version = metadata.version("xllamacpp")
+        except metadata.PackageNotFoundError:
             return None
         # -P: a folder named dyno in the current one is not this package.
         argv = [sys.executable, "-P", "-m", "dyno.engines.embedded"]
