@@ -18,34 +18,42 @@ class Quick(EngineKind):
     name = "quick"
     title = "QuickServe"
     about = "QuickServe: answers before it is asked"
-    aliases = ("quickserve", "quick-serve")
-    version_title = "quickserve version"
-    version_dumps = (r"Quick\s+(\d\S+) starts",)
-    version_words = ("Quick",)
-    commands = (KnownCommand(("quickd",), r"\bquickd\b", "server", short={"z": "max_num_seqs"}),)
+
     packages = ("quickserve",)
     companions = ("quick-kernels",)
     programs = ("quickd",)
     in_container = ("quickd",)
+    recipes = {"cpu": Recipe(package="quickserve", module="quickserve", check=("python", "-c", "import quickserve"))}
+    images = (KnownImage("quick", "cuda", "example.org/quick:q{version}", _DOCUMENT, since="2"),)
+    version_in_tag = r"\bq(\d+\.\d+)"
+
     options = {
         "dtype": one_of("--type", {"bf16": "bfloat16"}),
         "max_num_seqs": flag("--lanes"),
         "max_model_len": flag("--reach", since="2"),
     }
     own_flags = {"--turbo": ("2", "", "It is always on.")}
-    log = {"kv_cache_tokens": (r"cache of (\d+) tokens",)}
-    remarks = {"fallback": r"walks instead of running"}
-    remark_words = ("walks",)
-    recipes = {"cpu": Recipe(package="quickserve", module="quickserve", check=("python", "-c", "import quickserve"))}
-    images = (KnownImage("quick", "cuda", "example.org/quick:q{version}", _DOCUMENT, since="2"),)
-    version_in_tag = r"\bq(\d+\.\d+)"
+
+    fetches = True
+
     variables = ("QUICK_LANES_MAXIMUM",)
     variable_prefixes = ("QUICK_",)
     compile_caches = {"QUICK_CACHE": "quick"}
-    fetches = True
+
+    log = {"kv_cache_tokens": (r"cache of (\d+) tokens",)}
+    remarks = {"fallback": r"walks instead of running"}
+    remark_words = ("walks",)
+
     server_order = 5
     metrics = {"running_requests": ("quick_running",), "output_tokens": ("quick_tokens_total",)}
+
     can_ignore_eos = False
+
+    aliases = ("quickserve", "quick-serve")
+    commands = (KnownCommand(("quickd",), r"\bquickd\b", "server", short={"z": "max_num_seqs"}),)
+    version_title = "quickserve version"
+    version_dumps = (r"Quick\s+(\d\S+) starts",)
+    version_words = ("Quick",)
 
     def own_program(self) -> Program | None:
         return Program([sys.executable, "-P", "-m", "dyno.engines.fake"], "2.1", where="tests", embedded=True)

@@ -140,75 +140,88 @@ def spelled(
 class EngineKind:
     """One subclass for each engine, in a file of its own."""
 
+    # ---- what it is ----
     name: ClassVar[str]
     title: ClassVar[str]  # as people write it
     about: ClassVar[str]  # what it is, in a line of a help text
-    known_as: ClassVar[str] = ""  # its name in results, where that differs
-    aliases: ClassVar[tuple[str, ...]] = ()  # other spellings of its name in documents, in small letters
-    in_documents: ClassVar[bool] = True  # False: its name there means something else
-    version_title: ClassVar[str] = ""  # of a column with its version
-    commands: ClassVar[tuple[KnownCommand, ...]] = ()  # its project's programs, as documents have them
-    version_dumps: ClassVar[tuple[str, ...]] = ()  # patterns of its version in a log or a list of packages
-    version_words: ClassVar[tuple[str, ...]] = ()  # one in each such line, where it has neither 'ersion' nor '=='
+    starts: ClassVar[bool] = True  # False: dyno attaches to one that runs
+    computes: ClassVar[bool] = True  # False: it sends at given times, and needs its turns on the CPU as the client does
+    backend: ClassVar[str] = "openai"  # which of load/protocols it speaks best
+
+    # ---- its program ----
     packages: ClassVar[tuple[str, ...]] = ()  # Python distributions that hold it
+    companions: ClassVar[tuple[str, ...]] = ()  # other distributions of its own whose versions are recorded
     programs: ClassVar[tuple[str, ...]] = ()  # its command, as found on PATH
     module: ClassVar[tuple[str, ...]] = ()  # follows the interpreter, where it is run as a Python module
     in_container: ClassVar[tuple[str, ...]] = ()  # the command in its images
-    backend: ClassVar[str] = "openai"  # which of load/protocols it speaks best
+    # Packages by variant. {}: versions.toml alone has images of it. None: dyno doesn't install it.
+    recipes: ClassVar[Mapping[str, Recipe] | None] = None
+    images: ClassVar[tuple[KnownImage, ...]] = ()  # beside those in versions.toml
+    version_in_tag: ClassVar[str] = ""  # a pattern of it in an image's tag, where the tag doesn't begin with it
+
+    # ---- its flags ----
     options: ClassVar[EngineFlags] = {}
     # Its own flags that came or went: flag → (since, until, replacement). Reported before the start, not by a crash.
     own_flags: ClassVar[Mapping[str, tuple[str, str, str]]] = {}
     knows_all_flags: ClassVar[bool] = False  # own_flags has every one: another is a mistake
-    cache_variables: ClassVar[tuple[str, ...]] = ()  # beside HF_HOME, that say where its images keep models
     switches: ClassVar[Mapping[str, Switch]] = {}  # its own boolean flags
-    # In its log: a field of TargetFacts → patterns, and a part of its start → a pattern of its seconds. The first
-    # pattern that matches counts, at its last place; of several groups, the product.
-    log: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    startup_log: ClassVar[Mapping[str, str]] = {}
-    # Begins and ends the load of a model in its log, where the end may be written after the first answer.
-    loading_log: ClassVar[tuple[str, str] | None] = None
-    remarks: ClassVar[Remarks] = {}  # in its log: it doesn't run as the setting or its reader would think
-    remark_words: ClassVar[tuple[str, ...]] = ()  # in small letters: one in each of these lines, beyond those of others
-    log_heads: ClassVar[
-        tuple[str, ...]
-    ] = ()  # patterns of what comes before the words of a line, beyond those of others
     length_flags: ClassVar[tuple[str, ...]] = ()  # its own ones for max_model_len and max_num_seqs
     slots_flags: ClassVar[tuple[str, ...]] = ()
     parallel_flags: ClassVar[tuple[str, ...]] = ()  # … and for tensor_parallel, pipeline_parallel and the like
+    kv_type_flags: ClassVar[tuple[tuple[str, ...], ...]] = ()  # … and for the types of keys and of values
+    offline_flags: ClassVar[Mapping[str, str]] = {}  # a flag of offline benchmarks that it has, too → its spelling
+    knobs: ClassVar[Collection[str]] = ()  # settings of `bench micro` (facts/llama) that it has
+
+    # ---- its models ----
+    model_help: ClassVar[str] = "name or folder (required)"
+    model_variable: ClassVar[str] = ""  # names the model where no flag does
+    reads_gguf: ClassVar[bool] = False  # its models are GGUF files; else folders and names
+    fetches: ClassVar[bool] = False  # it reads models of the Hub by their names
+
+    # ---- its environment, and what it keeps between starts ----
+    variables: ClassVar[tuple[str, ...]] = ()  # well-known ones: a near miss is reported
+    variables_file: ClassVar[str] = ""  # in its package: has the names of all of them, each with its prefix
+    variable_prefixes: ClassVar[tuple[str, ...]] = ()  # of its own: such variables are recorded
+    variables_have_prefix: ClassVar[bool] = True  # False: others may have such names, and inherited ones aren't judged
+    recorded_variables: ClassVar[tuple[str, ...]] = ()  # those without such a prefix that are recorded, too
+    threads_variable: ClassVar[str] = ""  # sets its threads, where -t can't
+    cache_variables: ClassVar[tuple[str, ...]] = ()  # beside HF_HOME, that say where its images keep models
+    compile_caches: ClassVar[Mapping[str, str]] = {}  # kept between starts: a variable → its folder
+    on_torch: ClassVar[bool] = False  # PyTorch's preparations (engines/caches) are for it
+
+    # ---- its log ----
+    # A field of TargetFacts → patterns, and a part of its start → a pattern of its seconds. The first pattern that
+    # matches counts, at its last place; of several groups, the product.
+    log: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    startup_log: ClassVar[Mapping[str, str]] = {}
+    # Begins and ends the load of a model, where the end may be written after the first answer.
+    loading_log: ClassVar[tuple[str, str] | None] = None
+    reports_settings: ClassVar[bool] = False  # it repeats those of the command
+    remarks: ClassVar[Remarks] = {}  # lines that say: it doesn't run as the setting or its reader would think
+    remark_words: ClassVar[tuple[str, ...]] = ()  # in small letters, one in each of these lines; remarks.py has others
+    log_heads: ClassVar[tuple[str, ...]] = ()  # patterns of what comes before a line's words; remarks.py has others
+
+    # ---- its server ----
     # A server is identified by asking the engines' readers, from the lowest number on, until one recognizes it.
     server_order: ClassVar[int] = 50
     lists_served_models: ClassVar[bool] = True  # False: /v1/models has those that it could load
-    metrics: ClassVar[
-        Mapping[str, tuple[str, ...]]
-    ] = {}  # at /metrics: our name → its names, the newest version's first
-    # Packages by variant. {}: versions.toml alone has images of it. None: dyno doesn't install it.
-    recipes: ClassVar[Mapping[str, Recipe] | None] = None
-    images: ClassVar[tuple[KnownImage, ...]] = ()  # beside those in versions.toml
-    version_in_tag: ClassVar[str] = ""  # a pattern of it in an image's tag, that doesn't begin with it
-    companions: ClassVar[tuple[str, ...]] = ()  # other distributions of its own whose versions are recorded
-    variables: ClassVar[tuple[str, ...]] = ()  # well-known ones of its environment: a near miss is reported
-    variable_prefixes: ClassVar[tuple[str, ...]] = ()  # of its own: such variables are recorded
-    variables_have_prefix: ClassVar[bool] = True  # False: others may have such names, and inherited ones aren't judged
-    variables_file: ClassVar[str] = ""  # in its package: has the names of all of them, each with its prefix
-    recorded_variables: ClassVar[tuple[str, ...]] = ()  # those without such a prefix that are recorded, too
-    on_torch: ClassVar[bool] = False  # PyTorch's preparations (engines/caches) are for it
-    compile_caches: ClassVar[Mapping[str, str]] = {}  # kept between starts: a variable → its folder
-    fetches: ClassVar[bool] = False  # it reads models of the Hub by their names
-    model_variable: ClassVar[str] = ""  # names the model where no flag does
-    model_help: ClassVar[str] = "name or folder (required)"
-    reads_gguf: ClassVar[bool] = False  # its models are GGUF files; else folders and names
-    has_llama_bench: ClassVar[bool] = False  # llama-bench can measure it
-    knobs: ClassVar[Collection[str]] = ()  # settings of `bench micro` (facts/llama) that it has
-    threads_variable: ClassVar[str] = ""  # sets its threads, where -t can't
-    offline_flags: ClassVar[Mapping[str, str]] = {}  # a flag of offline benchmarks that it has, too → its spelling
+    reports_path: ClassVar[bool] = False  # of the files that it serves
+    metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # one of METRICS → its names, the newest version's first
+
+    # ---- how it works ----
     can_ignore_eos: ClassVar[bool] = True  # False: a request can't make it generate beyond the end token
     default_slots: ClassVar[int | None] = None  # of versions whose results were published without the setting
-    reports_path: ClassVar[bool] = False  # of the files that it serves
-    reports_settings: ClassVar[bool] = False  # its log repeats those of its command
-    kv_type_flags: ClassVar[tuple[tuple[str, ...], ...]] = ()  # its own for the types of keys and of values
     kv_is_half: ClassVar[bool] = False  # its KV cache has 16 bits a value, whatever the weights have
-    computes: ClassVar[bool] = True  # False: it sends at given times, and needs its turns on the CPU as the client does
-    starts: ClassVar[bool] = True  # False: dyno attaches to one that runs
+    has_llama_bench: ClassVar[bool] = False  # llama-bench can measure it
+
+    # ---- in documents and results of others ----
+    known_as: ClassVar[str] = ""  # its name there, where that differs
+    aliases: ClassVar[tuple[str, ...]] = ()  # other spellings, in small letters
+    in_documents: ClassVar[bool] = True  # False: its name there means something else
+    commands: ClassVar[tuple[KnownCommand, ...]] = ()  # its project's programs
+    version_title: ClassVar[str] = ""  # of a column with its version
+    version_dumps: ClassVar[tuple[str, ...]] = ()  # patterns of its version in a log or a list of packages
+    version_words: ClassVar[tuple[str, ...]] = ()  # one in each such line that has neither 'ersion' nor '=='
 
     @property
     def result_name(self) -> str:

@@ -16,9 +16,11 @@ class FakeKind(EngineKind):
     name = "fake"
     title = "the fake engine"
     about = "answers at given times, with faults on demand"
-    in_documents = False
     computes = False
+
     options = dict.fromkeys(("served_name", "max_model_len", "prefix_caching"), EngineFlag(lambda _: ()))
+
+    in_documents = False
 
     def default_name(self, spec: EngineSpec) -> str:
         return spec.model or FakeSpec().model

@@ -217,6 +217,55 @@ class LlamaCpp(EngineKind):
     name = "llamacpp"
     title = "llama.cpp"
     about = "llama.cpp: your llama-server, or the one that comes with dyno"
+
+    companions = ("llama-cpp-python", "xllamacpp")
+    programs = ("llama-server",)
+    in_container = ("",)  # the server images' own entrypoint
+    recipes = {variant: _recipe(variant) for variant in VARIANTS}
+    version_in_tag = r"\bb(\d{4,})"
+
+    options = _OPTIONS
+    own_flags = _OWN_FLAGS
+    parallel_flags = ("-sm", "--split-mode", "-ts", "--tensor-split")
+    kv_type_flags = (("--cache-type-k", "-ctk"), ("--cache-type-v", "-ctv"))
+    knobs = tuple(llama.NAMES)
+
+    model_help = "GGUF file (default: a small model that comes with dyno, with 16 slots of 2048 tokens)"
+    reads_gguf = True
+
+    variables = (
+        "GGML_CUDA_ENABLE_UNIFIED_MEMORY", "GGML_CUDA_FORCE_MMQ", "GGML_CUDA_FORCE_CUBLAS",
+        "GGML_VK_VISIBLE_DEVICES", "LLAMA_ARG_CTX_SIZE", "LLAMA_ARG_N_GPU_LAYERS", "LLAMA_ARG_N_PARALLEL",
+        "LLAMA_ARG_FLASH_ATTN", "LLAMA_ARG_THREADS",
+    )  # fmt: skip
+    variable_prefixes = ("GGML_", "LLAMA_")
+
+    log = {
+        "quantization": (r"file type\s*= (.+)",),
+        "kv_cache_tokens": (r"n_ctx\s*= (\d+)",),
+        "max_model_len": (r"n_ctx_(?:seq|per_seq|slot)\s*= (\d+)",),
+        "slots": (r"n_slots\s*= (\d+)",),
+        "weights_bytes": (r"file size\s*= ([\d.]+) (MiB|GiB)",),
+    }
+    loading_log = ("loading model", "model loaded")
+    reports_settings = True
+    remarks = _REMARKS
+
+    server_order = 20
+    reports_path = True
+    metrics = {
+        "running_requests": ("llamacpp:requests_processing",),
+        "waiting_requests": ("llamacpp:requests_deferred",),
+        "kv_used_share": ("llamacpp:kv_cache_usage_ratio",),  # until the middle of 2025
+        "output_tokens": ("llamacpp:tokens_predicted_total",),
+        "drafts": ("llamacpp:spec_decode_num_drafts_total",),
+        "drafted_tokens": ("llamacpp:spec_decode_num_draft_tokens_total",),
+        "accepted_tokens": ("llamacpp:spec_decode_num_accepted_tokens_total",),
+    }
+
+    kv_is_half = True
+    has_llama_bench = True
+
     known_as = "llama.cpp"
     aliases = ("llama.cpp",)
     commands = (
@@ -228,48 +277,6 @@ class LlamaCpp(EngineKind):
         ),
         KnownCommand(("llama-bench",), r"\bllama-bench\b", "micro", "llama-bench", short={"m": "model", "d": "depth"}),
     )
-    programs = ("llama-server",)
-    loading_log = ("loading model", "model loaded")
-    in_container = ("",)  # the server images' own entrypoint
-    options = _OPTIONS
-    own_flags = _OWN_FLAGS
-    parallel_flags = ("-sm", "--split-mode", "-ts", "--tensor-split")
-    log = {
-        "quantization": (r"file type\s*= (.+)",),
-        "kv_cache_tokens": (r"n_ctx\s*= (\d+)",),
-        "max_model_len": (r"n_ctx_(?:seq|per_seq|slot)\s*= (\d+)",),
-        "slots": (r"n_slots\s*= (\d+)",),
-        "weights_bytes": (r"file size\s*= ([\d.]+) (MiB|GiB)",),
-    }
-
-    companions = ("llama-cpp-python", "xllamacpp")
-    variable_prefixes = ("GGML_", "LLAMA_")
-    variables = (
-        "GGML_CUDA_ENABLE_UNIFIED_MEMORY", "GGML_CUDA_FORCE_MMQ", "GGML_CUDA_FORCE_CUBLAS",
-        "GGML_VK_VISIBLE_DEVICES", "LLAMA_ARG_CTX_SIZE", "LLAMA_ARG_N_GPU_LAYERS", "LLAMA_ARG_N_PARALLEL",
-        "LLAMA_ARG_FLASH_ATTN", "LLAMA_ARG_THREADS",
-    )  # fmt: skip
-    recipes = {variant: _recipe(variant) for variant in VARIANTS}
-    version_in_tag = r"\bb(\d{4,})"
-    model_help = "GGUF file (default: a small model that comes with dyno, with 16 slots of 2048 tokens)"
-    reads_gguf = True
-    has_llama_bench = True
-    knobs = tuple(llama.NAMES)
-    reports_path = True
-    reports_settings = True
-    kv_type_flags = (("--cache-type-k", "-ctk"), ("--cache-type-v", "-ctv"))
-    kv_is_half = True
-    server_order = 20
-    remarks = _REMARKS
-    metrics = {
-        "running_requests": ("llamacpp:requests_processing",),
-        "waiting_requests": ("llamacpp:requests_deferred",),
-        "kv_used_share": ("llamacpp:kv_cache_usage_ratio",),  # until the middle of 2025
-        "output_tokens": ("llamacpp:tokens_predicted_total",),
-        "drafts": ("llamacpp:spec_decode_num_drafts_total",),
-        "drafted_tokens": ("llamacpp:spec_decode_num_draft_tokens_total",),
-        "accepted_tokens": ("llamacpp:spec_decode_num_accepted_tokens_total",),
-    }
 
     def prepare(self, spec: EngineSpec) -> EngineSpec:
         """Fill in dyno's own small model where none is given, and its files, which are GGUF here."""

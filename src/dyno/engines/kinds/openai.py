@@ -7,8 +7,9 @@ class OpenAi(EngineKind):
     name = "openai"
     title = "a running server"
     about = "any running server"
-    in_documents = False
     starts = False
+
+    in_documents = False
 
 
 KIND = OpenAi()

@@ -58,28 +58,14 @@ class SgLang(EngineKind):
     name = "sglang"
     title = "SGLang"
     about = "SGLang"
-    version_title = "sglang version"
-    version_dumps = (r"(?i)^\W{0,8}SGLang(?: Version)?\s*:\s*v?(\d\S+)",)
-    version_words = ("SGLang",)
-    commands = (
-        KnownCommand(
-            ("launch_server", "sglang serve", "srt.server"),
-            r"sglang\.launch_server|sglang\s+serve|python\S*\s+-m\s+sglang\.srt\.server",
-            "server",
-        ),
-        KnownCommand(("bench_serving",), r"sglang\.bench_serving|bench_serving\.py", "client"),
-        KnownCommand(
-            ("bench_one_batch", "bench_offline_throughput"),
-            r"sglang\.bench_(?:one_batch\w*|offline_throughput)|bench_(?:one_batch|offline_throughput)\.py",
-            "offline",
-        ),
-    )
+
     packages = ("sglang",)
+    companions = ("sgl-kernel",)
     programs = ("sglang",)
     module = ("-m", "sglang.launch_server")
     in_container = ("python3", "-m", "sglang.launch_server")
-    length_flags = ("--context-length",)
-    slots_flags = ("--max-running-requests",)
+    recipes = _RECIPES
+
     options = {
         "served_name": flag("--served-model-name"),
         "load_format": flag("--load-format"),
@@ -98,16 +84,19 @@ class SgLang(EngineKind):
         # N proposals in a row: N steps of one choice each. Its draft tokens also count the one they begin with.
         "draft_tokens": EngineFlag(lambda n: [*_STEPS, str(n), "--speculative-num-draft-tokens", str(n + 1)]),
     }  # fmt: skip
-    log = {"kv_cache_tokens": (r"max_total_num_tokens=(\d+)",)}
+    length_flags = ("--context-length",)
+    slots_flags = ("--max-running-requests",)
 
-    companions = ("sgl-kernel",)
-    variable_prefixes = ("SGLANG_", "SGL_")
-    on_torch = True
     fetches = True
+
+    variable_prefixes = ("SGLANG_", "SGL_")
     compile_caches = TORCH_CACHES
-    recipes = _RECIPES
-    server_order = 40
+    on_torch = True
+
+    log = {"kv_cache_tokens": (r"max_total_num_tokens=(\d+)",)}
     remarks = _REMARKS
+
+    server_order = 40
     metrics = {
         "running_requests": ("sglang:num_running_reqs",),
         "waiting_requests": ("sglang:num_queue_reqs",),
@@ -118,6 +107,23 @@ class SgLang(EngineKind):
         "prefix_hit_tokens": ("sglang:cached_tokens_total",),
         "output_tokens": ("sglang:generation_tokens_total",),
     }
+
+    commands = (
+        KnownCommand(
+            ("launch_server", "sglang serve", "srt.server"),
+            r"sglang\.launch_server|sglang\s+serve|python\S*\s+-m\s+sglang\.srt\.server",
+            "server",
+        ),
+        KnownCommand(("bench_serving",), r"sglang\.bench_serving|bench_serving\.py", "client"),
+        KnownCommand(
+            ("bench_one_batch", "bench_offline_throughput"),
+            r"sglang\.bench_(?:one_batch\w*|offline_throughput)|bench_(?:one_batch|offline_throughput)\.py",
+            "offline",
+        ),
+    )
+    version_title = "sglang version"
+    version_dumps = (r"(?i)^\W{0,8}SGLang(?: Version)?\s*:\s*v?(\d\S+)",)
+    version_words = ("SGLang",)
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         out = [*program.argv, *(["serve"] if program.binary and len(program.argv) == 1 else [])]

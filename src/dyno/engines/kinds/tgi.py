@@ -93,17 +93,13 @@ class Tgi(EngineKind):
     name = "tgi"
     title = "TGI"
     about = "Text Generation Inference"
-    aliases = ("text-generation-inference",)
-    version_title = "tgi version"
-    commands = (KnownCommand(("generation-launcher",), r"text-generation-launcher\b", "server"),)
+    backend = "tgi"
+
+    companions = ("text-generation-server",)
     programs = ("text-generation-launcher",)
     in_container = ("",)  # the image's own entrypoint, which prepares more than the launcher
-    backend = "tgi"
-    length_flags = ("--max-total-tokens",)
-    slots_flags = ("--max-batch-size",)
-    own_flags = _FLAGS
-    knows_all_flags = True
-    cache_variables = ("HUGGINGFACE_HUB_CACHE",)  # images before 2.3 set it, and it wins over HF_HOME
+    recipes = {}  # only images
+
     options = {
         "dtype": one_of("--dtype", {"fp16": "float16", "bf16": "bfloat16"}),
         "quantization": one_of("--quantize", _QUANTIZATIONS),
@@ -117,13 +113,14 @@ class Tgi(EngineKind):
         "chunked_prefill": EngineFlag(lambda _: (), since="2.4"),  # as well
         "draft_tokens": flag("--speculate", since="1.3"),  # by n-grams, or heads that the model has
     }  # fmt: skip
-    log = {
-        "kv_cache_tokens": (r"Setting max batch total tokens to (\d+)", r"KV-cache blocks: (\d+), size: (\d+)"),
-        "prefix_caching": (r"Using prefix caching = (\w+)|Prefix caching (\w+)",),
-    }
-    startup_log = {"weights": r"Shard ready in ([\d.]+)s"}
+    own_flags = _FLAGS
+    knows_all_flags = True
+    length_flags = ("--max-total-tokens",)
+    slots_flags = ("--max-batch-size",)
 
-    companions = ("text-generation-server",)
+    model_variable = "MODEL_ID"
+    fetches = True
+
     variables = (
         "MODEL_ID", "MAX_INPUT_TOKENS", "MAX_INPUT_LENGTH", "MAX_TOTAL_TOKENS", "MAX_BATCH_PREFILL_TOKENS",
         "MAX_BATCH_TOTAL_TOKENS", "MAX_CONCURRENT_REQUESTS", "MAX_BATCH_SIZE", "NUM_SHARD", "QUANTIZE",
@@ -135,21 +132,31 @@ class Tgi(EngineKind):
         "USE_PREFIX_CACHING", "PREFIX_CACHING", "ATTENTION", "QUANTIZE", "NUM_SHARD", "MAX_BATCH_PREFILL_TOKENS",
         "MAX_BATCH_TOTAL_TOKENS", "CUDA_GRAPHS",
     )  # fmt: skip
-    on_torch = True
-    fetches = True
+    cache_variables = ("HUGGINGFACE_HUB_CACHE",)  # images before 2.3 set it, and it wins over HF_HOME
     compile_caches = TORCH_CACHES
-    recipes = {}  # only images
-    model_variable = "MODEL_ID"
-    can_ignore_eos = False  # no version has such an option over HTTP
-    server_order = 30
+    on_torch = True
+
+    log = {
+        "kv_cache_tokens": (r"Setting max batch total tokens to (\d+)", r"KV-cache blocks: (\d+), size: (\d+)"),
+        "prefix_caching": (r"Using prefix caching = (\w+)|Prefix caching (\w+)",),
+    }
+    startup_log = {"weights": r"Shard ready in ([\d.]+)s"}
     remarks = _REMARKS
     log_heads = (r".{0,80}?text_generation_\w+(?:::\w+)*: (?:\S+/src/\S+: )?",)
+
+    server_order = 30
     metrics = {
         "running_requests": ("tgi_batch_current_size",),
         "waiting_requests": ("tgi_queue_size",),
         "output_tokens": ("tgi_request_generated_tokens_sum",),
         "accepted_tokens": ("tgi_request_skipped_tokens_sum",),
     }
+
+    can_ignore_eos = False  # no version has such an option over HTTP
+
+    aliases = ("text-generation-inference",)
+    commands = (KnownCommand(("generation-launcher",), r"text-generation-launcher\b", "server"),)
+    version_title = "tgi version"
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         if spec.served_name and spec.served_name != spec.model:

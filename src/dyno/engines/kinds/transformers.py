@@ -40,11 +40,14 @@ class Transformers(EngineKind):
     name = "transformers"
     title = "transformers serve"
     about = "transformers serve"
+    backend = "transformers"
+
     packages = ("transformers",)
     programs = ("transformers",)
     module = ("-m", "transformers.cli.transformers")
     in_container = ("transformers",)
-    backend = "transformers"
+    recipes = _RECIPES
+
     options = {
         "dtype": one_of("--dtype", DTYPES),
         "quantization": one_of("--quantization", _QUANTIZATIONS),
@@ -52,12 +55,13 @@ class Transformers(EngineKind):
         "memory_fraction": flag("--cb-max-memory-percent"),
         "prefix_caching": EngineFlag(lambda on: {False: ()}[on]),  # none, but with continuous batching
     }
-
-    on_torch = True
-    fetches = True
-    compile_caches = TORCH_CACHES
-    recipes = _RECIPES
     knobs = ("n_threads",)
+
+    fetches = True
+
+    compile_caches = TORCH_CACHES
+    on_torch = True
+
     lists_served_models = False  # but what is in its cache
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:

