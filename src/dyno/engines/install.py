@@ -25,6 +25,7 @@ from dyno.engines import container, llama_build, versions
 from dyno.engines import image as images
 from dyno.engines.environment import Environment, Say, engines_folder, home, installed, locked, read, sweep, write
 from dyno.engines.kinds import KINDS
+from dyno.engines.kinds.llamacpp import BUILD_NEEDS
 from dyno.engines.kinds.recipe import Recipe
 from dyno.engines.launch import version_in_image
 from dyno.engines.log import tail
@@ -363,7 +364,7 @@ class PackageInstallation(Installation):
 class SourceInstallation(Installation):
     """llama.cpp, with CMake."""
 
-    hint = llama_build.NEEDS
+    hint = BUILD_NEEDS
 
     def look_up(self) -> str:
         source = self.asked.source

