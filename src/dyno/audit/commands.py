@@ -34,13 +34,22 @@ class _Programs:
     """The programs of engines and tools, as a document names them."""
 
     def __init__(self, engines: Iterable[EngineKind]) -> None:
-        own = [(command.tool or kind.result_name, command) for kind in engines for command in kind.commands]
-        known = [*own, *_TOOLS.items()]
-        self.patterns = [(c.words, re.compile(c.pattern), c.role, tool) for tool, c in known]
-        words = [word for _, command in known for word in command.words]
-        self.hints = (*_HINTS, *(word for word in words if not any(hint in word for hint in _HINTS)))
-        self.servers = {tool for tool, command in known if command.role == "server"}
-        self._short = {tool: command.short for tool, command in known if command.short}
+        self.patterns: list[tuple[tuple[str, ...], re.Pattern[str], Role, str]] = []
+        self.hints = [*_HINTS]
+        self.servers: set[str] = set()
+        self._short: dict[str, dict[str, str]] = {}
+        for kind in engines:
+            for command in kind.commands:
+                self._add(command.tool or kind.result_name, command)
+        for tool, command in _TOOLS.items():
+            self._add(tool, command)
+
+    def _add(self, tool: str, command: KnownCommand) -> None:
+        self.patterns.append((command.words, re.compile(command.pattern), command.role, tool))
+        self.hints += [word for word in command.words if not any(hint in word for hint in _HINTS)]
+        self._short[tool] = {**self._short.get(tool, {}), **command.short}
+        if command.role == "server":
+            self.servers.add(tool)
 
     def short_flags(self, tool: str) -> dict[str, str]:
         """Return the settings of flags of a few letters: those mean different things to different programs."""

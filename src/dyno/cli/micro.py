@@ -248,15 +248,20 @@ def _engines(o: argparse.Namespace) -> list[tuple[str | None, str]]:
                 f"--engine {','.join(named)} needs a model. Give one with -m: {own_model.NAME} is dyno's own."
             )
         if not suits:
-            wants = " or ".join(kind.name for kind in KINDS.values() if kind.offline and kind.reads_gguf == is_gguf)
             raise UsageError(
-                f"-m {model}: none of {', '.join(named)} supports it. Add --engine {wants}, or remove --engine."
+                f"-m {model}: none of {', '.join(named)} supports it. Add --engine {_readers(is_gguf)}, or remove "
+                "--engine."
             )
         out += [(model, kind) for kind in suits]
     if idle := [kind for kind in named if kind not in {k for _, k in out}]:
         wants = "a GGUF file" if kind_of(idle[0]).reads_gguf else "a folder or a name"
         raise UsageError(f"--engine {idle[0]}: it supports none of the models. Give {wants} with -m.")
     return out
+
+
+def _readers(gguf: bool) -> str:
+    """Name the engines that read GGUF files, or the others."""
+    return " or ".join(kind.name for kind in KINDS.values() if kind.offline and kind.reads_gguf == gguf)
 
 
 def _trial(o: argparse.Namespace, setting: EngineSpec, prompt: int, generated: int, depth: int) -> TrialSpec:

@@ -65,11 +65,12 @@ def choose(kind: str, variant: str, by: str | None = None, source: str | None = 
     recipe = known[kind].get(variant)
     if by is None and _is_built(kind) and source and not _for_pip(source):
         by = "source"
-    by = by or ("package" if recipe and (recipe.package or source) else "container")
+    has_package = recipe is not None and bool(recipe.package or source)
+    by = by or ("package" if has_package else "container")
     if by == "source" and not _is_built(kind):
         built = " and ".join(each.title for each in KINDS.values() if each.is_built)
         raise UsageError(f"dyno builds only {built} from source, not {kind}. Remove --by source.")
-    if by == "package" and (recipe is None or not (recipe.package or source)):
+    if by == "package" and not has_package:
         raise UsageError(f"There is no package of {kind} for {variant}. Give a wheel with --from, or --by container.")
     return by
 

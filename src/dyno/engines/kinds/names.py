@@ -4,6 +4,7 @@ import functools
 import re
 
 from dyno.engines import kinds
+from dyno.engines.kinds.base import EngineKind
 
 # Engines that dyno can't start, by the names that results give them → other spellings.
 OTHERS: dict[str, tuple[str, ...]] = {
@@ -30,6 +31,11 @@ def pattern() -> re.Pattern[str]:
 def version_titles() -> dict[str, str]:
     """Return the titles of columns that have the version of an engine → the setting."""
     return _version_titles(kinds.NAMES)
+
+
+def engine_named(name: str) -> EngineKind | None:
+    """Return the engine by its name in results. None: dyno can't start it."""
+    return next((kind for kind in kinds.KINDS.values() if kind.in_documents and kind.result_name == name), None)
 
 
 @functools.cache

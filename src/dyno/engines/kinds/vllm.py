@@ -417,31 +417,46 @@ def _cache_facts(metrics: Any) -> dict[str, Any]:
     }
 
 
+_IN_TEXT = {  # of its configuration
+    "quantization": r"\bquantization='?([\w-]+)",
+    "dtype": r"\bdtype=(?:torch\.)?(\w+)",
+    "max_model_len": r"\bmax_seq_len=(\d+)",
+    "tensor_parallel": r"\btensor_parallel_size=(\d+)",
+    "slots": r"\bmax_num_seqs=(\d+)",
+}
+_IN_PARTS = {
+    "slots": "max_num_seqs", "quantization": "quantization", "dtype": "dtype",
+    "tensor_parallel": "tensor_parallel_size", "max_model_len": "max_model_len",
+}  # fmt: skip
+
+
 def _server_info(config: Any) -> dict[str, Any]:
-    """vLLM's whole configuration, as text or as an object; it shows it with VLLM_SERVER_DEV_MODE=1 only."""
-    text = config if isinstance(config, str) else ""
-    patterns = {
-        "quantization": r"\bquantization='?([\w-]+)",
-        "dtype": r"\bdtype=(?:torch\.)?(\w+)",
-        "max_model_len": r"\bmax_seq_len=(\d+)",
-        "tensor_parallel": r"\btensor_parallel_size=(\d+)",
-        "slots": r"\bmax_num_seqs=(\d+)",
-    }
-    out: dict[str, Any] = {}
-    for name, pattern in patterns.items():
-        if m := re.search(pattern, text):
-            out[name] = whole_number(m[1]) if pattern.endswith(r"(\d+)") else m[1]
-            if m[1] == "None":
-                out[name] = "" if name == "quantization" else None
+    """Return what its whole configuration says, a text or an object; it shows it with VLLM_SERVER_DEV_MODE=1 only."""
+    if isinstance(config, str):
+        return _from_text(config)
     if isinstance(config, dict):
-        parts = [p for p in config.values() if isinstance(p, dict)]
-        for name, key in (("slots", "max_num_seqs"), ("quantization", "quantization"), ("dtype", "dtype"),
-                          ("tensor_parallel", "tensor_parallel_size"), ("max_model_len", "max_model_len")):  # fmt: skip
-            value = next((p[key] for p in parts if p.get(key) is not None), None)
-            if value is not None:
-                out[name] = value.removeprefix("torch.") if isinstance(value, str) else value
-        if any("quantization" in p and p["quantization"] is None for p in parts):
-            out.setdefault("quantization", "")
+        return _from_parts([part for part in config.values() if isinstance(part, dict)])
+    return {}
+
+
+def _from_text(config: str) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, pattern in _IN_TEXT.items():
+        if match := re.search(pattern, config):
+            out[name] = whole_number(match[1]) if pattern.endswith(r"(\d+)") else match[1]
+            if match[1] == "None":
+                out[name] = "" if name == "quantization" else None
+    return out
+
+
+def _from_parts(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, key in _IN_PARTS.items():
+        value = next((part[key] for part in parts if part.get(key) is not None), None)
+        if value is not None:
+            out[name] = value.removeprefix("torch.") if isinstance(value, str) else value
+    if any("quantization" in part and part["quantization"] is None for part in parts):
+        out.setdefault("quantization", "")
     return out
 
 
