@@ -2,9 +2,12 @@
 
 import functools
 import re
+from typing import TYPE_CHECKING
 
 from dyno.engines import kinds
-from dyno.engines.kinds.base import EngineKind
+
+if TYPE_CHECKING:
+    from dyno.engines.kinds.base import EngineKind
 
 # Engines that dyno can't start, by the names that results give them → other spellings.
 OTHERS: dict[str, tuple[str, ...]] = {
@@ -33,7 +36,7 @@ def version_titles() -> dict[str, str]:
     return _version_titles(kinds.NAMES)
 
 
-def engine_named(name: str) -> EngineKind | None:
+def engine_named(name: str) -> "EngineKind | None":
     """Return the engine by its name in results. None: dyno can't start it."""
     return next((kind for kind in kinds.KINDS.values() if kind.in_documents and kind.result_name == name), None)
 
