@@ -67,7 +67,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 REAL = {
     f"test_{name}"
     for name in (
-        "accelerators", "added_latency", "busy_machine", "charts", "cli", "compare_cli", "completion", "container",
+        "accelerators", "added_engine", "added_latency", "busy_machine", "charts", "cli", "compare_cli", "completion",
+        "container",
         "correctness", "docs_commands", "dry_run", "dstack",
         "embedded", "environment", "fleet", "frames", "gguf", "golden_real", "host", "model",
         "models_hub", "offline", "peaks", "probe_server", "processes", "protocols", "provide", "quality", "quantize",

@@ -16,6 +16,7 @@ import msgspec
 
 from dyno.cli.exit_codes import MEANINGS
 from dyno.cli.main import Parser, parser
+from dyno.engines.kinds.names import version_titles
 from dyno.facts.elsewhere import DstackSpec, SshSpec
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.load import LoadSpec
@@ -253,6 +254,7 @@ def settings() -> str:
     rows = []
     for alias in ALIASES:
         titles = [t for t in f"{alias.both}, {alias.titles}, {alias.labels}".split(", ") if t]
+        titles += [title for title, name in version_titles().items() if name == alias.name]
         flags = [f"--{t.replace(' ', '-')}" for t in f"{alias.both}, {alias.flags}".split(", ") if t]
         rows.append([code(alias.name), ", ".join(dict.fromkeys(titles)), ", ".join(map(code, flags))])
     return table(["setting", "column titles", "flags"], rows)

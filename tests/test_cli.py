@@ -19,12 +19,11 @@ import pytest
 
 from conftest import Scripted, answer
 from dyno.cli.main import main
-from dyno.cli.serve import BACKENDS
 from dyno.cli.settings import DATASETS
 from dyno.conduct import session
 from dyno.engines.fake import FakeSpec
 from dyno.engines.fake.engine import Fake
-from dyno.load.protocols import PROTOCOLS
+from dyno.engines.kinds import KINDS
 from dyno.workload import DATASETS as WORKLOAD_DATASETS
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -552,8 +551,14 @@ def test_help_imports_nothing_heavy() -> None:
     assert not {"numpy", "rich", "tokenizers", "gguf", "psutil", "xllamacpp", "duckdb", "zstandard"} & set(loaded)
 
 
-def test_the_command_line_names_all_backends_and_datasets_there_are() -> None:
-    assert set(BACKENDS) == set(PROTOCOLS)
+def test_the_names_of_engines_are_known_without_loading_any() -> None:
+    code = "import sys; from dyno.engines.kinds import KINDS; print(*KINDS, *sys.modules, sep='\\n')"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert tuple(loaded[: len(KINDS)]) == tuple(KINDS)
+    assert "dyno.engines.kinds" in loaded and "dyno.engines.kinds.base" not in loaded
+
+
+def test_the_command_line_names_all_datasets_there_are() -> None:
     assert set(DATASETS) == set(WORKLOAD_DATASETS)
 
 

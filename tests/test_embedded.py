@@ -34,7 +34,6 @@ from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Rig
 from dyno.http import Client, Url
-from dyno.probe import software
 from dyno.scratch import scratch
 from dyno.store.rows import read_row
 from dyno.store.run import Run
@@ -493,8 +492,8 @@ def test_importing_the_engine_does_not_load_llama_into_dyno() -> None:
     ],
 )
 def test_a_build_that_leaves_instructions_unused_is_known(told: str, features: set[str], unused: list[str]) -> None:
-    assert software.unused_instructions(f"a line\nsystem_info: {told}\nanother", features) == unused
-    assert software.unused_instructions("a log without it", features) == []
+    assert kind_of("llamacpp").unused_instructions(f"a line\nsystem_info: {told}\nanother", features) == unused
+    assert kind_of("llamacpp").unused_instructions("a log without it", features) == []
 
 
 # llama-server's flags

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from dyno import secrets
-from dyno.cli import settings
 from dyno.engines.kinds import KINDS, kind_of
-from dyno.engines.kinds.base import Program
+from dyno.engines.kinds.base import METRICS, Program
 from dyno.engines.launch import allowed, launches, public, public_spec, shown
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, Launch
 from dyno.facts.rig import Rig
 from dyno.facts.target import TargetFacts
 from dyno.measure.agreement import contradicted, differences, same_quantization
+from dyno.probe.telemetry import metrics
 
 COMMANDS = {
     "vllm": "vllm",
@@ -495,8 +495,13 @@ def test_a_container_s_options_and_build_arguments_hide_their_secrets() -> None:
     assert secrets.values({}, ["--api-key", SECRET, "sk-another-one", "--port", "8000"]) == [SECRET, "sk-another-one"]
 
 
-def test_the_command_line_knows_the_kinds_without_loading_them() -> None:
-    assert tuple(settings.KINDS) == tuple(KINDS)
+def test_every_metric_of_an_engine_is_one_that_dyno_reads() -> None:
+    assert {name for kind in KINDS.values() for name in kind.metrics} <= set(METRICS)
+    assert set(metrics.SHARES) < set(METRICS)
+
+
+def test_each_engine_is_found_under_the_name_that_it_has() -> None:
+    assert [kind.name for kind in KINDS.values()] == list(KINDS)
 
 
 def test_sglang_drafts_as_many_tokens_as_the_setting_says() -> None:

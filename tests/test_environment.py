@@ -23,7 +23,7 @@ import pytest
 import dyno
 from dyno.engines import environment, install
 from dyno.engines.environment import Environment
-from dyno.engines.install import Recipe
+from dyno.engines.kinds.recipe import Recipe
 from dyno.errors import EngineError, UsageError
 
 # Wheels
@@ -369,7 +369,7 @@ def test_llamacpps_environment_has_a_binary_that_runs(pip: FakePip) -> None:
 
 
 def test_a_build_for_an_accelerator_takes_no_wheel_from_the_cache_and_the_users_own_flags_too() -> None:
-    cuda = install.RECIPES["llamacpp"]["cuda"]
+    cuda = install.recipes()["llamacpp"]["cuda"]
     assert cuda.options == ("--no-cache-dir",)
     env = install.installer_env({"CMAKE_ARGS": "-DGGML_NATIVE=OFF", "PYTHONPATH": "/x", "HTTPS_PROXY": "p"}, cuda.env)
     assert env["CMAKE_ARGS"] == "-DGGML_CUDA=ON -DGGML_NATIVE=OFF"
@@ -619,7 +619,7 @@ def test_an_engine_on_path_is_listed(pip: FakePip) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["vlm"], r"No engine named 'vlm' to install. Known: vllm, sglang, transformers, llamacpp, tgi."),
+        (["vlm"], r"No engine named 'vlm' to install. Known: vllm, tgi, llamacpp, sglang, transformers, "),
         (["tgi"], r"knows no image of tgi for cpu. It knows cuda, rocm. Name one with --by container"),
         (["embedded"], r"comes with dyno"),
         (["vllm", "--variant", "rocm", "--version", "0.5.0"], r"No image of vllm 0.5.0 .* Nearest: 0.4.3 or 0.6.3"),

@@ -20,6 +20,7 @@ from conftest import Scripted, StartFake
 from dyno.clock import now_ns
 from dyno.conduct import trial
 from dyno.conduct.session import Session, Watcher
+from dyno.engines.kinds import metric_names
 from dyno.errors import TargetError
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.load import LoadSpec
@@ -47,8 +48,12 @@ CAPTURE = Path(__file__).parent / "captures/vllm-0.24-metrics.txt"
 # ---- the engines' metrics ----
 
 
+def read(text: str) -> dict[str, float]:
+    return metrics.read(text, metric_names())
+
+
 def test_the_metrics_of_a_real_vllm_are_read() -> None:
-    assert metrics.read(CAPTURE.read_text()) == {
+    assert read(CAPTURE.read_text()) == {
         "running_requests": 0.0,
         "waiting_requests": 0.0,
         "kv_used_share": 0.0,
@@ -136,7 +141,7 @@ llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 32
     ],
 )  # fmt: skip
 def test_the_engines_names_are_read_as_one(text: str, expected: dict[str, float]) -> None:
-    assert metrics.read(text) == expected
+    assert read(text) == expected
 
 
 def test_of_several_data_parallel_ranks_counts_are_summed_and_shares_averaged() -> None:
@@ -145,13 +150,13 @@ def test_of_several_data_parallel_ranks_counts_are_summed_and_shares_averaged() 
         f'vllm:kv_cache_usage_perc{{engine="{i}"}} {n / 10} 1794702775\n'
         for i, n in enumerate((2.0, 4.0))
     )
-    found = metrics.read(text)
+    found = read(text)
     assert found["running_requests"] == 6.0
     assert found["kv_used_share"] == pytest.approx(0.3)
 
 
 def test_a_value_that_is_no_number_is_none() -> None:
-    assert metrics.read("llamacpp:requests_processing NaN\nllamacpp:requests_deferred what\n") == {}
+    assert read("llamacpp:requests_processing NaN\nllamacpp:requests_deferred what\n") == {}
 
 
 # ---- accelerators ----
@@ -329,7 +334,9 @@ def counting() -> Iterator[str]:
 
 
 def spec_of(folder: Path, **fields: Any) -> SamplerSpec:
-    return SamplerSpec(**{"path": str(folder / "telemetry.jsonl"), "accelerators": False, **fields})
+    return SamplerSpec(
+        **{"path": str(folder / "telemetry.jsonl"), "accelerators": False, "metrics": metric_names(), **fields}
+    )
 
 
 def test_a_sampler_takes_all_before_and_after_the_load_and_is_cheap(

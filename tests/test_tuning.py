@@ -8,7 +8,8 @@ import pytest
 
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
-from dyno.engines.caches import COMPILE_CACHES, TUNINGS
+from dyno.engines.caches import TUNINGS
+from dyno.engines.kinds import KINDS
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, EngineFacts, EngineSpec, Preparation
 from test_fleet import RIG, script
@@ -192,4 +193,4 @@ def test_each_tuning_names_its_folder_and_turns_itself_off_for_measured_starts()
         for texts in (tuning.preparing, tuning.measured):
             assert any("{folder}" in text for text in texts.values())
         assert tuning.preparing != tuning.measured
-    assert "VLLM_CACHE_ROOT" in COMPILE_CACHES["vllm"]
+    assert "VLLM_CACHE_ROOT" in KINDS["vllm"].compile_caches

@@ -13,6 +13,7 @@ import pytest
 from dyno.conduct.engine_plan import EnginePlan
 from dyno.engines import environment, install, llama_build, versions
 from dyno.engines.kinds import KINDS
+from dyno.engines.kinds.recipe import VARIANTS
 from dyno.engines.launch import contained, locate
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, accepted, numbers
@@ -40,7 +41,7 @@ def test_the_table_is_sorted_and_names_known_engines_and_variants() -> None:
     images = versions.table().image
     assert images == sorted(images, key=lambda r: (r.engine, r.variant, numbers(r.version or r.since)))
     assert {row.engine for row in images} <= set(KINDS)
-    assert {row.variant for row in images} <= set(install.VARIANTS)
+    assert {row.variant for row in images} <= set(VARIANTS)
     pins = versions.table().pins
     assert [row.until for row in pins[:-1]] == [row.since for row in pins[1:]]
 

@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from dyno.engines.kinds import names as engine_names
 from dyno.facts.finding import Finding, Level
 from dyno.facts.imported import Document, Passage, Row
 from dyno.facts.metric import STEMS, better, leads, words
-from dyno.facts.setting import ENGINE, ENGINES
 from dyno.measure.points import input_each, load_of, output_each
 from dyno.numbers import change, trimmed
 
@@ -50,7 +50,8 @@ def sentences(text: str) -> Iterator[str]:
 
 def tokens(text: str) -> list[str]:
     """The parts of a name: '8xMi300x 1FP8-amd model' is 8x, mi300x, 1fp8, amd. An engine is one, however spelled."""
-    text = ENGINE.sub(lambda m: re.sub(r"\W", "", ENGINES[m[0].lower()]), text).lower()
+    spellings = engine_names.spellings()
+    text = engine_names.pattern().sub(lambda m: re.sub(r"\W", "", spellings[m[0].lower()]), text).lower()
     return [t for t in _TOKEN.findall(text) if t not in _EMPTY]
 
 

@@ -1,50 +1,66 @@
 """Commands, argument dumps and environments before results, and the results that each applies to."""
 
+import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from dyno.engines import kinds
+from dyno.engines.kinds import kind_of, names
+from dyno.engines.kinds.base import EngineKind, KnownCommand, Role
 from dyno.facts.imported import By, Command, RowKind, Scalar, Setting
-from dyno.facts.setting import ENGINE, ENGINES, of_flag
+from dyno.facts.setting import of_flag
 from dyno.secrets import HIDDEN, is_secret, shown
 
-Role = Literal["server", "client", "offline", "micro", "quality", "other"]
-
-# What a command line is known by: words of which one must be there, the program's name, its role, its tool.
-PROGRAMS: tuple[tuple[tuple[str, ...], str, Role, str], ...] = (
-    (("bench serve", "benchmark_serving", "benchmarks.serve"),
-     r"vllm\s+bench\s+serve|benchmark_serving\w*\.py|vllm\.benchmarks\.serve\b|benchmark_serving(?=\s+-)",
-     "client", "vllm"),
-    (("bench throughput", "bench latency", "benchmark_throughput.py", "benchmark_latency.py"),
-     r"vllm\s+bench\s+(?:throughput|latency)|benchmark_(?:throughput|latency)\.py", "offline", "vllm"),
-    (("vllm serve", "api_server"), r"vllm\s+serve|vllm\.entrypoints\.(?:openai\.)?api_server", "server", "vllm"),
-    (("launch_server", "sglang serve", "srt.server"),
-     r"sglang\.launch_server|sglang\s+serve|python\S*\s+-m\s+sglang\.srt\.server", "server", "sglang"),
-    (("bench_serving",), r"sglang\.bench_serving|bench_serving\.py", "client", "sglang"),
-    (("bench_one_batch", "bench_offline_throughput"),
-     r"sglang\.bench_(?:one_batch\w*|offline_throughput)|bench_(?:one_batch|offline_throughput)\.py",
-     "offline", "sglang"),
-    (("llama-server", "llama.cpp/server"), r"\bllama-server\b|llama\.cpp/server\b", "server", "llama.cpp"),
-    (("llama-bench",), r"\bllama-bench\b", "micro", "llama-bench"),
-    (("generation-launcher",), r"text-generation-launcher\b", "server", "tgi"),
-    (("lm_eval", "lm-eval"), r"\blm[_-]eval\b|lm_eval\.__main__|lm-evaluation-harness/main\.py", "quality", "lm-eval"),
-    (("guidellm",), r"\bguidellm\s+benchmark\b", "client", "guidellm"),
-    (("aiperf", "genai-perf"), r"\b(?:aiperf|genai-perf)\s+profile\b", "client", "aiperf"),
-    (("inference-benchmarker",), r"\binference-benchmarker\b", "client", "inference-benchmarker"),
-    (("inference-perf",), r"\binference-perf\s", "client", "inference-perf"),
-    (("trtllm-serve",), r"\btrtllm-serve\b", "server", "tensorrt-llm"),
-    (("dyno bench",), r"\bdyno\s+bench\s+serve\b", "client", "dyno"),
-)  # fmt: skip
-_PROGRAMS = [(words, re.compile(pattern), role, tool) for words, pattern, role, tool in PROGRAMS]
-_HINTS = ("bench", "serve", "llama", "launch", "eval", "guidellm", "perf")  # a line without any is none
-
-# One-letter ones mean different things to different programs.
-_SHORT: dict[str, dict[str, str]] = {
-    "llama.cpp": {"m": "model", "np": "max_num_seqs", "c": "context", "ngl": "ngl", "ctk": "kv_cache_dtype"},
-    "llama-bench": {"m": "model", "d": "depth"},
-    "": {"tp": "tensor_parallel", "pp": "pipeline_parallel", "dp": "replicas", "q": "quantization"},
+# A command line of other tools: words of which one must be there, the program's name, its role, its tool. The engines'
+# files have those of engines.
+_TOOLS: dict[str, KnownCommand] = {
+    "lm-eval": KnownCommand(
+        ("lm_eval", "lm-eval"), r"\blm[_-]eval\b|lm_eval\.__main__|lm-evaluation-harness/main\.py", "quality"
+    ),
+    "guidellm": KnownCommand(("guidellm",), r"\bguidellm\s+benchmark\b", "client"),
+    "aiperf": KnownCommand(("aiperf", "genai-perf"), r"\b(?:aiperf|genai-perf)\s+profile\b", "client"),
+    "inference-benchmarker": KnownCommand(("inference-benchmarker",), r"\binference-benchmarker\b", "client"),
+    "inference-perf": KnownCommand(("inference-perf",), r"\binference-perf\s", "client"),
+    "tensorrt-llm": KnownCommand(("trtllm-serve",), r"\btrtllm-serve\b", "server"),
+    "dyno": KnownCommand(("dyno bench",), r"\bdyno\s+bench\s+serve\b", "client"),
 }
+_HINTS = ("bench", "serve", "llama", "launch", "eval", "guidellm", "perf")  # a line without any has no command
+_SHORT = {"tp": "tensor_parallel", "pp": "pipeline_parallel", "dp": "replicas", "q": "quantization"}  # of most programs
+
+
+class _Programs:
+    """The programs of engines and tools, as a document names them."""
+
+    def __init__(self, engines: Iterable[EngineKind]) -> None:
+        self.patterns: list[tuple[tuple[str, ...], re.Pattern[str], Role, str]] = []
+        self.hints = [*_HINTS]
+        self.servers: set[str] = set()
+        self._short: dict[str, dict[str, str]] = {}
+        for kind in engines:
+            for command in kind.commands:
+                self._add(command.tool or kind.result_name, command)
+        for tool, command in _TOOLS.items():
+            self._add(tool, command)
+
+    def _add(self, tool: str, command: KnownCommand) -> None:
+        self.patterns.append((command.words, re.compile(command.pattern), command.role, tool))
+        self.hints += [word for word in command.words if not any(hint in word for hint in _HINTS)]
+        self._short[tool] = {**self._short.get(tool, {}), **command.short}
+        if command.role == "server":
+            self.servers.add(tool)
+
+    def short_flags(self, tool: str) -> dict[str, str]:
+        """Return the settings of flags of a few letters: those mean different things to different programs."""
+        return {**self._short.get(tool, {}), **_SHORT}
+
+
+@functools.cache
+def _programs(engines: tuple[str, ...]) -> _Programs:
+    return _Programs(map(kind_of, engines))
+
+
 _ABOUT_THE_LOAD = ("concurrency", "rate", "num_prompts", "dataset", "input_len", "output_len", "seed", "batch_size",
                    "tokenizer", "endpoint", "percentiles", "ignore_eos")  # fmt: skip
 _VARIABLE = re.compile(r"([A-Z_][A-Z0-9_]*)=(\S*)")
@@ -54,7 +70,6 @@ _NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
 _PROMPT = re.compile(r"^.{0,80}?[$#❯>%]\s+(?=\S)")
 _LONGEST = 16_000
 _MOST = 200  # settings of a command
-_SERVERS = ("vllm", "sglang", "tgi", "llama.cpp", "tensorrt-llm")  # tools that are engines
 # A word as a shell takes it: $'…' too. Possessive, so no text takes long.
 _WORD = re.compile(r"""(?:[^\s"'\\$]++|\\.|\\$|\$?'[^']*+'|"(?:[^"\\]++|\\.)*+"|\$)++""", re.DOTALL)
 _QUOTED = re.compile(r"""\\(.)|\$?'([^']*+)'|"((?:[^"\\]++|\\.)*+)"|\\$""", re.DOTALL)
@@ -62,10 +77,11 @@ _QUOTED = re.compile(r"""\\(.)|\$?'([^']*+)'|"((?:[^"\\]++|\\.)*+)"|\\$""", re.D
 
 def program_in(text: str) -> tuple[str, Role, str, int] | None:
     """The name of a program as written, its role, its tool, and its position in the line."""
-    if not any(hint in text for hint in _HINTS):
+    programs = _programs(kinds.NAMES)
+    if not any(hint in text for hint in programs.hints):
         return None
     text = text[:_LONGEST]
-    for words, pattern, role, tool in _PROGRAMS:
+    for words, pattern, role, tool in programs.patterns:
         if any(word in text for word in words) and (match := pattern.search(text)):
             return " ".join(match[0].split()), role, tool, match.start()
     return None
@@ -89,7 +105,7 @@ def command(text: str, line: int, variables: Mapping[str, str], section: str = "
     settings = dict(islice(_settings(words, line, tool, variables), _MOST))
     if role == "server" and "model" not in settings and (name := _positional(text[start + len(program) :])):
         settings["model"] = Setting(without_secrets(_resolved(name, variables) or name), line, "command")
-    if role in ("server", "offline") and tool in _SERVERS:
+    if role in ("server", "offline") and tool in _programs(kinds.NAMES).servers:
         settings.setdefault("engine", Setting(tool, line, "command"))
     if role == "quality":  # --model names the program
         settings.pop("model", None)
@@ -193,7 +209,7 @@ def _settings(words: list[str], line: int, tool: str, variables: Mapping[str, st
         resolved = _resolved(value, variables)
         if resolved is None:
             continue
-        short = _SHORT.get(tool, {}) | _SHORT[""] if dashes == 1 else {}
+        short = _programs(kinds.NAMES).short_flags(tool) if dashes == 1 else {}
         name = short.get(bare) or (of_flag(bare) if dashes == 2 or len(bare) > 2 else "")
         setting = scalar(without_secrets(shown(bare, resolved[:2000])))
         if name.startswith("-"):
@@ -286,7 +302,8 @@ def in_words(text: str, line: int, by: By = "heading") -> dict[str, Setting]:
     quantizations = {q.upper() for q in QUANTIZATION.findall(text)}
     if len(quantizations) == 1:
         out["quantization"] = Setting(quantizations.pop(), line, by)
-    engines = {ENGINES[name.lower()] for name in ENGINE.findall(text)}
+    spellings = names.spellings()
+    engines = {spellings[name.lower()] for name in names.pattern().findall(text)}
     if len(engines) == 1:
         out["engine"] = Setting(engines.pop(), line, by)
     return out
@@ -339,11 +356,6 @@ class Scope:
 # ---- dumps of versions and devices: PyTorch's collect_env, a package list, an engine's log ----
 
 _DUMPED = tuple((re.compile(pattern), name) for pattern, name in (
-    (r"(?i)^\W{0,8}vLLM Version\s*:\s*v?(\S+)", "engine_version"),
-    (r"\bvLLM API server version\s+v?(\S+)", "engine_version"),
-    (r"Initializing a V\d LLM engine \(v([\w.+-]+)\)", "engine_version"),
-    (r"^\W{0,8}\[?(?:pip3|conda)?\]?\s*vllm==(\S+)", "engine_version"),
-    (r"(?i)^\W{0,8}SGLang(?: Version)?\s*:\s*v?(\d\S+)", "engine_version"),
     (r"(?i)^\W{0,8}PyTorch version\s*:\s*(\S+)", "torch"),
     (r"^\W{0,8}\[(?:pip3|conda)\]\s*torch==(\S+)", "torch"),
     (r"^\W{0,8}\[(?:pip3|conda)\]\s*transformers==(\S+)", "transformers"),
@@ -355,9 +367,23 @@ _DUMPED = tuple((re.compile(pattern), name) for pattern, name in (
 ))  # fmt: skip
 _DEVICE = re.compile(r"^\W{0,8}GPU (\d{1,2})\s*:\s*([A-Z][\w .+-]{3,60}?)\s*(?:\(|$)")
 _CPU = re.compile(r"^\W{0,8}Model name\s*:\s*(\S.{3,80})$")
-_DUMP_HINTS = ("ersion", "==", "GPU", "Model name", "LLM engine", "SGLang")
+_DUMP_HINTS = ("ersion", "==", "GPU", "Model name")
 _MOST_DUMPS = 1_000  # of a document
 _BEGINS = re.compile(r"PyTorch version\s*:|Collecting environment information")
+
+
+class _Dumps:
+    """Lines of a dump that have a version or a device."""
+
+    def __init__(self, engines: Sequence[EngineKind]) -> None:
+        versions = [(re.compile(way), "engine_version") for kind in engines for way in kind.version_dumps]
+        self.patterns = (*versions, *_DUMPED)
+        self.hints = (*_DUMP_HINTS, *(word for kind in engines for word in kind.version_words))
+
+
+@functools.cache
+def _dumps(engines: tuple[str, ...]) -> _Dumps:
+    return _Dumps([kind_of(name) for name in engines])
 
 
 class Environments:
@@ -368,9 +394,10 @@ class Environments:
         self._devices: set[str] = set()
 
     def take(self, number: int, text: str) -> bool:
-        if not any(hint in text for hint in _DUMP_HINTS):
+        dumps = _dumps(kinds.NAMES)
+        if not any(hint in text for hint in dumps.hints):
             return False
-        for pattern, name in _DUMPED:
+        for pattern, name in dumps.patterns:
             if match := pattern.search(text):
                 self._put(name, match[1].rstrip(",;)'\""), number, fresh=bool(_BEGINS.search(text)))
                 return True

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import msgspec
 
 from dyno.audit.commands import scalar, without_secrets
+from dyno.engines.kinds import names
 from dyno.errors import UsageError
 from dyno.facts.imported import Document, Row, Scalar, Setting
-from dyno.facts.setting import ENGINES, SETTINGS, of_flag
+from dyno.facts.setting import SETTINGS, of_flag
 from dyno.secrets import is_secret
 
 _FLAG = "--swap-space=16"
@@ -57,7 +58,7 @@ def _given(word: str) -> Given:
     if value == "":
         raise UsageError(f"--set {word!r} has no value.")
     if name == "engine":
-        value = ENGINES.get(str(value).lower(), value)
+        value = names.spellings().get(str(value).lower(), value)
     infinite = name == "rate" and str(value).lower() in ("inf", "infinity")  # all at once
     if name in _NUMBERS and not infinite and (isinstance(value, str | bool) or value < 0):
         raise UsageError(f"--set {word!r}: {name} must be a number, 0 or more.")

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from dyno.engines.kinds import KINDS
 from dyno.facts.correctness import Correctness
 from dyno.facts.engine import EngineFacts, Remark
 from dyno.facts.offline import OfflineSummary
@@ -36,9 +37,12 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
         raise NotImplementedError
 
     @property
-    def can_ignore_eos(self) -> bool:
-        """False for TGI: no version of it has such an option over HTTP."""
-        return "tgi" not in (self.trial.target.backend, self.target.kind)
+    def stops_at_eos(self) -> str:
+        """The engine, as people write it, if a request can't make it ignore the end token; '': it can."""
+        unable = (kind for kind in KINDS.values() if not kind.can_ignore_eos)
+        return next(
+            (k.title for k in unable if k.backend == self.trial.target.backend or k.name == self.target.kind), ""
+        )
 
 
 class OfflineEvidence(Circumstances, frozen=True, kw_only=True):

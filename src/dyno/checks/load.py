@@ -8,6 +8,8 @@ from statistics import mean
 from msgspec.structs import replace
 
 from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
+from dyno.engines.kinds import KINDS
+from dyno.engines.kinds.names import engine_named
 from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.imported import Row
 from dyno.facts.metric import THROUGHPUTS, words
@@ -37,7 +39,6 @@ LATE, VERY_LATE = 0.01, 0.05  # of an iteration: how much later than the first o
 SERVED = 0.9  # of the offered rate
 LONGER = 1.25  # times as long as requests were due: more than the last ones need
 GAIN, WAIT = 0.03, 1.5  # throughput no longer grows, latency does
-VLLM_SLOTS = 256  # vLLM's default before its V1 engine
 CROWD, WAITS = 0.3, 0.1  # of all requests, in flight on average; of the time in which they were due
 MANY = 20  # requests: with fewer, a queue looks like a start
 FEW_SAMPLES = 10  # fewer say nothing about a mean
@@ -220,7 +221,8 @@ def offline_replicas(e: OfflineEvidence) -> Iterator[Finding]:
 
 
 def replicas_on_cpu(e: Circumstances) -> Iterator[Finding]:
-    copies = e.engine.launches if e.engine is not None and e.engine.kind != "fake" else []
+    kind = KINDS.get(e.engine.kind) if e.engine is not None else None
+    copies = e.engine.launches if e.engine is not None and (kind is None or kind.computes) else []
     if len(copies) > 1 and not any(launch.devices for launch in copies):
         cores = f" ({e.rig.cores} cores)" if e.rig is not None and e.rig.cores else ""
         yield note("load.replicas_share_cpu", f"{len(copies)} replicas shared this machine's CPU{cores}.")
@@ -324,26 +326,34 @@ def _saturated(before: Row, after: Row) -> Iterator[Finding]:
     late, (waited, wait) = waits
     if has > had * (1 + GAIN) or wait < WAIT * waited:
         return
-    engine, limit = after.setting("engine"), after.number("max_num_seqs")
-    at_slots = (
-        engine == "vllm" and limit is None and low[0] == high[0] == "concurrency"
-        and low[1] <= VLLM_SLOTS < high[1] and wait > 2 * waited and "tensor_parallel" in after.settings
-    )  # fmt: skip
-    if limit is not None and low[0] == "concurrency":
-        at_slots = low[1] <= limit < high[1]
     raised = f"{low[0].replace('_', ' ')} {count(low[1])} → {count(high[1])}"
     text = (
         f"{subject(after)}, {raised}: {words(name)} {change(has / had - 1)} ({number(had)} → {number(has)}), "
         f"{words(late)} × {number(wait / waited, digits=2)} ({number(waited)} → {number(wait)} ms)."
     )
     lines = locations([before, after], name, late)
-    if at_slots:
-        shown = f"max-num-seqs is {count(limit)}" if limit is not None else f"vLLM's default was {VLLM_SLOTS}"
-        text = f"{text} The engine probably processes no more at once ({shown})."
+    if limit := _limit_between(low, high, after, waits_twice=wait > 2 * waited):
+        text = f"{text} The engine probably processes no more at once ({limit})."
         advice = "Queued requests inflate TTFT. Set --max-num-seqs above the concurrency."
         yield doubt("load.slots", text, advice, lines)
     else:
         yield note("load.fell" if has < 0.95 * had else "load.saturated", text, locations=lines)
+
+
+def _limit_between(low: tuple[str, float], high: tuple[str, float], row: Row, waits_twice: bool) -> str:
+    """Say which limit of requests at once is between two loads. '': none that is known."""
+    if low[0] != "concurrency":
+        return ""
+    limit = row.number("max_num_seqs")
+    if limit is not None:
+        return f"max-num-seqs is {count(limit)}" if low[1] <= limit < high[1] else ""
+    # A row with this setting has the engine's command, which would have the limit.
+    has_command = "tensor_parallel" in row.settings
+    engine = engine_named(str(row.setting("engine")))
+    if engine is None or engine.default_slots is None or not (has_command and waits_twice):
+        return ""
+    reached = high[0] == "concurrency" and low[1] <= engine.default_slots < high[1]
+    return f"{engine.title}'s default was {engine.default_slots}" if reached else ""
 
 
 def _both(a: Row, b: Row, names: Sequence[str], rounded: float = math.inf) -> tuple[str, tuple[float, float]] | None:

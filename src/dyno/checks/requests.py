@@ -86,7 +86,9 @@ def end_at_once(e: Evidence) -> Iterator[Finding]:
     s = e.summary
     if s.end_at_once:
         text = f"{s.end_at_once:,} of {s.completed:,} completed answers contain only the end token."
-        advice = "TGI can't ignore the end token: use prompts with long answers." if not e.can_ignore_eos else ""
+        advice = ""
+        if e.stops_at_eos:
+            advice = f"{e.stops_at_eos} can't ignore the end token: use prompts with long answers."
         level: Level = "doubt" if s.end_at_once > 0.01 * s.completed else "note"
         yield Finding("requests.end_at_once", level, text, advice)
 

@@ -53,8 +53,8 @@ def output_short(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
         least, level = 0.98, "doubt" if e.trial.ignore_eos else "note"
         if isinstance(e, Evidence):
             ended = f"; ended by {', '.join(f'{k}: {n:,}' for k, n in e.summary.finish_reasons.items())}"
-        if not e.can_ignore_eos:
-            advice = "TGI can't ignore the end token. Compare tokens/s and TPOT, not requests/s and E2EL."
+        if e.stops_at_eos:
+            advice = f"{e.stops_at_eos} can't ignore the end token. Compare tokens/s and TPOT, not requests/s and E2EL."
         elif e.trial.ignore_eos:
             advice = "The engine doesn't honour ignore_eos, or its context is too short for prompt and output."
     if each is not None and wanted and each < least * wanted and (each or not isinstance(e, Row)):

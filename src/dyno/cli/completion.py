@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dyno.cli.parser import Parser
-from dyno.cli.settings import KINDS
+from dyno.engines.kinds import KINDS
 
 FILES, RUNS, ANY = "@files", "@runs", "@any"  # file names; names of runs, and files; a value that can't be listed
 _FILES = ("DIR", "FILE", "FILE.toml", "M", "PATH", "STUDY.toml", "WHEEL|URL|GIT")

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dyno.cli import flags, images, preparing, settings
+from dyno.engines.kinds import KINDS, TOOLS, kind_of
+from dyno.engines.kinds.recipe import VARIANTS
 from dyno.errors import EngineError, UsageError
-from dyno.facts import llama
 from dyno.numbers import human_bytes, setting
 from dyno.scratch import Scratch
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from dyno.conduct.engine_plan import EnginePlan
     from dyno.conduct.fleet import Fleet
 
-_SLOTS, _CONTEXT = 16, 2048  # of dyno's own model, where nothing else is asked for: enough for the README's load
+_STREAMS = 16  # of the load that is shown
 _LOAD = "--num-prompts 200"
 _SHORT_LOAD = "--num-prompts 64 --random-input-len 64 --random-output-len 32"  # seconds on a processor
 _LIST = "List the engines that dyno can start: that come with it, that it installed, and those on PATH."
@@ -40,7 +41,7 @@ def _add_start(verbs: Any) -> None:
     words = "start an engine in the foreground; Ctrl-C stops it"
     p = verbs.add_parser("start", help=words, description=f"{words.capitalize().replace('ctrl-c', 'Ctrl-C')}.")
     start = p.add_subparsers(title="engines", required=True, metavar="KIND")
-    fake = start.add_parser("fake", help=settings.KINDS["fake"], description="Start an engine with known timings.")
+    fake = start.add_parser("fake", help=KINDS["fake"].about, description="Start an engine with known timings.")
     settings.add_port(fake, "port to listen on", default=8000)
     fake.add_argument("--first-ms", type=float, default=50.0, metavar="MS", help="time to the first token")
     fake.add_argument("--gap-ms", type=float, default=10.0, metavar="MS", help="time between tokens")
@@ -58,12 +59,12 @@ def _add_start(verbs: Any) -> None:
         help="break every Nth request this way; `--fault help` lists the kinds; repeatable",
     )
     fake.set_defaults(command=start_fake)
-    for kind, about in settings.KINDS.items():
-        if kind not in ("fake", "openai"):
-            p = start.add_parser(kind, help=about, description=f"Start {about.partition(':')[0]}. Ctrl-C stops it.")
+    for kind in KINDS.values():
+        if kind.starts and kind.computes:
+            title = kind.about.partition(":")[0]
+            p = start.add_parser(kind.name, help=kind.about, description=f"Start {title}. Ctrl-C stops it.")
             p.usage, p.epilog, p.passes_on = f"{p.prog} [MODEL] [flags]", settings.PASSED_ON, "always"
-            own = "GGUF file (default: a small model that comes with dyno, with 16 slots of 2048 tokens)"
-            settings.add_model(p, own if kind == "llamacpp" else "name or folder (required)")
+            settings.add_model(p, kind.model_help)
             p.add_argument("--served-model-name", metavar="NAME", help="model name in the API (default: the engine's)")
             p.add_argument(
                 "--host", "--hostname", help="address to listen on: 127.0.0.1 or 0.0.0.0 (default: 127.0.0.1)"
@@ -71,7 +72,7 @@ def _add_start(verbs: Any) -> None:
             settings.add_port(p, "port to listen on; further replicas use the next ones", default=8000)
             p.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
             settings.add_engine(p.add_argument_group("engine settings"))
-            p.set_defaults(command=start_engine, engine=kind)
+            p.set_defaults(command=start_engine, engine=kind.name)
 
 
 def start_fake(options: argparse.Namespace) -> int:
@@ -100,10 +101,9 @@ def start_engine(options: argparse.Namespace) -> int:
     from dyno.conduct.engine_plan import EnginePlan
     from dyno.probe import rig
 
-    if options.engine == "llamacpp" and options.model is None:
-        given = llama.given(options.own_args)
-        options.max_num_seqs = options.max_num_seqs or (None if "n_parallel" in given else _SLOTS)
-        options.max_model_len = options.max_model_len or (None if "n_ctx" in given else _CONTEXT)
+    if options.model is None:
+        for name, value in kind_of(options.engine).start_defaults(options.own_args).items():
+            setattr(options, name, getattr(options, name) or value)
     spec = settings.engine(options.engine, options)
     if not options.dry_run:
         preparing.for_engines([spec], options)
@@ -152,7 +152,7 @@ def _lines(fleet: "Fleet") -> "Iterator[str]":
 
 def _report_ready(engine: str, urls: "Sequence[str]", model: str, slots: int | None = None, load: str = _LOAD) -> None:
     """Print where it listens, and a command that measures it."""
-    level = min(_SLOTS, slots or _SLOTS) * len(urls)
+    level = min(_STREAMS, slots or _STREAMS) * len(urls)
     command = f"dyno bench serve --base-url {' '.join(urls)} --max-concurrency {level} {load}"
     print(f"{engine} listens at {', '.join(urls)}, model {model}. Ctrl-C stops it.", file=sys.stderr)
     print(f"To measure it, in another terminal:\n  {command}", file=sys.stderr, flush=True)
@@ -164,7 +164,13 @@ def _add_list(verbs: Any) -> None:
     p.set_defaults(command=show)
 
 
+def _either(names: "Sequence[str]") -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
 def _add_install(verbs: Any) -> None:
+    installable = [kind.name for kind in KINDS.values() if kind.recipes is not None]
+    built = [kind.name for kind in KINDS.values() if kind.is_built]
     p = verbs.add_parser(
         "install",
         help="install an engine into its own environment",
@@ -175,12 +181,12 @@ def _add_install(verbs: Any) -> None:
     p.add_argument(
         "kind",
         metavar="KIND",
-        help="vllm, sglang, tgi, transformers or llamacpp; or a tool: llama-tools, llm-compressor, quark or lm-eval",
+        help=f"{_either(installable)}; or a tool: {_either(TOOLS)}",
     )
     p.add_argument("--version", metavar="V", help="version to install (default: the newest)")
     p.add_argument(
         "--variant",
-        choices=("cpu", "cuda", "rocm", "vulkan"),
+        choices=VARIANTS,
         help="build to install (default: by this machine's accelerators)",
     )
     p.add_argument(
@@ -192,7 +198,8 @@ def _add_install(verbs: Any) -> None:
     p.add_argument(
         "--by",
         choices=("package", "source", "container"),
-        help="pip, a build from source (llamacpp), or a container image (default: a package where there is one)",
+        help=f"pip, a build from source ({', '.join(built)}), or a container image "
+        "(default: a package where there is one)",
     )
     p.add_argument("--python", metavar="P", help="path or version of the interpreter (default: the one that runs dyno)")
     flags.add_ignored(p, "--no-uv")  # pip is the only way now
@@ -209,7 +216,6 @@ def _add_remove(verbs: Any) -> None:
 
 def show(options: argparse.Namespace) -> int:
     from dyno.engines import environment
-    from dyno.engines.kinds import KINDS, TOOLS
 
     kinds: dict[str, dict[str, Any]] = {}
     tools: dict[str, dict[str, Any]] = {name: {"installed": environment.installed(name)} for name in TOOLS}

@@ -12,8 +12,9 @@ import msgspec
 
 from dyno.cli import exit_codes, flags, preparing, settings
 from dyno.cli.flags import refuse
-from dyno.cli.offline import dry_run, kind_for
+from dyno.cli.offline import dry_run
 from dyno.engines import model as own_model
+from dyno.engines.kinds import KINDS, kind_for, kind_of
 from dyno.errors import Interrupted, UsageError
 from dyno.facts import llama
 from dyno.facts.engine import EngineSpec
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from dyno.report.micro import Row
 
 OUTPUTS = ("md", "json", "jsonl", "csv", "sql")  # as report/micro.py has them, which is not loaded for a help text
-_GGUF = ("llamacpp",)
 # From the outermost loop to the innermost, as llama-bench nests them → help, default; 0|1: a switch.
 _KNOBS = {
     "n_gpu_layers": ("layers on the accelerator", "the engine's"),
@@ -121,7 +121,8 @@ def add(p: argparse.ArgumentParser) -> None:
     g = p.add_argument_group("engine")
     g.add_argument(
         "--engine", type=words, action="extend", metavar="KINDS",
-        help="llamacpp, vllm, transformers; several: each gets the models it supports (default: by the model)",
+        help=f"{', '.join(kind.name for kind in KINDS.values() if kind.offline)}; several: each gets the models it "
+        "supports (default: by the model)",
     )  # fmt: skip
     settings.add_engine(p.add_argument_group("engine settings"))
     p._option_string_actions["--replicas"].help = argparse.SUPPRESS  # refused: a test is a single request
@@ -212,15 +213,17 @@ def _settings(o: argparse.Namespace) -> Iterator[EngineSpec]:
     engines = _engines(o)
     for model, kind in engines:
         own: dict[str, Any] = {"model": model}
-        if kind in _GGUF and any(other not in _GGUF for _, other in engines):
+        engine = kind_of(kind)
+        if engine.reads_gguf and not all(kind_of(other).reads_gguf for _, other in engines):
             own["dtype"] = None  # the others': a GGUF file says its own
         if len({k for _, k in engines}) > 1:  # each is for the engine that it names
             parts = [text.partition(":") for text in o.engine_args]
             own["engine_args"] = [rest for name, _, rest in parts if name == kind]
         setting = settings.engine(kind, argparse.Namespace(**{**vars(o), **own}))
-        if kind == "vllm" and o.n_threads:
-            raise UsageError("-t does not apply to vLLM. Set its threads with --engine-env OMP_NUM_THREADS=N.")
-        knobs = [knob for knob in _KNOBS if kind == "llamacpp" or (kind == "transformers" and knob == "n_threads")]
+        if engine.threads_variable and o.n_threads:
+            advice = f"Set its threads with --engine-env {engine.threads_variable}=N."
+            raise UsageError(f"-t does not apply to {engine.title}. {advice}")
+        knobs = [knob for knob in _KNOBS if knob in engine.knobs]
         values = [getattr(o, knob) or [None] for knob in knobs]
         for cell in product(*values):
             chosen = [(llama.NAMES[k][-1], value) for k, value in zip(knobs, cell, strict=True) if value is not None]
@@ -238,26 +241,30 @@ def _engines(o: argparse.Namespace) -> list[tuple[str | None, str]]:
     out = []
     for model in models:
         ours = model in own_model.FOLDERS
-        suits = [kind for kind in named if ours or (kind in _GGUF) == (kind_for(model) in _GGUF)]
+        is_gguf = kind_of(kind_for(model)).reads_gguf
+        suits = [kind for kind in named if ours or kind_of(kind).reads_gguf == is_gguf]
         if not suits and model is None:
             raise UsageError(
                 f"--engine {','.join(named)} needs a model. Give one with -m: {own_model.NAME} is dyno's own."
             )
         if not suits:
-            wants = "llamacpp" if kind_for(model) in _GGUF else "vllm or transformers"
             raise UsageError(
-                f"-m {model}: none of {', '.join(named)} supports it. Add --engine {wants}, or remove --engine."
+                f"-m {model}: none of {', '.join(named)} supports it. Add --engine {_readers(is_gguf)}, or remove "
+                "--engine."
             )
         out += [(model, kind) for kind in suits]
     if idle := [kind for kind in named if kind not in {k for _, k in out}]:
-        wants = "a GGUF file" if idle[0] in _GGUF else "a folder or a name"
+        wants = "a GGUF file" if kind_of(idle[0]).reads_gguf else "a folder or a name"
         raise UsageError(f"--engine {idle[0]}: it supports none of the models. Give {wants} with -m.")
     return out
 
 
-def _trial(o: argparse.Namespace, setting: EngineSpec, prompt: int, generated: int, depth: int) -> TrialSpec:
-    from dyno.engines.kinds import kind_of
+def _readers(gguf: bool) -> str:
+    """Name the engines that read GGUF files, or the others."""
+    return " or ".join(kind.name for kind in KINDS.values() if kind.offline and kind.reads_gguf == gguf)
 
+
+def _trial(o: argparse.Namespace, setting: EngineSpec, prompt: int, generated: int, depth: int) -> TrialSpec:
     return TrialSpec(
         target=TargetSpec("", kind_of(setting.kind).backend, "", model=setting.model),
         workload=WorkloadSpec("random", num_prompts=1, seed=o.seed, input_len=prompt, output_len=generated),
@@ -270,7 +277,7 @@ def _trial(o: argparse.Namespace, setting: EngineSpec, prompt: int, generated: i
             iterations=o.repetitions,
             warmup_iterations=0 if o.no_warmup else 1,
             depth=depth,
-            by=o.by if setting.kind == "llamacpp" else None,
+            by=o.by if kind_of(setting.kind).has_llama_bench else None,
         ),
         engine=setting,
     )
@@ -286,8 +293,8 @@ def _check_flags(o: argparse.Namespace) -> None:
     refuse((o.type_k or o.type_v) and o.kv_cache_dtype,
            "-ctk, -ctv and --kv-cache-dtype set the same thing twice. Remove one.")  # fmt: skip
     kinds = {kind for _, kind in _engines(o)}
-    if "llamacpp" not in kinds:
-        others = [knob for knob in _KNOBS if knob != "n_threads" or "transformers" not in kinds]
+    if not any(kind_of(kind).has_llama_bench for kind in kinds):
+        others = [knob for knob in _KNOBS if not any(knob in kind_of(kind).knobs for kind in kinds)]
         llama_only = [llama.NAMES[knob][-1] for knob in others if getattr(o, knob)] + ["--by"] * bool(o.by)
         refuse(llama_only, f"{', '.join(llama_only)}: only for llama.cpp, which is not among the engines.")
     refuse(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dyno.cli import flags
+from dyno.engines.kinds import kind_for
 from dyno.errors import ModelError, NotFound, UsageError
 from dyno.facts.recipe import ModelRecipe
 from dyno.numbers import UNKNOWN, count, human_bytes
@@ -131,8 +132,7 @@ def _make(recipe: ModelRecipe) -> int:
     print(f"{'size':<12} {human_bytes(entry.size_bytes)}, from {human_bytes(before.size_bytes)}")
     for what, result in entry.verified.items():
         print(f"{what:<12} {result}")
-    engine = "llamacpp" if entry.path.endswith(".gguf") else "vllm"
-    print(f"To measure it:\n  dyno bench serve --engine {engine} --model {shlex.quote(entry.path)}")
+    print(f"To measure it:\n  dyno bench serve --engine {kind_for(entry.path)} --model {shlex.quote(entry.path)}")
     return 0
 
 

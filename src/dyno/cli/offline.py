@@ -12,6 +12,7 @@ import msgspec
 from dyno.cli import exit_codes, flags, preparing, settings
 from dyno.cli.flags import refuse
 from dyno.cli.parser import Parser
+from dyno.engines.kinds import FOR_GGUF, FOR_OTHERS, KINDS, kind_for, kind_of
 from dyno.errors import Interrupted, StoreError, UsageError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
@@ -103,13 +104,13 @@ def _add_engine(p: Parser, examples: str) -> None:
     p.epilog = examples + _NOTE + settings.PASSED_ON + exit_codes.describe(exit_codes.VOID)
     p.passes_on = "always"
     p.set_defaults(port=None)
+    *others, last = (kind.name for kind in KINDS.values() if kind.offline)
+    listed = f"{', '.join(others)} or {last}"
     g = p.add_argument_group("engine")
     g.add_argument(
         "--model", metavar="M", help="name, folder or GGUF file (default: a small model that comes with dyno)"
     )
-    g.add_argument(
-        "--engine", metavar="KIND", help="llamacpp, vllm or transformers (default: llamacpp for GGUF, else vllm)"
-    )
+    g.add_argument("--engine", metavar="KIND", help=f"{listed} (default: {FOR_GGUF} for GGUF, else {FOR_OTHERS})")
     g.add_argument(
         "--backend", choices=tuple(_BACKENDS), help="the engine in vLLM's words; hf: transformers (default: --engine)"
     )
@@ -212,8 +213,6 @@ def _check_writable(path: Path) -> None:
 
 
 def spec(o: argparse.Namespace) -> TrialSpec:
-    from dyno.engines.kinds import kind_of
-
     refuse(o.n != 1, f"--n {o.n}: dyno measures one sequence per prompt. Remove it, or use more prompts.")
     setting = _engine(o)
     return TrialSpec(
@@ -268,12 +267,7 @@ def _engine(o: argparse.Namespace) -> EngineSpec:
         raise UsageError(f"--engine {o.engine} and --backend {o.backend} name two engines. Remove one.")
     o.max_num_seqs = o.max_num_seqs or o.hf_max_batch_size
     setting = settings.engine(kind, o)
-    own = []
-    if kind == "vllm":  # flags of its own that are dyno's too
-        own += ["--tokenizer", o.tokenizer] if o.tokenizer else []
-        own += ["--seed", str(o.seed)] if o.seed else []
+    own: list[str] = []
+    for name, flag in kind_of(kind).offline_flags.items():
+        own += [flag, str(value)] if (value := getattr(o, name)) else []
     return msgspec.structs.replace(setting, args=[*own, *setting.args])
-
-
-def kind_for(model: str | None) -> str:
-    return "llamacpp" if model is None or model.endswith(".gguf") else "vllm"

@@ -17,6 +17,7 @@ from dyno.cli import exit_codes, flags, preparing, settings
 from dyno.cli.classes import EXAMPLE, classes
 from dyno.cli.flags import refuse
 from dyno.cli.parser import Parser
+from dyno.engines.kinds import KINDS, kind_of
 from dyno.errors import StoreError, UsageError
 from dyno.facts import schedule
 from dyno.facts.client import ClientSpec
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from dyno.facts.summary import Result
     from dyno.store.study import StudyFolder
 
-BACKENDS = ("openai", "vllm", "openai-chat", "tgi", "llama.cpp", "transformers")
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
 )  # fmt: skip
@@ -124,12 +124,14 @@ def add(p: Parser) -> None:
 def target_flags(g: argparse._ArgumentGroup) -> None:
     g.add_argument(
         "--engine", metavar="KIND",
-        help=f"start this engine: {', '.join(settings.KINDS)}; openai: check the running server against the settings "
+        help=f"start this engine: {', '.join(KINDS)}; openai: check the running server against the settings "
         "(default: measure a running server)",
     )  # fmt: skip
     g.add_argument("--dry-run", action="store_true", help=settings.DRY_RUN)
-    g.add_argument("--backend", choices=BACKENDS, help="the server's API (default: the engine's, or openai)")
-    g.add_argument("--endpoint-type", choices=BACKENDS, help=argparse.SUPPRESS)  # decides before --backend in 0.10
+    g.add_argument("--backend", choices=tuple(PROTOCOLS), help="the server's API (default: the engine's, or openai)")
+    g.add_argument(
+        "--endpoint-type", choices=tuple(PROTOCOLS), help=argparse.SUPPRESS
+    )  # decides before --backend in 0.10
     g.add_argument(
         "--base-url", nargs="+", metavar="URL",
         help="address of the server, or unix:///PATH; several: copies, requests go to the least busy "
@@ -263,7 +265,7 @@ def run(options: argparse.Namespace) -> int:
 def _hand_over(o: argparse.Namespace) -> None:
     """Give an engine that dyno starts the client's flags that it has, too. A running one can't get them."""
     given = {flag: value for flag in _FOR_ENGINE if (value := getattr(o, flag[2:].replace("-", "_"))) is not None}
-    if o.engine in (None, "openai"):
+    if o.engine is None or not kind_of(o.engine).starts:
         flags.report_ignored(given)
         return
     for flag, value in given.items():
@@ -364,7 +366,7 @@ def _show(
 
 def starts(trial: TrialSpec) -> bool:
     """Whether dyno starts the engine."""
-    return trial.engine is not None and trial.engine.kind != "openai"
+    return trial.engine is not None and kind_of(trial.engine.kind).starts
 
 
 def dry_run(trial: TrialSpec) -> int:
@@ -518,11 +520,9 @@ def starting(o: argparse.Namespace) -> bool:
         if used := settings.given_engine(o):
             raise UsageError(
                 f"{', '.join(used)}: only for engines. Add --engine KIND to start one "
-                f"({', '.join(settings.KINDS)}), or --engine openai to check the running server against them."
+                f"({', '.join(KINDS)}), or --engine openai to check the running server against them."
             )
         return False
-    from dyno.engines.kinds import kind_of
-
     starts = kind_of(o.engine).starts
     if starts and o.base_url:
         raise UsageError(

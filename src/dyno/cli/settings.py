@@ -13,21 +13,13 @@ import msgspec
 
 from dyno.cli import flags
 from dyno.cli.vocabulary import in_flags
+from dyno.engines.kinds import FOR_OTHERS, kind_of
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.workload import TRACES, TRAITS, WorkloadSpec
 from dyno.option import Option, switches
 
-KINDS = {  # as engines/kinds has them, which is not loaded for a help text
-    "vllm": "vLLM",
-    "tgi": "Text Generation Inference",
-    "llamacpp": "llama.cpp: your llama-server, or the one that comes with dyno",
-    "sglang": "SGLang",
-    "transformers": "transformers serve",
-    "openai": "any running server",
-    "fake": "answers at given times, with faults on demand",
-}
 HOSTS: dict[str, Literal["127.0.0.1", "0.0.0.0"]] = {  # that an engine may listen on
     "127.0.0.1": "127.0.0.1",
     "localhost": "127.0.0.1",
@@ -89,9 +81,7 @@ def add_model(g: argparse._ActionsContainer, help: str) -> None:
 
 def pass_on(words: list[str], o: argparse.Namespace) -> None:
     """Keep the flags of an engine for it. A word that follows none is the model, as in `vllm serve MODEL`."""
-    from dyno.engines.kinds import kind_of
-
-    kind, own, lacks_value = kind_of(o.engine or "vllm"), [], False
+    kind, own, lacks_value = kind_of(o.engine or FOR_OTHERS), [], False
     for word, on in switches(words, kind.is_switch):
         if on is not None:
             own.append(word if on else f"{word}=False")
@@ -126,10 +116,11 @@ def given_engine(o: argparse.Namespace) -> list[str]:
 def engine(kind: str, o: argparse.Namespace) -> EngineSpec:
     only = [f for f in given_engine(o) if f in ("--devices", "--replicas") or f.startswith("--engine-")]
     only = [*(flag for flag in only if flag != "--engine-version"), *o.own_args[:1]]
-    if kind == "openai" and only:
-        raise UsageError(f"{', '.join(only)}: --engine openai starts nothing, it measures a running server. Remove it.")
+    engine = kind_of(kind)
+    if not engine.starts and only:
+        raise UsageError(f"{', '.join(only)}: --engine {kind} starts nothing, it measures a running server. Remove it.")
     host = getattr(o, "host", None) or "127.0.0.1"
-    if kind != "openai" and host not in HOSTS:
+    if engine.starts and host not in HOSTS:
         raise UsageError(
             f"--host {host}: dyno reaches an engine that it starts at 127.0.0.1. Use 127.0.0.1, or 0.0.0.0 to let "
             "other machines reach it, too."
@@ -143,11 +134,11 @@ def engine(kind: str, o: argparse.Namespace) -> EngineSpec:
     own |= {"devices": _devices(o.devices), "args": args}
     return EngineSpec(
         kind=kind,
-        model=o.model or (os.environ.get("MODEL_ID") if kind == "tgi" else None),  # as its launcher reads it
+        model=o.model or (os.environ.get(engine.model_variable) if engine.model_variable else None),
         served_name=o.served_model_name,
         container=ContainerSpec(**container) if o.engine_image else None,
-        host="127.0.0.1" if kind == "openai" else HOSTS[host],
-        port=o.port if kind != "openai" else None,
+        host=HOSTS[host] if engine.starts else "127.0.0.1",
+        port=o.port if engine.starts else None,
         **own,
     )
 

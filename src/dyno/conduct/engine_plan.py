@@ -10,7 +10,7 @@ from dyno import secrets
 from dyno.conduct import weights
 from dyno.engines import container, image
 from dyno.engines.caches import Caches
-from dyno.engines.kinds import kind_of
+from dyno.engines.kinds import KINDS, kind_of
 from dyno.engines.kinds.base import EngineKind, Program
 from dyno.engines.launch import WORKER, allowed, contained, launches, locate, shown, spec_secrets
 from dyno.engines.port import free_port
@@ -350,8 +350,9 @@ def _ports(spec: EngineSpec, first: int | None, dry: bool) -> list[int]:
 
 
 def _offline(kind: EngineKind, spec: EngineSpec, batch: Batch) -> EngineSpec:
-    if type(kind).worker is EngineKind.worker:
-        raise UsageError(f"{kind.title} can't be measured offline: vllm, llamacpp and transformers can.")
+    if not kind.offline:
+        *others, last = (each.name for each in KINDS.values() if each.offline)
+        raise UsageError(f"{kind.title} can't be measured offline: {', '.join(others)} and {last} can.")
     if spec.replicas > 1 and batch.kind == "micro":
         raise UsageError("A micro test measures a single request, which one copy of the engine does: remove replicas.")
     if spec.container is None:

@@ -102,7 +102,7 @@ class RigEstimate:
     def _assumed_pace(self, spec: EngineSpec, plan: EnginePlan | None) -> tuple[EnginePace, str]:
         size = self._model_bytes(spec, plan)
         if plan and plan.program.embedded:
-            if spec.model is None or plan.kind.name == "fake":
+            if spec.model is None or not plan.kind.computes:
                 size = OWN_MODEL_BYTES
             if size is not None:
                 size = max(size, OWN_MODEL_BYTES)  # smaller ones are not faster: not their weights take the time

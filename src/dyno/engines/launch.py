@@ -122,7 +122,7 @@ def _installed(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
 
 
 def _from_binary(kind: EngineKind, path: str, spec: EngineSpec, dry: bool) -> Program:
-    version = spec.version if dry else version_of(path, kind.packages)
+    version = spec.version if dry else version_of(path, kind)
     return Program([path], version, python=interpreter_of(path), where=path, asked=not dry)
 
 
@@ -130,7 +130,7 @@ def _from_environment(kind: EngineKind, env: environment.Environment, dry: bool)
     where = f"the environment {env.name}"
     if env.binary:
         # What was built from a tag has that version: old builds report none of their own then.
-        version = None if dry or not env.python else version_of(env.binary, kind.packages)
+        version = None if dry or not env.python else version_of(env.binary, kind)
         return Program([env.binary], version or env.version, where=where)
     return Program([env.python, *kind.module], env.version, binary=False, python=env.python, where=where)
 
@@ -179,13 +179,10 @@ def version_in_image(kind: EngineKind, spec: ContainerSpec) -> str | None:
     return _version_in_text(_output(command) or "")
 
 
-def version_of(binary: str, packages: tuple[str, ...]) -> str | None:
-    if packages and (python := interpreter_of(binary)):
-        return version_in(python, packages)
-    # llama-bench has no --version; a llama-server beside it is of the same build.
-    beside = Path(binary).with_name("llama-server")
-    asked = str(beside) if Path(binary).name == "llama-bench" and beside.exists() else binary
-    return _version_in_text(_output([asked, "--version"]) or "")
+def version_of(binary: str, kind: EngineKind) -> str | None:
+    if kind.packages and (python := interpreter_of(binary)):
+        return version_in(python, kind.packages)
+    return _version_in_text(_output([kind.tells_version(binary), "--version"]) or "")
 
 
 def _version_in_text(text: str) -> str | None:

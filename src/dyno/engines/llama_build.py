@@ -9,16 +9,13 @@ from pathlib import Path
 
 import msgspec
 
+from dyno.engines.kinds.llamacpp import BACKENDS, PROGRAMS
 from dyno.errors import EngineError, UsageError
 
 REPOSITORY = "https://github.com/ggml-org/llama.cpp"
-PROGRAMS = ("llama-server", "llama-bench", "llama-quantize")
 TOOLS = ("llama-quantize", "llama-imatrix")
 _CONVERTER = ("convert_hf_to_gguf.py", "conversion", "gguf-py")  # what of them a build has
 _OLDEST = 3240  # targets and options have these names since then
-BACKENDS: dict[str, list[str]] = {
-    "cpu": [], "cuda": ["-DGGML_CUDA=ON"], "rocm": ["-DGGML_HIP=ON"], "vulkan": ["-DGGML_VULKAN=ON"],
-}  # fmt: skip
 _TOOLKITS = {
     "cuda": ("nvcc", "the CUDA toolkit"), "rocm": ("hipconfig", "ROCm with HIP"), "vulkan": ("glslc", "the Vulkan SDK"),
 }  # fmt: skip

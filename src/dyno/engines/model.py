@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from dyno.errors import EngineError, UsageError
-from dyno.scratch import scratch
 
 NAME = "dyno-5m"
 DRAFT = f"{NAME}-draft"  # its draft for speculative decoding, with the same tokenizer
@@ -75,6 +74,8 @@ def build(quantization: str, cache: Path | None = None, name: str = NAME) -> Pat
 @contextmanager
 def _whole(path: Path) -> Iterator[Path]:
     """Yield a temporary name, which becomes `path` at the end: two builds at once do no harm."""
+    from dyno.scratch import scratch
+
     with scratch(".dyno-build-", path.parent) as folder:
         yield folder / "part"
         (folder / "part").replace(path)

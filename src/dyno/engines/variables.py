@@ -6,17 +6,15 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
+from dyno.engines.kinds import kind_of
+from dyno.engines.kinds.base import EngineKind
 from dyno.facts.engine import Misspelt
 
 _NEAR, _SHORTEST = 0.92, 8  # of difflib; letters
 
 
-def _words(text: str) -> list[str]:
-    return text.split()
-
-
 # Well-known ones: only a near miss of them is reported, never an unknown name.
-_EVERYWHERE = _words("""
+_EVERYWHERE = """
     CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER CUDA_LAUNCH_BLOCKING CUDA_MODULE_LOADING CUDA_DEVICE_MAX_CONNECTIONS
     NVIDIA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES HIP_FORCE_DEV_KERNARG HIP_LAUNCH_BLOCKING ROCR_VISIBLE_DEVICES
     GPU_DEVICE_ORDINAL GPU_MAX_HW_QUEUES HSA_OVERRIDE_GFX_VERSION HSA_ENABLE_SDMA HSA_NO_SCRATCH_RECLAIM HSA_XNACK
@@ -30,40 +28,23 @@ _EVERYWHERE = _words("""
     RCCL_MSCCL_ENABLE RCCL_MSCCLPP_ENABLE OMP_NUM_THREADS OMP_PROC_BIND OMP_PLACES MKL_NUM_THREADS KMP_AFFINITY
     KMP_BLOCKTIME TOKENIZERS_PARALLELISM HF_HUB_OFFLINE HF_HUB_ENABLE_HF_TRANSFER TRANSFORMERS_OFFLINE
     TRITON_CACHE_DIR
-""")
-_OF_KIND = {
-    "vllm": _words("""
-        VLLM_USE_TRITON_FLASH_ATTN VLLM_USE_V1 VLLM_ATTENTION_BACKEND VLLM_WORKER_MULTIPROC_METHOD VLLM_ROCM_USE_AITER
-        VLLM_FP8_PADDING VLLM_FP8_ACT_PADDING VLLM_FP8_REDUCE_CONV VLLM_SCHED_PREFILL_COUNT VLLM_TUNE_FILE
-        VLLM_UNTUNE_FILE VLLM_USE_ROCM_CUSTOM_PAGED_ATTN VLLM_INSTALL_PUNICA_KERNELS VLLM_CPU_KVCACHE_SPACE
-        VLLM_CPU_OMP_THREADS_BIND VLLM_LOGGING_LEVEL VLLM_NCCL_SO_PATH VLLM_ALLOW_LONG_MAX_MODEL_LEN VLLM_RPC_TIMEOUT
-        VLLM_SERVER_DEV_MODE VLLM_CACHE_ROOT VLLM_USE_FLASHINFER_SAMPLER VLLM_TORCH_PROFILER_DIR
-    """),
-    "tgi": _words("""
-        MODEL_ID MAX_INPUT_TOKENS MAX_INPUT_LENGTH MAX_TOTAL_TOKENS MAX_BATCH_PREFILL_TOKENS MAX_BATCH_TOTAL_TOKENS
-        MAX_CONCURRENT_REQUESTS MAX_BATCH_SIZE NUM_SHARD QUANTIZE CUDA_MEMORY_FRACTION CUDA_GRAPHS ATTENTION
-        PREFIX_CACHING USE_PREFIX_CACHING PREFILL_CHUNKING TRUST_REMOTE_CODE ROCM_USE_FLASH_ATTN_V2_TRITON
-    """),
-    "llamacpp": _words("""
-        GGML_CUDA_ENABLE_UNIFIED_MEMORY GGML_CUDA_FORCE_MMQ GGML_CUDA_FORCE_CUBLAS GGML_VK_VISIBLE_DEVICES
-        LLAMA_ARG_CTX_SIZE LLAMA_ARG_N_GPU_LAYERS LLAMA_ARG_N_PARALLEL LLAMA_ARG_FLASH_ATTN LLAMA_ARG_THREADS
-    """),
-}  # fmt: skip
+""".split()  # noqa: SIM905
 
 
 def misspelt(kind: str, python: str | None, env: Mapping[str, str], exported: Mapping[str, str]) -> list[Misspelt]:
     """`python`: the engine's interpreter, if it is on this machine. `exported`: the environment that the engine
     inherits; only variables of known families are looked for in it."""
     paths = [*env.get("PYTHONPATH", "").split(":"), *exported.get("PYTHONPATH", "").split(":")]
-    listed = _listed(python, filter(None, paths)) if kind == "vllm" else set()
-    known = {*_EVERYWHERE, *_OF_KIND.get(kind, ()), *listed}
-    families = {name for name in known if name not in _OF_KIND["tgi"]}
-    own = [_judge(name, known, listed) for name in env]
-    inherited = [_judge(name, families, listed) for name in exported if name not in env and name.isupper()]
+    engine = kind_of(kind)
+    listed = _listed(engine, python, filter(None, paths))
+    known = {*_EVERYWHERE, *engine.variables, *listed}
+    families = known if engine.variables_have_prefix else known - {*engine.variables}
+    own = [_judge(name, known, listed, engine) for name in env]
+    inherited = [_judge(name, families, listed, engine) for name in exported if name not in env and name.isupper()]
     return [m for m in (*own, *inherited) if m is not None]
 
 
-def _judge(name: str, known: set[str], listed: set[str]) -> Misspelt | None:
+def _judge(name: str, known: set[str], listed: set[str], engine: EngineKind) -> Misspelt | None:
     spelling = re.sub(r"[^A-Za-z0-9_]", "_", name)
     valid = spelling == name and not name[:1].isdigit()
     if valid and name in (listed or known):
@@ -73,7 +54,7 @@ def _judge(name: str, known: set[str], listed: set[str]) -> Misspelt | None:
         return Misspelt(name, near[0], "unlike" if valid else "invalid")
     if not valid:
         return Misspelt(name, None, "invalid")
-    return Misspelt(name, None, "unlisted") if listed and name.startswith("VLLM_") else None
+    return Misspelt(name, None, "unlisted") if listed and name.startswith(engine.variable_prefixes) else None
 
 
 @functools.lru_cache(4096)  # a study asks for the same environment at each of its settings
@@ -81,14 +62,18 @@ def _near(name: str, known: frozenset[str]) -> list[str]:
     return get_close_matches(name, known, 1, _NEAR)
 
 
-def _listed(python: str | None, paths: Iterable[str]) -> set[str]:
-    """Return the names in the envs.py of the installed vLLM, which is read and not run; none where it isn't found."""
+def _listed(engine: EngineKind, python: str | None, paths: Iterable[str]) -> set[str]:
+    """Return the names in the file of the installed engine that lists them, which is read and not run; none where it
+    isn't found."""
+    if not engine.variables_file:
+        return set()
     folders = [Path(path) for path in paths]
     if python is not None:  # its path as it is: that of a virtual environment is a link
         folders += sorted(Path(python).parent.parent.glob("lib*/python3*/*-packages"))
-    for file in (folder / "vllm" / "envs.py" for folder in folders):
+    name = rf"""["']((?:{"|".join(engine.variable_prefixes)})[A-Z0-9_]+)["']"""
+    for file in (folder / engine.variables_file for folder in folders):
         try:
-            return {*re.findall(r"""["'](VLLM_[A-Z0-9_]+)["']""", file.read_text("utf-8", "replace"))}
+            return {*re.findall(name, file.read_text("utf-8", "replace"))}
         except OSError:
             continue
     return set()

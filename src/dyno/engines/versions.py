@@ -7,31 +7,10 @@ from pathlib import Path
 
 import msgspec
 
+from dyno.engines.kinds import KINDS
+from dyno.engines.kinds.recipe import KnownImage
 from dyno.errors import UsageError
-from dyno.facts.engine import accepted, before, is_of, numbers
-
-
-class KnownImage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line of the table: one version, or all from `since` to before `until`."""
-
-    engine: str
-    variant: str
-    image: str
-    document: str
-    version: str = ""
-    since: str = ""
-    until: str = ""
-    latest: str = ""
-    gone: str = ""
-    architectures: list[str] = []  # gfx942, …; empty: any
-
-    def fits(self, architecture: str | None) -> bool:
-        return not architecture or not self.architectures or architecture in self.architectures
-
-    def covers(self, version: str) -> bool:
-        if self.version:
-            return is_of(self.version, version)
-        return not before(version, self.since) and (not self.until or before(version, self.until))
+from dyno.facts.engine import accepted, before, numbers
 
 
 class Pins(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,6 +30,11 @@ class VersionTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def table() -> VersionTable:
     text = Path(__file__).with_suffix(".toml").read_text()
     return msgspec.convert(tomllib.loads(text), type=VersionTable)
+
+
+def known_images() -> list[KnownImage]:
+    """Return the images of the table, and those that engines' files name."""
+    return [*table().image, *(image for kind in KINDS.values() for image in kind.images)]
 
 
 # AMD's names of cards, as drivers and people write them.
@@ -93,14 +77,14 @@ def image_of(
 
 def _rows(engine: str, variant: str, architecture: str | None) -> list[KnownImage]:
     """Return the lines of the table for an engine, a variant and a card. Raise where there are none."""
-    every = [row for row in table().image if (row.engine, row.variant) == (engine, variant)]
+    every = [row for row in known_images() if (row.engine, row.variant) == (engine, variant)]
     rows = [row for row in every if row.fits(architecture)]
     if rows:
         return rows
     advice = "Name one with --by container --from IMAGE."
     if every:
         raise UsageError(f"No image of {engine} for {variant} is known that was built for {architecture}. {advice}")
-    known = ", ".join(dict.fromkeys(row.variant for row in table().image if row.engine == engine))
+    known = ", ".join(dict.fromkeys(row.variant for row in known_images() if row.engine == engine))
     others = f" It knows {known}." if known else ""
     raise UsageError(f"dyno knows no image of {engine} for {variant}.{others} {advice}")
 
@@ -127,10 +111,11 @@ def _nearest(rows: list[KnownImage], version: str) -> str:
 
 def version_of(image: str) -> str | None:
     """Return an image's version by the table, or by its tag: v0.6.3, 2.4.0-rocm, server-cuda-b6327, vllm_0.6.4."""
-    if row := next((row for row in table().image if row.version and row.image == image and not row.gone), None):
+    if row := next((row for row in known_images() if row.version and row.image == image and not row.gone), None):
         return row.version
     tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
-    match = re.match(r"v?(\d+(?:\.\d+)+)", tag) or re.search(r"vllm_?(\d+(?:\.\d+)+)|\bb(\d{4,})", tag)
+    in_tags = "|".join(kind.version_in_tag for kind in KINDS.values() if kind.version_in_tag)
+    match = re.match(r"v?(\d+(?:\.\d+)+)", tag) or re.search(in_tags, tag)
     return next(filter(None, match.groups())) if match else None
 
 

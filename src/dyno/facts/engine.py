@@ -51,9 +51,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A setting of an engine. None always means: the engine's default."""
 
-    kind: Annotated[
-        str, Option(help="vllm, tgi, llamacpp, sglang, transformers, fake; openai: a running server", setting="engine")
-    ]
+    kind: Annotated[str, Option(help="one of `dyno engines list`; openai: a running server", setting="engine")]
     model: Annotated[str | None, Option(help="name, folder or GGUF file")] = None
     served_name: Annotated[str | None, Option(help="model name in the API (default: the engine's)", identity=False)] = (
         None

@@ -50,7 +50,7 @@ ALIASES = (
     Alias("model", "model", "model name, model quant, models", "model id, model path"),
     Alias("revision", flags="revision"),
     Alias("engine", titles="engine, framework, inference engine, serving engine, inference framework, runtime engine"),
-    Alias("engine_version", titles="vllm version, sglang version, engine version, tgi version"),
+    Alias("engine_version", titles="engine version"),
     Alias("tool_version"),
     Alias("quantization", "quantization", "quant, quantisation, precision, quantization method", "quantize"),
     Alias("kv_cache_dtype", "kv cache dtype", "kv cache, kv dtype"),
@@ -98,14 +98,6 @@ LABELS = _names("labels")
 _FLAGS = _names("both", "flags") | {
     "ctx size": "context", "no enable prefix caching": "-prefix_caching", "disable radix cache": "-prefix_caching",
 }  # fmt: skip
-
-ENGINES = {
-    "vllm": "vllm", "llama.cpp": "llama.cpp", "llamacpp": "llama.cpp", "sglang": "sglang", "tgi": "tgi",
-    "text-generation-inference": "tgi", "tensorrt-llm": "tensorrt-llm", "trt-llm": "tensorrt-llm",
-    "trtllm": "tensorrt-llm", "ollama": "ollama", "lmdeploy": "lmdeploy", "mlx": "mlx", "exllamav2": "exllamav2",
-    "exllama": "exllama", "tensorrt": "tensorrt-llm", "mlc": "mlc", "transformers": "transformers",
-}  # fmt: skip
-ENGINE = re.compile(r"(?<![A-Za-z0-9])(" + "|".join(map(re.escape, ENGINES)) + r")(?![A-Za-z0-9])", re.IGNORECASE)
 
 
 def of_flag(flag: str) -> str:

@@ -31,6 +31,7 @@ class SamplerSpec(msgspec.Struct, frozen=True):
     interval_s: float = 0.2
     engine_interval_s: float = 1.0
     root: str = "/"
+    metrics: dict[str, list[str]] = {}  # dyno's name of each wanted metric → the engines' names
 
 
 class SamplerFacts(msgspec.Struct, frozen=True, tag="sampler"):

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from dyno.engines.kinds import KINDS
 from dyno.facts import llama
 from dyno.facts.engine import EngineSpec, will_do
 from dyno.facts.model import ModelShape
@@ -109,7 +110,8 @@ def differences(
         listed = ", ".join(map(repr, facts.models_listed[:10])) or "none"
         yield f"the setting asks for model {facts.model!r}, but the server lists {listed}"
     files = model.quantization if model and not spec.quantization else None
-    path = model.path if model and facts.kind in ("vllm", "llamacpp") else None
+    server = KINDS.get(facts.kind or "")
+    path = model.path if model and server and server.reports_path else None
 
     def same_weights(quantization: str, _: str) -> bool:
         return same_quantization(quantization, facts.quantization, facts.dtype) is not False

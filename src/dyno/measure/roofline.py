@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from dyno.engines.kinds import KINDS
 from dyno.facts.engine import EngineSpec, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import OfflineSummary
@@ -226,7 +227,6 @@ _KV = {
     "f32": 4.0, "fp32": 4.0, "float32": 4.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_1": 20 / 32,
     "q4_0": 18 / 32, "iq4_nl": 18 / 32, "int4": 0.5, "f16": 2.0, "bf16": 2.0,
 }  # fmt: skip
-_KV_FLAGS = (("--cache-type-k", "-ctk"), ("--cache-type-v", "-ctv"))
 _ALL = ("fp4", "fp8", "int8", "bf16", "fp16", "tf32", "fp32")
 _HALF = ("bf16", "fp16")
 
@@ -307,10 +307,13 @@ def _dtype(shape: ModelShape, settings: tuple[str | None, ...]) -> str:
 
 
 def _kv_width(dtype: str, spec: EngineSpec | None, setting: str) -> float:
-    """Return the mean width of keys and values, whose types llama.cpp sets separately."""
-    llamacpp = spec is not None and spec.kind == "llamacpp"
-    types = [valued(spec.args, *names) or setting for names in _KV_FLAGS] if spec and llamacpp else [setting]
-    own_width = 4.0 if dtype == "fp32" and not llamacpp else 2.0
+    """Return the mean width of keys and values, whose types an engine may set separately."""
+    engine = KINDS.get(spec.kind) if spec is not None else None
+    types, own_width = [setting], 4.0 if dtype == "fp32" else 2.0
+    if spec is not None and engine is not None and engine.kv_type_flags:
+        types = [valued(spec.args, *names) or setting for names in engine.kv_type_flags]
+    if engine is not None and engine.kv_is_half:
+        own_width = 2.0
     return sum(_width(name.lower(), own_width) for name in types) / len(types)
 
 

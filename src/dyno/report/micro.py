@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from dyno.engines.kinds import KINDS
 from dyno.facts import llama
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.finding import Finding
@@ -91,7 +92,7 @@ def row(
     rates = [tokens * NS_PER_S / t for tokens, t in samples]
     accelerators = _accelerators(manifest)
     version = engine.version if engine is not None else manifest.target.version
-    own = spec.kind == "llamacpp"
+    own = _of_llama_bench(spec.kind)
     model, size, parameters = _model(manifest)
     share = _share(trial, result)
     values = {
@@ -250,7 +251,7 @@ class Markdown:
     def _chosen(self, first: Row) -> Iterator[str]:
         """A knob is shown where it varies or isn't as llama-bench has it."""
         specs = [t.engine for t in self._trials if t.engine is not None]
-        own = [s for s in specs if s.kind == "llamacpp"]
+        own = [s for s in specs if _of_llama_bench(s.kind)]
         always = "n_threads" if first["backends"] == "CPU" else "n_gpu_layers"
         yield from ("model", "size", "params", "backend")
         if len({s.kind for s in specs}) > 1:
@@ -399,12 +400,18 @@ def _shown(row: Row, column: str) -> str:
         share = row["bandwidth_share" if column == "% BW" else "flops_share"]
         return "-" if share is None else f"{100 * share:.1f}"
     if value is None:  # threads that llama.cpp chose itself; a knob that another engine doesn't have
-        return "auto" if row["engine"] == "llamacpp" else "-"
+        return "auto" if _of_llama_bench(row["engine"]) else "-"
     return str(int(value) if isinstance(value, bool) else value)
 
 
+def _of_llama_bench(engine: str) -> bool:
+    """Return whether llama-bench measures it, whose table this is."""
+    kind = KINDS.get(engine)
+    return kind is not None and kind.has_llama_bench
+
+
 def _build(row: Row) -> str:
-    if row["engine"] == "llamacpp":
+    if _of_llama_bench(row["engine"]):
         return f"{row['build_commit']} ({row['build_number']})"
     return f"{row['engine']} {row['engine_version'] or 'unknown'}"
 

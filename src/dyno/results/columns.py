@@ -14,9 +14,10 @@ from typing import Final
 
 import msgspec
 
+from dyno.engines.kinds import names
 from dyno.facts.imported import DocumentCell, Figure, Scalar, Setting
 from dyno.facts.metric import METRICS, SPEEDS, definition, latency, stem_named
-from dyno.facts.setting import ENGINE, ENGINES, TITLES
+from dyno.facts.setting import TITLES
 from dyno.results.printed import Printed, printed
 from dyno.secrets import shown
 
@@ -243,8 +244,9 @@ def _amount(words: str, unit: str) -> Meaning | None:
 
 def _setting(words: str, unit: str) -> Meaning | None:
     whole = f"{words} {unit}".strip()
-    name = TITLES.get(words) or TITLES.get(whole)
-    if name is None or (unit and whole not in TITLES and unit not in _SETTING_UNITS.get(name, ())):
+    titles = {**TITLES, **names.version_titles()}
+    name = titles.get(words) or titles.get(whole)
+    if name is None or (unit and whole not in titles and unit not in _SETTING_UNITS.get(name, ())):
         return None
     return Meaning(name, figure=False)
 
@@ -327,9 +329,9 @@ def settings_of(name: str, text: str, line: int) -> dict[str, Setting]:
         return {"accelerators": Setting(int(text), line, "column")}
     if name == "accelerator":
         return {"accelerator": Setting(shown(name, text), line, "column"), **devices(text, line)}
-    if name == "backend" and ENGINE.search(text):
+    if name == "backend" and names.pattern().search(text):
         name = "engine"
-    if name == "engine" and (known := ENGINES.get(text.lower())):  # one name, however it is written
+    if name == "engine" and (known := names.spellings().get(text.lower())):  # one name, however it is written
         return {name: Setting(known, line, "column")}
     if name == "model_bytes":
         number = printed(text)

@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
+from dyno.engines.kinds import is_started
 from dyno.errors import StoreError
 from dyno.facts.correctness import GreedyAnswer
 from dyno.facts.engine import EngineFacts
@@ -264,13 +265,14 @@ def _engine(manifest: Manifest, engine: EngineFacts | None) -> Settings:
     trial, target, model, spec = manifest.trial, manifest.target, manifest.model, manifest.trial.engine
     settings: Settings = {**settings_of(spec)} if spec is not None else {}
     # Two models may be served under one name.
-    started = spec.model if spec is not None and spec.kind != "openai" else None
+    attached = spec is not None and not is_started(spec.kind)
+    started = spec.model if spec is not None and not attached else None
     settings |= {
         "model": started or trial.target.model or (spec.model if spec is not None else None) or target.model,
         "engine": (engine.kind if engine is not None else None) or target.kind or (spec.kind if spec else None),
         "engine_version": (engine.version if engine is not None else None) or target.version,
         # Of a server that was there before: one that dyno starts gets any free port.
-        "--base-url": (trial.target.base_url or None) if spec is None or spec.kind == "openai" else None,
+        "--base-url": (trial.target.base_url or None) if spec is None or attached else None,
     }
     if len(trial.target.urls) > 1:
         settings["replicas"] = len(trial.target.urls)

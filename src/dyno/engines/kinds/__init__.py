@@ -1,35 +1,53 @@
-"""The engines dyno knows. A new one is a file and a line here."""
+"""The engines that dyno knows. A new one is a file in this folder, and its name here."""
 
-from collections.abc import Collection
+import functools
+import importlib
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
-from dyno.engines.kinds.base import EngineKind
-from dyno.engines.kinds.fake import FakeKind
-from dyno.engines.kinds.llamacpp import LlamaCpp
-from dyno.engines.kinds.sglang import SgLang
-from dyno.engines.kinds.tgi import Tgi
-from dyno.engines.kinds.transformers import Transformers
-from dyno.engines.kinds.vllm import Vllm
 from dyno.errors import UsageError
 
+if TYPE_CHECKING:
+    from dyno.engines.kinds.base import EngineKind
 
-class OpenAi(EngineKind):
-    """Any server that runs already: dyno attaches to it, and compares what it reports with the setting."""
-
-    name = "openai"
-    title = "a running server"
-    starts = False
-
-
-KINDS: dict[str, EngineKind] = {
-    kind.name: kind for kind in (Vllm(), Tgi(), LlamaCpp(), SgLang(), Transformers(), OpenAi(), FakeKind())
-}
+# Each has a file of its name with its KIND. Listings have them in this order.
+NAMES: tuple[str, ...] = ("vllm", "tgi", "llamacpp", "sglang", "transformers", "openai", "fake")
+# The engine for a model where none is named: for one GGUF file, and for any other.
+FOR_GGUF, FOR_OTHERS = "llamacpp", "vllm"
 TOOLS = (
     "llama-tools",
     "llm-compressor",
     "quark",
     "lm-eval",
 )  # dyno installs them as it does engines; they serve no model
+
+
+class Kinds(Mapping[str, "EngineKind"]):
+    """All engines by name. Each is loaded when it is asked for: a help text needs the names alone."""
+
+    def __getitem__(self, name: str) -> "EngineKind":
+        if name not in NAMES:
+            raise KeyError(name)
+        return _load(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+    def __contains__(self, name: object) -> bool:
+        return name in NAMES
+
+
+KINDS = Kinds()
+
+
+@functools.cache
+def _load(name: str) -> "EngineKind":
+    kind: EngineKind = importlib.import_module(f"dyno.engines.kinds.{name}").KIND
+    return kind
 
 
 def unknown_engine(name: str, known: Collection[str]) -> str:
@@ -40,8 +58,25 @@ def unknown_engine(name: str, known: Collection[str]) -> str:
     return f"No engine named {name!r}. {hint}Known: {', '.join(known)}."
 
 
-def kind_of(name: str) -> EngineKind:
+def kind_of(name: str) -> "EngineKind":
     try:
         return KINDS[name]
     except KeyError:
         raise UsageError(unknown_engine(name, KINDS)) from None
+
+
+def is_started(name: str) -> bool:
+    """Return whether dyno starts it, also of an engine of another version of dyno; else it attaches to one."""
+    return name not in NAMES or KINDS[name].starts
+
+
+def kind_for(model: str | None) -> str:
+    """Return the engine for a model where none is named. None: dyno's own small one."""
+    return FOR_GGUF if model is None or model.endswith(".gguf") else FOR_OTHERS
+
+
+def metric_names() -> dict[str, list[str]]:
+    """Return the names that all engines have for each of dyno's metrics."""
+    from dyno.engines.kinds.base import METRICS
+
+    return {own: [name for kind in KINDS.values() for name in kind.metrics.get(own, ())] for own in METRICS}

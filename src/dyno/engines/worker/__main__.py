@@ -12,22 +12,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ENGINES = {  # name → module and class
-    "vllm": ("vllm", "VllmWorker"),
-    "transformers": ("transformers", "TransformersWorker"),
-    "llamacpp": ("llama", "LlamaServerWorker"),
-    "llama-bench": ("llama", "LlamaBenchWorker"),
-}
-
 
 def load(name: str, flags: list[str]) -> tuple[Any, Any]:
-    """Return this folder as a package, and the engine."""
+    """Return this folder as a package, and the engine: the file of its name has it."""
     folder = Path(__file__).resolve().parent
     # `python FOLDER` put the folder itself here, and its vllm.py would be taken for vLLM.
     sys.path[0] = str(folder.parent)
     package = importlib.import_module(folder.name)
-    module, kind = ENGINES[name]
-    engine = getattr(importlib.import_module(f"{folder.name}.{module}"), kind)
+    engine = importlib.import_module(f"{folder.name}.{name.replace('-', '_')}").ENGINE
     del sys.path[0]
     return package, engine(flags)
 

@@ -327,3 +327,6 @@ class _DraftSteps(_Steps):
 
     def _count(self, name: str, more: int) -> None:
         self._counts[name] = self._counts.get(name, 0) + more
+
+
+ENGINE = TransformersWorker

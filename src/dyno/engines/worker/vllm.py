@@ -130,3 +130,6 @@ def _times(metrics: Any, start: int, wall: int) -> dict[str, int]:
             times = [int(s * 1e9) - offset - start for s in stamps]
             return dict(zip(("start_ns", "first_ns", "end_ns"), times))
     return {}
+
+
+ENGINE = VllmWorker

@@ -83,6 +83,7 @@ Event = TypeVar("Event", bound=StreamEvent)
 class WireProtocol(Protocol):
     path: str
     takes_token_ids: bool
+    takes_stop: bool  # dyno may name texts that end an answer in the field `stop`
     chat: bool  # takes messages, else one text
     text_key: str | None  # the JSON key of a chunk's text, where a chunk has no other one of this name
     fields: frozenset[str] | None  # all that sampling and extra_body may hold; None: that is between user and server

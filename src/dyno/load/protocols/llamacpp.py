@@ -29,6 +29,7 @@ _FINISH = {"limit": "length", "eos": "stop", "word": "stop"}  # in OpenAI's word
 class Completion:
     path = "/completion"
     takes_token_ids = True
+    takes_stop = False
     chat = False
     text_key: str | None = "content"
     fields: frozenset[str] | None = None

@@ -165,6 +165,7 @@ def _common(request: Request, asked: Asked) -> dict[str, Any]:
 class Completions:
     path = "/v1/completions"
     takes_token_ids = True
+    takes_stop = True
     chat = False
     text_key: str | None = "text"
     fields: frozenset[str] | None = None
@@ -183,6 +184,7 @@ class Completions:
 class Chat:
     path = "/v1/chat/completions"
     takes_token_ids = False
+    takes_stop = False
     chat = True
     text_key: str | None = "content"
     fields: frozenset[str] | None = None
@@ -204,6 +206,7 @@ class TransformersCompletions:
 
     path = "/v1/completions"
     takes_token_ids = False
+    takes_stop = False
     chat = False
     text_key: str | None = "text"
     fields: frozenset[str] | None = None  # it refuses what it doesn't know by itself

@@ -32,6 +32,7 @@ _decode = msgspec.json.Decoder(_TokenEvent).decode
 class GenerateStream:
     path = "/generate_stream"
     takes_token_ids = False
+    takes_stop = False
     chat = False
     text_key: str | None = None
     # TGI 3.3's GenerateParameters. It ignores every other name without a word, so dyno refuses them.

@@ -138,6 +138,7 @@ class EngineWatch(threading.Thread):
         self._base_s = spec.engine_interval_s
         self._share = _ENGINE_SHARE / len(spec.urls)
         self._client = Client(self.url, spec.headers, spec.via, timeout_s=_ANSWER_S)
+        self._names = spec.metrics
         self._write = write
         self._took: deque[float] = deque(maxlen=5)
         self._ending = threading.Event()
@@ -151,7 +152,9 @@ class EngineWatch(threading.Thread):
             return f"{where}: {e}"
         if status != 200:
             return f"{where} answers {status}"
-        return None if isinstance(text, str) and metrics.read(text) else f"{where} has no metrics that dyno knows"
+        if isinstance(text, str) and metrics.read(text, self._names):
+            return None
+        return f"{where} has no metrics that dyno knows"
 
     def run(self) -> None:
         due = now_ns()
@@ -176,7 +179,7 @@ class EngineWatch(threading.Thread):
         asked = now_ns()
         try:
             status, text = self._client.call("/metrics")
-            values = metrics.read(text) if status == 200 and isinstance(text, str) else {}
+            values = metrics.read(text, self._names) if status == 200 and isinstance(text, str) else {}
         except DynoError:
             values = {}
         finally:

@@ -4,44 +4,18 @@ A scan for names and no parser: of the 600 lines that vLLM writes, ten are wante
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
-# Our name → theirs: vLLM now and before 0.10, SGLang, TGI, llama.cpp (kv_cache_usage_ratio: until the middle of 2025).
-# The first in the text counts.
-GAUGES = {
-    "running_requests": ("vllm:num_requests_running", "sglang:num_running_reqs", "tgi_batch_current_size",
-                         "llamacpp:requests_processing"),
-    "waiting_requests": ("vllm:num_requests_waiting", "sglang:num_queue_reqs", "tgi_queue_size",
-                         "llamacpp:requests_deferred"),
-}  # fmt: skip
-SHARES = {
-    "kv_used_share": ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage",
-                      "llamacpp:kv_cache_usage_ratio"),
-    "accepted_length_tokens": ("sglang:spec_accept_length",),
-}  # fmt: skip
-COUNTERS = {
-    "preemptions": ("vllm:num_preemptions_total", "sglang:num_retracted_requests_total"),
-    # SGLang looks up each token of a prompt.
-    "prefix_queried_tokens": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total",
-                              "sglang:prompt_tokens_total"),
-    "prefix_hit_tokens": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total",
-                          "sglang:cached_tokens_total"),
-    "output_tokens": ("vllm:generation_tokens_total", "sglang:generation_tokens_total",
-                      "tgi_request_generated_tokens_sum", "llamacpp:tokens_predicted_total"),
-    "drafts": ("vllm:spec_decode_num_drafts_total", "llamacpp:spec_decode_num_drafts_total"),
-    "drafted_tokens": ("vllm:spec_decode_num_draft_tokens_total", "llamacpp:spec_decode_num_draft_tokens_total"),
-    "accepted_tokens": ("vllm:spec_decode_num_accepted_tokens_total", "llamacpp:spec_decode_num_accepted_tokens_total",
-                        "tgi_request_skipped_tokens_sum"),
-}  # fmt: skip
-
+Names = Mapping[str, Sequence[str]]  # our name → the engines'; the first in the text counts
+SHARES = ("kv_used_share", "accepted_length_tokens")
 _BEYOND = 1e18  # no count or share is: a sum of such values could leave the numbers that JSON has
 
 
-def read(text: str) -> dict[str, float]:
+def read(text: str, names: Names) -> dict[str, float]:
     """The wanted values. Over several label sets (data-parallel ranks) counts are summed and shares averaged."""
     text = "\n" + text
     metrics = {}
-    for name, theirs in (GAUGES | SHARES | COUNTERS).items():
+    for name, theirs in names.items():
         values = next((values for other in theirs if (values := list(_values(text, other)))), None)
         if values:
             metrics[name] = sum(values) / (len(values) if name in SHARES else 1)

@@ -1,4 +1,4 @@
-"""llama.cpp: by its server's own timers, which begin and end inside the engine; or by the real llama-bench."""
+"""llama.cpp, by its server's own timers, which begin and end inside the engine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import http.client
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -14,7 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
-from . import Answer, FailedError, Job, RefusedError, WorkerEngine, iteration, now_ns
+from . import Answer, Job, WorkerEngine, iteration, now_ns
 
 
 class LlamaServerWorker(WorkerEngine):
@@ -149,50 +148,4 @@ class LlamaServerWorker(WorkerEngine):
             self._child.wait()
 
 
-class LlamaBenchWorker(WorkerEngine):
-    """One call of llama-bench for each test."""
-
-    def __init__(self, flags: list[str]) -> None:
-        self.binary, *self.flags = flags
-
-    def facts(self) -> dict[str, Any]:
-        return {"vocab": 1, "special": [], "target": {}, "repeats": True}
-
-    def micro(self, job: Job) -> list[dict[str, Any]]:
-        """Run all repetitions at once: it warms up itself before them."""
-        d, p, n = len(job["depth"]), len(job["prompt"]), job["generate"]
-        test = ["-pg", "%d,%d" % (p, n), "-p", "0", "-n", "0"] if p and n else ["-p", str(p), "-n", str(n)]
-        depth = ["-d", str(d)] if d else []  # not in every build
-        command = [self.binary, *self.flags, *test, *depth, "-r", str(job["repetitions"])]
-        command += [] if job["warm"] else ["--no-warmup"]
-        used = _children_s()
-        done = subprocess.run([*command, "-o", "jsonl"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
-        if done.returncode:
-            raise FailedError("llama-bench exited with code %d" % done.returncode)
-        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(b"{")]
-        result = next((t for t in lines if (t["n_prompt"], t["n_gen"]) == (p, n)), None)
-        if result is None:
-            raise FailedError("llama-bench reported nothing for this test")
-        samples = result.pop("samples_ns")
-        # It reports how long they took and not when: they came last, one after the other.
-        start = now_ns() - sum(samples)
-        result.pop("samples_ts", None)
-        iterations = []
-        for took in samples:
-            # A mixed test has one time for both parts.
-            first = took if not n else 0 if not p else None
-            answer = {"prompt_tokens": d + p, "cached_tokens": d, "output_tokens": n, "wanted_tokens": n,
-                      "decoded_tokens": n, "start_ns": 0, "first_ns": first, "end_ns": took}  # fmt: skip
-            iterations.append({**iteration(start, start + took, [answer]), "told": result})
-            start += took
-        iterations[0]["cpu_s"] = _children_s() - used  # it has exited: only this process can measure that
-        return iterations
-
-    def generate(self, job: Job) -> dict[str, Any]:
-        raise RefusedError("llama-bench has no such test")
-
-
-def _children_s() -> float:
-    """Return the CPU seconds of the children that have ended."""
-    times = os.times()
-    return times.children_user + times.children_system
+ENGINE = LlamaServerWorker

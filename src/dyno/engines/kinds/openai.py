@@ -1,0 +1,15 @@
+"""Any server that runs already: dyno attaches to it, and compares what it reports with the setting."""
+
+from dyno.engines.kinds.base import EngineKind
+
+
+class OpenAi(EngineKind):
+    name = "openai"
+    title = "a running server"
+    about = "any running server"
+    starts = False
+
+    in_documents = False
+
+
+KIND = OpenAi()
