@@ -86,7 +86,7 @@ def variant_for(kind: str, machine: str) -> str:
 
 def describe(kind: str, variant: str) -> str:
     """Say how it is installed, as far as that needs something of the machine."""
-    return f"install; its build needs {llama_build.build_needs(variant)}" if kind in _BUILT else "install"
+    return f"install; its build needs {llama_build.build_needs(variant)}" if _is_built(kind) else "install"
 
 
 def about_bytes(kind: str, variant: str) -> int | None:
