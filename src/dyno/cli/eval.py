@@ -117,13 +117,13 @@ def _trial(o: argparse.Namespace, spec: QualitySpec) -> tuple[TrialSpec, dict[st
 
 def _dry_run(trial: TrialSpec) -> int:
     from dyno.conduct.engine_plan import EnginePlan
-    from dyno.engines.kinds import kind_of
+    from dyno.engines.kinds import starts
     from dyno.probe import rig
     from dyno.quality.ask import describe
 
     assert trial.quality is not None
     problems = []
-    if trial.engine and kind_of(trial.engine.kind).starts:
+    if starts(trial.engine):
         plan = EnginePlan(trial.engine, rig.look(), dry=True)
         settings.print_plan(plan.lines())
         problems = plan.problems([])

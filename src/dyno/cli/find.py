@@ -13,6 +13,7 @@ import msgspec
 from dyno import secrets
 from dyno.cli import exit_codes, flags, preparing, serve, settings
 from dyno.cli.parser import Parser
+from dyno.engines.kinds import starts
 from dyno.errors import UsageError
 from dyno.facts.entry import Cost
 from dyno.facts.find import TARGET, FindAnswer, FindSpec, span_s, spec_of
@@ -81,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
     announcement = f"Highest load with {text.target_words(spec)}: {time_needed}"
     if options.dry_run:
         print(announcement)
-        return serve.dry_run(trial) if serve.starts(trial) else 0
+        return serve.dry_run(trial) if starts(trial.engine) else 0
     preparing.for_engines([trial], options)
     folder = create(options.runs, f"find-{trial.label or options.engine or 'server'}").path
     stop = Stop()

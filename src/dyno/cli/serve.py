@@ -17,7 +17,7 @@ from dyno.cli import exit_codes, flags, preparing, settings
 from dyno.cli.classes import EXAMPLE, classes
 from dyno.cli.flags import refuse
 from dyno.cli.parser import Parser
-from dyno.engines.kinds import KINDS, kind_of
+from dyno.engines.kinds import KINDS, kind_of, starts
 from dyno.errors import StoreError, UsageError
 from dyno.facts import schedule
 from dyno.facts.client import ClientSpec
@@ -364,17 +364,12 @@ def _show(
 # ---- one trial ----
 
 
-def starts(trial: TrialSpec) -> bool:
-    """Whether dyno starts the engine."""
-    return trial.engine is not None and kind_of(trial.engine.kind).starts
-
-
 def dry_run(trial: TrialSpec) -> int:
     from dyno.conduct.engine_plan import EnginePlan
     from dyno.conduct.prepare import longest
     from dyno.probe import rig
 
-    if not starts(trial):
+    if not starts(trial.engine):
         raise UsageError("--dry-run needs --engine KIND or several loads: one load on a running server starts nothing.")
     assert trial.engine is not None
     plan = EnginePlan(trial.engine, rig.look(), dry=True)

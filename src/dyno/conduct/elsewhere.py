@@ -25,11 +25,10 @@ from dyno.archive import UnsafeMember, plain_files
 from dyno.conduct import study_plan
 from dyno.conduct.held import FarMachine, Published
 from dyno.engines.environment import home
-from dyno.engines.kinds import kind_of
+from dyno.engines.kinds import starts
 from dyno.errors import RigError, StoreError, Unreachable
 from dyno.facts.elsewhere import RigEntry, RigPython
 from dyno.facts.study import PlannedTrial, Study
-from dyno.facts.trial import TrialSpec
 from dyno.numbers import human_bytes, many
 from dyno.outside import OutsideName
 from dyno.probe.model import looks_local
@@ -414,15 +413,11 @@ def _write(stdin: IO[bytes], data: bytes) -> None:
 def environ(trials: Sequence[PlannedTrial]) -> dict[str, str]:
     """The keys that these trials need: of running servers, and of the Hub where a model comes from there."""
     names = {p.api_key_env for p in trials if p.api_key_env}
-    if any(p.api_key_env is None and not _starts(p.trial) for p in trials):
+    if any(p.api_key_env is None and not starts(p.trial.engine) for p in trials):
         names.add("OPENAI_API_KEY")
     if any(p.trial.engine and p.trial.engine.model and not looks_local(p.trial.engine.model) for p in trials):
         names.add("HF_TOKEN")
     return {name: os.environ[name] for name in sorted(names) if name in os.environ}
-
-
-def _starts(trial: TrialSpec) -> bool:
-    return trial.engine is not None and kind_of(trial.engine.kind).starts
 
 
 def strings(value: Any) -> list[str]:

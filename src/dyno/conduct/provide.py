@@ -14,7 +14,7 @@ import msgspec
 from dyno import files
 from dyno.conduct import dataset, lm_eval, weights
 from dyno.engines import container, environment, image, install, versions
-from dyno.engines.kinds import kind_of
+from dyno.engines.kinds import kind_of, starts
 from dyno.engines.launch import contained, locate
 from dyno.errors import DynoError, EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, is_of, will_do
@@ -80,7 +80,7 @@ def needs(
     `dry`: no program is asked for its version. `installs`: a missing engine is installed, and else an error. `bare`:
     for another machine, on which nothing is."""
     specs = _unique(specs)
-    started = [spec for spec in specs if kind_of(spec.kind).starts]
+    started = [spec for spec in specs if starts(spec)]
     out = [
         *(need for work in _unique(works) for need in _dataset(work, bare) if dry or not offline()),
         *(need for test in tests if other_tasks(test) for need in _environment(lm_eval.KIND, bare)),
@@ -348,7 +348,7 @@ def this_machine() -> Bare:
 
 def refusal(spec: EngineSpec) -> str | None:
     """Say why an engine can't be installed on this machine, before anything is fetched for it."""
-    if not kind_of(spec.kind).starts:
+    if not starts(spec):
         return None
     return next((need.refused for need in _engine(spec, True, None) if need.refused), None)
 

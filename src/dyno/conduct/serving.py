@@ -7,7 +7,7 @@ from dyno.conduct.engine_plan import EnginePlan
 from dyno.conduct.fleet import running
 from dyno.conduct.session import Session, attach
 from dyno.conduct.watcher import Watcher
-from dyno.engines.kinds import kind_of
+from dyno.engines.kinds import starts
 from dyno.errors import UsageError
 from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Stop
@@ -15,15 +15,10 @@ from dyno.probe import rig
 from dyno.store.run import Run
 
 
-def starts(trial: TrialSpec) -> bool:
-    """Return whether dyno starts the engine of a trial."""
-    return trial.engine is not None and kind_of(trial.engine.kind).starts
-
-
 def plan_of(trial: TrialSpec, lengths: Sequence[int] = ()) -> EnginePlan | None:
     """Plan the engine that is started for a trial, and refuse what can't work with requests of these lengths. None: the
     trial has a server that runs already."""
-    if trial.engine is None or not starts(trial):
+    if trial.engine is None or not starts(trial.engine):
         return None
     plan = EnginePlan(trial.engine, rig.look())
     refuse(plan.problems(lengths))

@@ -35,7 +35,7 @@ from dyno.conduct.signals import interrupt, lent
 from dyno.conduct.trial import finish, measure
 from dyno.conduct.watcher import StudyWatcher, TrialEnd
 from dyno.conduct.worker import Worker, working
-from dyno.engines.kinds import kind_of
+from dyno.engines.kinds import starts
 from dyno.engines.log import excerpt
 from dyno.errors import (
     DynoError,
@@ -139,7 +139,7 @@ class Conductor:
         first = queue[0]
         spec, headers = first.trial.engine, self.headers(first)
         try:
-            if spec is None or not kind_of(spec.kind).starts:
+            if spec is None or not starts(spec):
                 self._go_through(queue, self._attached)
                 return
             self._start = start = self.folder.engine_start(name)

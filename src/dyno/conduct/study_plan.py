@@ -17,7 +17,7 @@ from dyno.conduct.offline import batch_of, same_engine
 from dyno.conduct.prepare import hidden, longest
 from dyno.conduct.prepare import public as public_trial
 from dyno.engines import container, versions
-from dyno.engines.kinds import KINDS, kind_of
+from dyno.engines.kinds import KINDS, starts
 from dyno.errors import EngineError, StoreError, UsageError
 from dyno.facts.elsewhere import SshSpec
 from dyno.facts.rig import Accelerator, Rig
@@ -159,7 +159,7 @@ def plans(
     for mine in settings.values():
         engine, name = mine[0].trial.engine, mine[0].place.rig
         planned_for = assumed(study.rigs[name], machine) if dry and name and not here else machine
-        if engine is None or not kind_of(engine.kind).starts:
+        if engine is None or not starts(engine):
             out.append(SettingPlan(mine, None))
             continue
         if dry and (why := no_docker(study, mine[0])):

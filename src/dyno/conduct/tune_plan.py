@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from dyno.engines.kinds import kind_of
+from dyno.engines.kinds import starts
 from dyno.errors import UsageError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.find import FindSpec, Over, spec_of
@@ -59,7 +59,7 @@ class TunePlan:
         self._own_seed = self._seed()
         self.search = self._search() if self.spec.objective == "load" else None
         self.quality = next((p for p in mine if p.trial.quality), None)
-        if self.base.trial.engine is None or not kind_of(self.base.trial.engine.kind).starts:
+        if self.base.trial.engine is None or not starts(self.base.trial.engine):
             raise UsageError("[tune] needs an engine that dyno starts, not a running server.")
         if self.spec.objective == "cost" and self.base.place.price is None:
             raise UsageError(

@@ -10,6 +10,7 @@ from dyno.errors import UsageError
 
 if TYPE_CHECKING:
     from dyno.engines.kinds.base import EngineKind
+    from dyno.facts.engine import EngineSpec
 
 # Each has a file of its name with its KIND. Listings have them in this order.
 NAMES: tuple[str, ...] = ("vllm", "tgi", "llamacpp", "sglang", "transformers", "openai", "fake")
@@ -56,6 +57,11 @@ def unknown_engine(name: str, known: Collection[str]) -> str:
     near = get_close_matches(name, known, n=1)
     hint = f"Did you mean {near[0]}? " if near else ""
     return f"No engine named {name!r}. {hint}Known: {', '.join(known)}."
+
+
+def starts(spec: "EngineSpec | None") -> bool:
+    """Return whether dyno starts the engine of a setting. Others run already."""
+    return spec is not None and kind_of(spec.kind).starts
 
 
 def kind_of(name: str) -> "EngineKind":
