@@ -1,6 +1,7 @@
 """An engine is one file: tests/added_engine/quick.py and its name make it known wherever an engine is named."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import dyno
 from conftest import Scripted
 from dyno.audit import commands
 from dyno.cli.main import main
@@ -27,6 +29,7 @@ from dyno.results.columns import meaning
 from dyno.store.rows import read_row
 from dyno.store.run import Run
 
+SOURCE = Path(dyno.__file__).parent
 FILE = Path(__file__).parent / "added_engine" / "quick.py"
 
 
@@ -54,6 +57,14 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
         return " ".join((out if code == 0 else err).split())
 
     return run
+
+
+def test_one_file_and_one_name_add_it() -> None:
+    """Files touched for an engine: its own, and the registry. There were 13."""
+    assert [path.name for path in FILE.parent.glob("*.py")] == ["quick.py"]
+    own = re.compile(r"quick(?:serve|d\b|_lanes|_tokens)", re.IGNORECASE)
+    assert [path for path in SOURCE.rglob("*.py") if own.search(path.read_text())] == []
+    assert kinds.NAMES[-1] == "quick" and KINDS["quick"].name == "quick"
 
 
 # ---- the command line ----

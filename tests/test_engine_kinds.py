@@ -1,6 +1,7 @@
 """Settings become command lines: by engine and version, and what one can't do is said."""
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from dyno import secrets
+from dyno.engines import embedded
 from dyno.engines.kinds import KINDS, kind_of
 from dyno.engines.kinds.base import METRICS, Program
 from dyno.engines.launch import allowed, launches, public, public_spec, shown
@@ -498,6 +500,12 @@ def test_a_container_s_options_and_build_arguments_hide_their_secrets() -> None:
 def test_every_metric_of_an_engine_is_one_that_dyno_reads() -> None:
     assert {name for kind in KINDS.values() for name in kind.metrics} <= set(METRICS)
     assert set(metrics.SHARES) < set(METRICS)
+
+
+def test_an_engine_that_runs_offline_has_a_worker_of_its_name() -> None:
+    workers = Path(embedded.__file__).parent / "worker"
+    for name in [*(kind.name for kind in KINDS.values() if kind.offline), "llama_bench"]:
+        assert re.search(r"^ENGINE = \w+Worker$", (workers / f"{name}.py").read_text(), re.MULTILINE)
 
 
 def test_each_engine_is_found_under_the_name_that_it_has() -> None:
