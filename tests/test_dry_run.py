@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dyno.cli.main import main
-from dyno.conduct import provide
+from dyno.conduct import earlier, provide
 from dyno.engines import image, install
 from dyno.engines.model import build
 from dyno.facts.engine import EngineSpec
@@ -136,6 +136,16 @@ def test_a_made_model_has_about_the_size_of_its_bits_and_parameters(
     assert not needs["g", "pull"]["about"]
 
 
+def test_two_files_of_one_repository_are_both_counted(hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    root = hub.folder / "acme" / "one"
+    for name in ("a.gguf", "b.gguf"):
+        (root / name).write_bytes(bytes(PARAMETERS))
+    models = "".join(f'[models.{n}]\nfrom = "hub:acme/one"\ninclude = ["{n}.gguf"]\n' for n in "ab")
+    text = f'{models}[engines.e]\nkind = "llamacpp"\nmodel = ["a", "b"]\n{LOAD}'
+    needs = as_json(text, capsys)["rigs"][0]["missing"]
+    assert [need["size_bytes"] for need in needs] == [PARAMETERS, PARAMETERS]
+
+
 def test_an_image_s_size_is_asked_of_its_registry(hub: HubServer, tmp_path: Path) -> None:
     assert "neither skopeo nor docker" in image.registry_size("some/image:1").unknown
     (tmp_path / "bin").mkdir()
@@ -250,7 +260,7 @@ def test_earlier_runs_of_the_same_engine_replace_the_assumption(
 
 
 def test_the_speed_of_earlier_fetches_gives_the_time_of_the_next(
-    hub: HubServer, capsys: pytest.CaptureFixture[str]
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = '[models.b]\nfrom = "hub:acme/{}"\n[engines.e]\nkind = "llamacpp"\nmodel = "b"\n' + LOAD
     phases = as_json(text.format("one"), capsys)["rigs"][0]["phases"]
@@ -261,6 +271,8 @@ def test_the_speed_of_earlier_fetches_gives_the_time_of_the_next(
     (texts / "texts.jsonl").write_bytes(bytes(2 << 20))
     assert main(["models", "pull", "acme/texts", "--dataset"]) == 0
     capsys.readouterr()
+    assert "at 1 Gbit/s" in as_json(text.format("one"), capsys)["rigs"][0]["phases"][0]["about"], "two MB show no speed"
+    monkeypatch.setattr(earlier, "_LEAST_BYTES", 1 << 20)
     phase = as_json(text.format("one"), capsys)["rigs"][0]["phases"][0]
     assert phase["basis"] == "measured" and phase["seconds"] > 0
 
