@@ -307,6 +307,20 @@ def test_weights_and_bandwidth_make_the_assumption_where_both_are_known(
     assert seconds[0] > seconds[1], "an MI300X reads its memory faster"
 
 
+def test_weights_of_unknown_size_are_counted_by_the_model_s_name(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    seconds = {}
+    for name in ("Llama-3.1-405B", "Llama-3.1-405B-FP8", "Mixtral-8x7B", "one"):
+        text = '[rigs.far]\naccelerator = "H100"\n' + served(name)
+        rig = as_json(text, capsys)["rigs"][0]
+        seconds[name] = rig["phases"][-1]["seconds"], "(by its name)" in rig["phases"][-1]["about"]
+        assert all(need["size_bytes"] is None for need in rig["missing"] if need["what"] == "model"), "only the time"
+    assert [named for _, named in seconds.values()] == [True, True, False, False]
+    assert seconds["Llama-3.1-405B"][0] > seconds["Llama-3.1-405B-FP8"][0] > seconds["one"][0]
+
+
 # ---- slots ----
 
 SLOTS = '[engines.e]\nkind = "llamacpp"\n'
