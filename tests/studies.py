@@ -156,7 +156,7 @@ def _small(key: str, value: Any, ranks: dict[str, dict[float, int]]) -> Any:
 
 def _scaled(table: Tree, ranks: dict[str, dict[float, int]], keep: int, named: set[Any]) -> Tree:
     names = ("zip", "loads", "workloads")
-    zipped = keep + 1 if "zip" in table else keep  # lists that go together stay of one length
+    zipped = max(keep + 1, 3) if "zip" in table else keep  # lists that go together stay of one length
     return {k: v if k in names else _thinned(_small(k, v, ranks), zipped, named) for k, v in table.items()}
 
 
@@ -165,7 +165,8 @@ def _thinned(value: Any, keep: int, named: set[Any] = frozenset()) -> Any:  # ty
         return value
     if keep > 2:
         return [value[0], value[(len(value) - 1) // 2], value[-1]]
-    return [v for i, v in enumerate(value) if i in (0, len(value) - 1) or (isinstance(v, int | float) and v in named)]
+    ends = (0, len(value) - 1)[:keep]
+    return [v for i, v in enumerate(value) if i in ends or (isinstance(v, int | float) and v in named)]
 
 
 # ---- models ----

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dyno.cli.main import main
-from dyno.conduct import provide
+from dyno.conduct import earlier, provide
 from dyno.engines import image, install
 from dyno.engines.model import build
 from dyno.facts.engine import EngineSpec
@@ -136,6 +136,16 @@ def test_a_made_model_has_about_the_size_of_its_bits_and_parameters(
     assert not needs["g", "pull"]["about"]
 
 
+def test_two_files_of_one_repository_are_both_counted(hub: HubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    root = hub.folder / "acme" / "one"
+    for name in ("a.gguf", "b.gguf"):
+        (root / name).write_bytes(bytes(PARAMETERS))
+    models = "".join(f'[models.{n}]\nfrom = "hub:acme/one"\ninclude = ["{n}.gguf"]\n' for n in "ab")
+    text = f'{models}[engines.e]\nkind = "llamacpp"\nmodel = ["a", "b"]\n{LOAD}'
+    needs = as_json(text, capsys)["rigs"][0]["missing"]
+    assert [need["size_bytes"] for need in needs] == [PARAMETERS, PARAMETERS]
+
+
 def test_an_image_s_size_is_asked_of_its_registry(hub: HubServer, tmp_path: Path) -> None:
     assert "neither skopeo nor docker" in image.registry_size("some/image:1").unknown
     (tmp_path / "bin").mkdir()
@@ -250,7 +260,7 @@ def test_earlier_runs_of_the_same_engine_replace_the_assumption(
 
 
 def test_the_speed_of_earlier_fetches_gives_the_time_of_the_next(
-    hub: HubServer, capsys: pytest.CaptureFixture[str]
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = '[models.b]\nfrom = "hub:acme/{}"\n[engines.e]\nkind = "llamacpp"\nmodel = "b"\n' + LOAD
     phases = as_json(text.format("one"), capsys)["rigs"][0]["phases"]
@@ -261,6 +271,8 @@ def test_the_speed_of_earlier_fetches_gives_the_time_of_the_next(
     (texts / "texts.jsonl").write_bytes(bytes(2 << 20))
     assert main(["models", "pull", "acme/texts", "--dataset"]) == 0
     capsys.readouterr()
+    assert "at 1 Gbit/s" in as_json(text.format("one"), capsys)["rigs"][0]["phases"][0]["about"], "two MB show no speed"
+    monkeypatch.setattr(earlier, "_LEAST_BYTES", 1 << 20)
     phase = as_json(text.format("one"), capsys)["rigs"][0]["phases"][0]
     assert phase["basis"] == "measured" and phase["seconds"] > 0
 
@@ -293,6 +305,20 @@ def test_weights_and_bandwidth_make_the_assumption_where_both_are_known(
         assert re.search(f"of what 8 × .*{accelerator}", load["about"]) and load["basis"] == "assumed"
         seconds.append(found["sessions"][0]["trials"][0]["seconds"])
     assert seconds[0] > seconds[1], "an MI300X reads its memory faster"
+
+
+def test_weights_of_unknown_size_are_counted_by_the_model_s_name(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    seconds = {}
+    for name in ("Llama-3.1-405B", "Llama-3.1-405B-FP8", "Mixtral-8x7B", "one"):
+        text = '[rigs.far]\naccelerator = "H100"\n' + served(name)
+        rig = as_json(text, capsys)["rigs"][0]
+        seconds[name] = rig["phases"][-1]["seconds"], "(by its name)" in rig["phases"][-1]["about"]
+        assert all(need["size_bytes"] is None for need in rig["missing"] if need["what"] == "model"), "only the time"
+    assert [named for _, named in seconds.values()] == [True, True, False, False]
+    assert seconds["Llama-3.1-405B"][0] > seconds["Llama-3.1-405B-FP8"][0] > seconds["one"][0]
 
 
 # ---- slots ----

@@ -11,6 +11,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,8 +43,12 @@ def test_a_dry_run_shows_every_trial_and_runs_nothing(
 # ---- twins ----
 
 
-def of_rigs() -> list[tuple[Path, str]]:
-    return [(path, rig) for path in REPORTS for rig in tomllib.loads(path.read_text())["rigs"]]
+def of_rigs() -> Iterator[Any]:
+    """Yield each study with each of its rigs: every engine, workload and load once; nightly both ends of each axis."""
+    for path in REPORTS:
+        for rig in tomllib.loads(path.read_text())["rigs"]:
+            yield pytest.param(path, rig, 1, id=f"{path.stem}-{rig}")
+            yield pytest.param(path, rig, 2, id=f"{path.stem}-{rig}-ends", marks=pytest.mark.nightly)
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +68,12 @@ def bare(tmp_path: Path, hub: HubServer) -> dict[str, str]:
     return {**ours, "HOME": str(home), "HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN}
 
 
-@pytest.mark.engines  # a hundred trials on the embedded engine
-@pytest.mark.parametrize(("path", "rig"), of_rigs(), ids=[f"{path.stem}-{rig}" for path, rig in of_rigs()])
+@pytest.mark.engines
+@pytest.mark.parametrize(("path", "rig", "keep"), [*of_rigs()])
 def test_one_command_takes_a_twin_from_an_empty_home_to_its_report(
-    path: Path, rig: str, tmp_path: Path, hub: HubServer, bare: dict[str, str]
+    path: Path, rig: str, keep: int, tmp_path: Path, hub: HubServer, bare: dict[str, str]
 ) -> None:
-    text = twin(path, keep=2)
+    text = twin(path, keep)
     (tmp_path / path.name).write_text(text)
     command = [sys.executable, "-m", "dyno", "run", path.name, "--rig", rig, "--any-rig", "--plain"]
     done = subprocess.run(command, cwd=tmp_path, env=bare, capture_output=True, text=True, timeout=300, check=False)

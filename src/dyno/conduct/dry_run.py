@@ -19,7 +19,7 @@ from dyno.facts.study import PlannedTrial, RigWanted, Study
 from dyno.facts.trial import TrialSpec, micro_name
 from dyno.models import hub
 from dyno.numbers import human_bytes, many
-from dyno.quality.ask import describe
+from dyno.quality.ask import describe, other_tasks
 from dyno.report.find import describe_search
 from dyno.rigs import dstack
 from dyno.study.order import TrialGroup, sessions
@@ -328,7 +328,7 @@ def load_words(t: TrialSpec) -> str:
     w, load = t.workload, t.load
     lengths = f"{w.input_len}/{w.output_len}" if w.dataset == "random" else w.dataset
     if t.quality:
-        return describe(t.quality)
+        return f"{describe(t.quality)}{'; lm-eval fetches their data' if other_tasks(t.quality) else ''}"
     if t.find:
         return describe_search(t.find)
     if t.offline:

@@ -18,7 +18,7 @@ from dyno.store.run import Run
 from dyno.study.order import EnginePace, output_tokens, trial_s
 
 _MOST_RUNS = 300  # the newest; reading more would take seconds
-_LEAST_BYTES = 1 << 20  # of a fetch whose speed counts
+_LEAST_BYTES = 100_000_000  # of a fetch whose speed counts: a smaller one is mostly questions and checks
 
 
 class EarlierRun(NamedTuple):

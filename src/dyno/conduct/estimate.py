@@ -1,5 +1,6 @@
 """Time and cost of a study on one machine, before it runs. Measured times go before assumptions (METHOD.md)."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -8,6 +9,7 @@ import msgspec
 from dyno.conduct import earlier, provide, weights
 from dyno.conduct.engine_plan import EnginePlan, online_share
 from dyno.conduct.study_plan import SettingPlan
+from dyno.engines.kinds import kind_of
 from dyno.facts.dry_run import Basis, Phase, PhaseName, RigCost
 from dyno.facts.engine import EngineSpec
 from dyno.facts.price import Price, PriceRule
@@ -15,14 +17,13 @@ from dyno.facts.recipe import ModelRecipe
 from dyno.facts.rig import Peaks, Rig
 from dyno.facts.study import PlannedTrial, RigWanted, Study
 from dyno.measure import cost as costs
-from dyno.models import steps
+from dyno.models import sizes, steps
 from dyno.numbers import clock, human_bytes, many
 from dyno.probe import peaks
 from dyno.study.order import (
     OWN_BYTES_S,
     OWN_START_S,
     OWN_STREAM_BYTES_S,
-    START_S,
     TOKEN_S,
     EnginePace,
     trial_s,
@@ -34,10 +35,6 @@ OWN_AROUND_S, AROUND_S = 1.0, 4.0
 _TYPICAL = {"gfx90a": "MI250X", "gfx942": "MI300X", "gfx950": "MI355X", "gfx1151": "Radeon 8060S"}  # of a family
 _GIGABIT_S = 125e6  # bytes a second
 _BANDWIDTH_SHARE, _ARITHMETIC_SHARE = 0.5, 0.3  # of the peaks, that engines reach
-# Of a token's time, that each further stream adds. tests/test_estimate.py compares it with measured runs.
-_STREAM_SHARE = {"llamacpp": 0.1}
-_STREAM_SHARE_OF_OTHERS = 0.01
-_QUICK_STARTS_S = {"llamacpp": 2.0}  # others compile and capture graphs: START_S
 _DISK_S = 2e9  # bytes of weights a second, that a start reads
 
 
@@ -46,12 +43,12 @@ def assumed_pace(weights_bytes: float, peaks: Peaks, kind: str) -> EnginePace:
     arithmetic = peaks.flops.get("bf16") or peaks.flops.get("fp16")
     token_s = weights_bytes / (peaks.bandwidth * _BANDWIDTH_SHARE)
     prompt_s = weights_bytes / (arithmetic * _ARITHMETIC_SHARE) if arithmetic else 0.0
-    return EnginePace(token_s, token_s * _STREAM_SHARE.get(kind, _STREAM_SHARE_OF_OTHERS), prompt_s)
+    return EnginePace(token_s, token_s * kind_of(kind).stream_share, prompt_s)
 
 
 def assumed_start_s(weights_bytes: float | None, kind: str) -> float:
     """Return how long an engine takes to be ready. `weights_bytes`: None: unknown, or none are read."""
-    return _QUICK_STARTS_S.get(kind, START_S) + (weights_bytes or 0.0) / _DISK_S
+    return kind_of(kind).start_s + (weights_bytes or 0.0) / _DISK_S
 
 
 class _Setting(NamedTuple):
@@ -107,15 +104,18 @@ class RigEstimate:
             if size is not None:
                 size = max(size, OWN_MODEL_BYTES)  # smaller ones are not faster: not their weights take the time
                 own = EnginePace(size / OWN_BYTES_S, size / OWN_STREAM_BYTES_S)
-                return own, f"{own.token_s * 1000:.2g} ms a token on this processor, more with several streams"
+                return own, f"{own.token_s * 1000:.3g} ms a token on this processor, more with several streams"
         known = self._peaks(spec)
         if size is None or known is None:
             return EnginePace(), f"{TOKEN_S * 1000:g} ms a token"
-        return (
-            assumed_pace(size, known, spec.kind),
-            f"{human_bytes(size)} of weights at {_BANDWIDTH_SHARE:.0%} of what {known.count} × {known.name} can read"
-            f"{self._partition_words()}",
-        )
+        weights_words, cards = self._weights_words(spec, plan, size), f"{known.count} × {known.name}"
+        about = f"{weights_words} at {_BANDWIDTH_SHARE:.0%} of what {cards} can read{self._partition_words()}"
+        return assumed_pace(size, known, spec.kind), about
+
+    def _weights_words(self, spec: EngineSpec, plan: EnginePlan | None, size: float) -> str:
+        recipe = None if plan and plan.model else self._recipe(spec)
+        by_name = recipe is not None and not self._listed_bytes(recipe)
+        return f"about {human_bytes(size)} of weights (by its name)" if by_name else f"{human_bytes(size)} of weights"
 
     def _partition_words(self) -> str:
         partition = next((card.partition for card in self._machine.accelerators), None)
@@ -150,8 +150,12 @@ class RigEstimate:
         if plan and plan.model and plan.model.weights_bytes:
             return plan.model.weights_bytes
         recipe = self._recipe(spec)
-        sizes = {need.recipe.name: need.size_bytes for need in self._missing if need.recipe}
-        return (sizes.get(recipe.name) or None) if recipe else None
+        return (self._listed_bytes(recipe) or _bytes_by_name(recipe)) if recipe else None
+
+    def _listed_bytes(self, recipe: ModelRecipe) -> int | None:
+        return next(
+            (need.size_bytes for need in self._missing if need.recipe and need.recipe.name == recipe.name), None
+        )
 
     def _recipe(self, spec: EngineSpec) -> ModelRecipe | None:
         return {**spec.weights, **weights.of_hub(spec)}.get(spec.model or "")
@@ -162,7 +166,8 @@ class RigEstimate:
         cards = self._machine.accelerators[: spec.world] if spec else []
         if spec is None or plan is None or plan.model or plan.program.embedded or plan.limits.spreads:
             return None  # one that is here is compared by its plan
-        size = self._model_bytes(spec, plan)
+        recipe = self._recipe(spec)
+        size = self._model_bytes(spec, plan) if recipe and self._listed_bytes(recipe) else None
         room = sum(card.memory_bytes or 0 for card in cards)
         if size is None or size <= room or not cards or any(card.memory_bytes is None for card in cards):
             return None
@@ -269,10 +274,25 @@ def _start_phase(starts: Sequence[_Setting]) -> Phase | None:
     return Phase("start", total, "assumed", f"{many(len(starts), 'start')}{by_runs}, {each} each")
 
 
+# Precisions in the names of models → bytes of a weight.
+_BYTES_OF_WEIGHT = {"fp8": 1.0, "w8a8": 1.0, "int8": 1.0, "gptq": 0.5, "awq": 0.5, "int4": 0.5, "w4a16": 0.5}
+
+
 def _quantized(name: str | None) -> str | None:
     """Return the precision that a model's name has: Llama-3.1-70B-Instruct-FP8-KV."""
     words = (name or "").lower()
-    return next((word for word in ("fp8", "w8a8", "int8", "gptq", "awq", "int4", "w4a16") if word in words), None)
+    return next((word for word in _BYTES_OF_WEIGHT if word in words), None)
+
+
+def _bytes_by_name(recipe: ModelRecipe) -> float | None:
+    """Return the weights by a name such as Llama-3.1-405B-Instruct-FP8, where the Hub lists no size. None: unknown."""
+    billions = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)B(?![A-Z0-9])", recipe.source.upper())
+    if billions is None:
+        return None
+    parameters = round(float(billions[1]) * 1e9)
+    if recipe.convert or recipe.quantize:
+        return sizes.made_bytes(recipe, sizes.RepoSize(parameters=parameters))
+    return parameters * _BYTES_OF_WEIGHT.get(_quantized(recipe.source) or "", 2.0)
 
 
 # ---- cost ----

@@ -120,16 +120,17 @@ def with_sizes(missing: Sequence[Need], bare: bool = False, registries: bool = F
 
 
 def _shared(sized: Sequence[Need]) -> list[Need]:
-    """Count the files of a repository once, where a study names it for several models."""
-    first: dict[str, Need] = {}
+    """Count the files of a repository once, where a study names it for several models with the same `include`."""
+    first: dict[tuple[str, ...], Need] = {}
     out = []
     for need in sized:
-        earlier = first.get(need.recipe.source) if need.recipe and need.pulled else None
+        asked = (need.recipe.source, *need.recipe.include) if need.recipe and need.pulled else ()
+        earlier = first.get(asked)
         if earlier and need.size_bytes is not None and earlier.size_bytes is not None:
             rest = max(need.size_bytes - earlier.size_bytes, 0)
             need = need._replace(size_bytes=rest, how=f"{need.how}, as {earlier.name}")
-        elif need.recipe and need.pulled:
-            first.setdefault(need.recipe.source, need)
+        elif asked:
+            first.setdefault(asked, need)
         out.append(need)
     return out
 

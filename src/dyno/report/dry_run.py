@@ -9,7 +9,7 @@ from dyno.numbers import clock, human_bytes, many, price
 def lines(dry: DryRun) -> Iterator[str]:
     yield f"# {dry.study}: {many(dry.trials, 'trial')}, {many(dry.starts, 'engine start')}"
     if dry.trials > 1:
-        yield "# Listed as in the file; they run in a shuffled order."
+        yield "# Sorted here; they run in a shuffled order."
     for number, session in enumerate(dry.sessions, 1):
         yield from _session(number, session)
     away = any(rig.known_by != "looked" for rig in dry.rigs)

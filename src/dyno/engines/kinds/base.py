@@ -147,6 +147,8 @@ class EngineKind:
     starts: ClassVar[bool] = True  # False: dyno attaches to one that runs
     computes: ClassVar[bool] = True  # False: it sends at given times, and needs its turns on the CPU as the client does
     backend: ClassVar[str] = "openai"  # which of load/protocols it speaks best
+    start_s: ClassVar[float] = 90.0  # until it is ready, without its weights: most compile and capture graphs
+    stream_share: ClassVar[float] = 0.01  # of a token's time, that each further stream adds; an estimate has both
 
     # ---- its program ----
     packages: ClassVar[tuple[str, ...]] = ()  # Python distributions that hold it

@@ -224,6 +224,8 @@ class LlamaCpp(EngineKind):
     name = "llamacpp"
     title = "llama.cpp"
     about = "llama.cpp: your llama-server, or the one that comes with dyno"
+    start_s = 2.0
+    stream_share = 0.1
 
     companions = ("llama-cpp-python", "xllamacpp")
     programs = ("llama-server",)
