@@ -20,7 +20,6 @@ from dyno.facts.workload import WorkloadSpec
 # the sum over a study, and that is corrected as soon as one trial is done.
 TOKEN_S = 0.03  # between two tokens of a stream
 TOGETHER = 256  # streams that such an engine works on at once
-START_S = 90.0
 OWN_START_S = 1.0  # of what comes with dyno
 OWN_BYTES_S, OWN_STREAM_BYTES_S = 5e9, 8e9  # of its weights: one stream, and each further one; on two cores
 OUTPUT_TOKENS, PROMPT_TOKENS = 200, 250  # of a dataset whose lengths aren't known yet
