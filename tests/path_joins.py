@@ -15,7 +15,7 @@ OWN: dict[str, tuple[str, set[str]]] = {
     ),
     "cli/run.py": (
         "names of the user's own study",
-        {"folder.path.with_name(study.name)", "shipped / f'{name}.toml'"},
+        {"shipped / f'{name}.toml'"},
     ),
     "cli/runs.py": (
         "a word of the user's command",
@@ -53,6 +53,7 @@ OWN: dict[str, tuple[str, set[str]]] = {
         "the time and a process id",
         {"environment.home() / 'logs' / f\"image-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log\""},
     ),
+    "conduct/study_run.py": ("the name of the user's own study", {"path.with_name(self.study.name)"}),
     "conduct/study.py": (
         "names that were listed in a folder",
         {"run.path / log.name", "run.path / name"},

@@ -7,6 +7,7 @@ import re
 import socket
 import ssl
 import time
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -135,6 +136,12 @@ class Route:
         return (
             f"{to} can't be reached: {what}. Check --base-url or --host/--port, and that it is an HTTP server.{wanted}"
         )
+
+
+def check_certificates(targets: Iterable[Transport]) -> None:
+    """Refuse those that can't be used before anything starts."""
+    for cacert, cert, cert_key in {(t.cacert, t.cert, t.cert_key) for t in targets} - {(None, None, None)}:
+        tls_context(Transport(cacert=cacert, cert=cert, cert_key=cert_key))
 
 
 def tls_context(via: Transport) -> ssl.SSLContext:

@@ -2,9 +2,8 @@
 
 import argparse
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,19 +12,18 @@ import msgspec
 from dyno import files, secrets
 from dyno.cli import exit_codes, flags, preparing, settings
 from dyno.cli.vocabulary import WORDS, in_flags, in_keys
-from dyno.errors import RigError, UsageError
+from dyno.errors import UsageError
 from dyno.facts.elsewhere import ssh_problem
 from dyno.facts.price import PriceRule
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, RigWanted, Study, label_matches, unmatched
 from dyno.facts.summary import Result
-from dyno.load.progress import Stop
+from dyno.http import check_certificates
 from dyno.option import Option
 from dyno.store.study import StudyFolder, failure_of
-from dyno.study.order import sessions
 
 if TYPE_CHECKING:
-    from dyno.conduct.held import FarMachine
+    from dyno.conduct.study_run import StudyRun
 
 Headers = Callable[[PlannedTrial], dict[str, str]]
 Show = Callable[[StudyFolder, list[PlannedTrial], dict[str, Result]], None]
@@ -111,11 +109,11 @@ def run(options: argparse.Namespace) -> int:
     names = study_plan.choose_rigs(study, machine, options.rig, options.any_rig)
     wanted = _wanted(study, names, options)
     _check_elsewhere(study, wanted)
-    here = [p for p in wanted if not _elsewhere(study, p)]
+    here = [p for p in wanted if not study.is_elsewhere(p)]
     if options.prepare_only:
         _check_before_fetching(study, here, machine)
         lines = preparing.for_study([p.trial for p in here], options)
-        far = dict.fromkeys(p.place.rig for p in wanted if _elsewhere(study, p))
+        far = dict.fromkeys(p.place.rig for p in wanted if study.is_elsewhere(p))
         lines += [f"{name} is another machine: it fetches what it needs when its trials run." for name in far]
         print(*(lines or ["Nothing is missing."]), sep="\n")
         return exit_codes.DONE
@@ -133,7 +131,7 @@ def run(options: argparse.Namespace) -> int:
             if differs := local.host and unmet(local.host, machine):
                 say(f"{differs} `dyno doctor --for {options.study}` prints the commands that set it.")
             if ordered:  # the dyno that sent it shows the results
-                stopped, _ = _measure(study, text, folder, wanted, machine, options, key_headers)
+                stopped, _ = _left(study, text, folder, wanted, options, key_headers).here(machine)
                 return exit_codes.INTERRUPTED if stopped else exit_codes.DONE
             return conduct(study, text, folder, wanted, machine, options)
 
@@ -181,24 +179,11 @@ def _check_elsewhere(study: Study, wanted: list[PlannedTrial]) -> None:
 def _check_before_fetching(study: Study, planned: list[PlannedTrial], machine: Rig) -> None:
     """Refuse what can be known to fail, before gigabytes are fetched for it."""
     from dyno.conduct import study_plan
+    from dyno.conduct.study_run import check_keys, refuse
 
-    _refuse(study_plan.problems_before_fetching(study, planned, machine), "nothing was fetched or started")
-    _check_keys(planned, key_headers)
-    settings.check_files(each.trial.target for each in planned)
-
-
-def _refuse(problems: list[str], so: str) -> None:
-    if problems:
-        raise UsageError("\n".join([f"The study has problems; {so}:", *problems]))
-
-
-def _check_keys(planned: Iterable[PlannedTrial], headers: Headers) -> None:
-    for each in planned:
-        headers(each)  # a missing key is an error before anything starts
-
-
-def _elsewhere(study: Study, planned: PlannedTrial) -> bool:
-    return planned.place.rig is not None and study.rigs[planned.place.rig].elsewhere
+    refuse(study_plan.problems_before_fetching(study, planned, machine), "nothing was fetched or started")
+    check_keys(planned, key_headers)
+    check_certificates(each.trial.target for each in planned)
 
 
 def conduct(
@@ -212,8 +197,9 @@ def conduct(
     show: Show | None = None,
 ) -> int:
     """Run what is left of a study and print the results. `show`: prints them instead of the study's table."""
-    stopped, ran = _measure(study, text, folder, wanted, machine, options, headers or key_headers)
-    problems = [] if stopped else _conduct_elsewhere(study, text, folder, wanted, options, headers or key_headers)
+    left = _left(study, text, folder, wanted, options, headers or key_headers)
+    stopped, ran = left.here(machine)
+    problems = [] if stopped else left.elsewhere()
     stopped = stopped or None in problems
     results = {p.place.id: run.result() for p in wanted if (run := folder.run(p.place)).whole}
     (show or _show)(folder, wanted, results)
@@ -224,125 +210,34 @@ def conduct(
     return code
 
 
-def _measure(
-    study: Study,
-    text: str,
-    folder: StudyFolder,
-    wanted: list[PlannedTrial],
-    machine: Rig,
-    options: argparse.Namespace,
-    headers: Headers,
-) -> tuple[bool, bool]:
-    """Run what is left on this machine. Return whether it was interrupted, and whether anything is left anywhere."""
-    from dyno.cli.progress import StudyView
-    from dyno.conduct import study_plan
-    from dyno.conduct.study import Conductor
-
-    done = folder.done()
-    before = sum(p.place.id in done for p in wanted)
-    here = [p for p in wanted if not _elsewhere(study, p)]
-    ids = {p.place.id for p in here} - done
-    left = [p for session in sessions(study, ids) for p in session.trials][: options.limit]
-    _refuse(study_plan.problems(study_plan.plans(study, left, machine, dry=False)), "nothing was started")
-    _check_keys((p for p in wanted if p.place.id not in done), headers)
-    settings.check_files(planned.trial.target for planned in left)
-    if left and not options.any_rig and (changes := study_plan.moved(folder, here, machine)):
-        anyway = "--any-rig continues anyway, " if options.settings == "keys" else ""  # a study file's flag
-        raise UsageError(
-            f"{folder.path} was started on another machine, or this machine has changed: {' '.join(changes)} "
-            f"The trials would not be comparable. {anyway}--runs DIR starts elsewhere."
-        )
-    folder.write(*study_plan.public(study, text))
-    ran = before < len(wanted)
-    if before and ran:
-        print(f"{before} of {len(wanted)} trials are done; resuming in {folder.path}.", file=sys.stderr)
-    elif ran and folder.path.name != study.name and not options.limit:
-        earlier = folder.path.with_name(study.name)
-        print(f"{earlier} keeps its results; the new ones go to {folder.path}.", file=sys.stderr)
-    stop = Stop()
-    view = StudyView(study.name, left, before, live=not options.plain)
-    try:
-        Conductor(study, folder, headers, view, stop, options.keep_raw).conduct(left)
-    except KeyboardInterrupt:
-        stop.requested = True
-    finally:
-        view.close()
-    return stop.requested, ran
-
-
-def _conduct_elsewhere(
+def _left(
     study: Study,
     text: str,
     folder: StudyFolder,
     wanted: list[PlannedTrial],
     options: argparse.Namespace,
     headers: Headers,
-) -> list[str | None]:
-    """Run the trials of rigs that are elsewhere, one rig after the other. Return what went wrong; None: Ctrl-C."""
-    from dyno.conduct.elsewhere import Elsewhere
-    from dyno.conduct.held import FarMachine
-    from dyno.conduct.signals import interrupt, lent
-
-    problems: list[str | None] = []
-    for name in dict.fromkeys(p.place.rig for p in wanted if _elsewhere(study, p)):
-        assert name is not None
-        mine, stop = [p for p in wanted if p.place.rig == name], Stop()
-
-        def say(text: str, name: str = name) -> None:
-            print(f"[{name}] {text}", file=sys.stderr, flush=True)
-
-        def measure(far: FarMachine, name: str = name, stop: Stop = stop) -> None:
-            _from_here(study, folder, wanted, options, headers, stop, {name: far})
-
-        try:
-            with lent((signal.SIGTERM, signal.SIGHUP), interrupt):
-                far = Elsewhere(study, text, folder, name, say)
-                if study.rigs[name].client == "rig":
-                    far.conduct(mine, _words_there(options))
-                elif {p.place.id for p in mine} - folder.done():
-                    far.from_here(mine, measure)
-        except RigError as e:
-            problems.append(str(e))
-        except KeyboardInterrupt:
-            stop.requested = True
-        if stop.requested:
-            return [*problems, None]
-    return problems
-
-
-def _words_there(options: argparse.Namespace) -> list[str]:
-    """Flags that dyno on the rig gets, too."""
-    words = [f"--{name.replace('_', '-')}" for name in ("any_rig", "no_prepare", "keep_raw") if getattr(options, name)]
-    words += ["--limit", str(options.limit)] if options.limit else []
-    return words + [word for pattern in options.only for word in ("--only", pattern)]
-
-
-def _from_here(
-    study: Study,
-    folder: StudyFolder,
-    wanted: list[PlannedTrial],
-    options: argparse.Namespace,
-    headers: Headers,
-    stop: Stop,
-    far: "dict[str, FarMachine]",
-) -> None:
-    """Run trials whose engines are on another machine, with the load from here."""
+) -> "StudyRun":
     from dyno.cli.progress import StudyView
-    from dyno.conduct.study import Conductor
+    from dyno.conduct.study_run import StudyChoices, StudyRun
 
-    def with_address(planned: PlannedTrial) -> dict[str, str]:
-        """Keys of the engine, and of the address by which its machine publishes it."""
-        published = far[planned.place.rig or ""].published
-        return {**headers(planned), **(published.headers if published else {})}
+    of_file = options.settings == "keys"  # else it is made of flags, and has no such flags of its own
+    choices = StudyChoices(
+        limit=options.limit,
+        only=tuple(options.only) if of_file else (),
+        any_rig=options.any_rig,
+        any_rig_flag="--any-rig continues anyway, " if of_file else "",
+        no_prepare=getattr(options, "no_prepare", False),
+        keep_raw=options.keep_raw,
+    )
 
-    done = folder.done()
-    ids = {p.place.id for p in wanted if p.place.rig in far} - done
-    left = [p for session in sessions(study, ids) for p in session.trials][: options.limit]
-    view = StudyView(study.name, left, sum(p.place.id in done for p in wanted), live=not options.plain)
-    try:
-        Conductor(study, folder, with_address, view, stop, options.keep_raw, far).conduct(left)
-    finally:
-        view.close()
+    def view(trials: Sequence[PlannedTrial], done: int) -> StudyView:
+        return StudyView(study.name, trials, done, live=not options.plain)
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    return StudyRun(study, text, folder, wanted, headers, view, say, choices)
 
 
 def _show(_: StudyFolder, wanted: list[PlannedTrial], done: dict[str, Result]) -> None:
@@ -434,7 +329,7 @@ def _proxied(study: Study) -> Study:
     """Give its running servers the proxies that the environment names."""
 
     def through(planned: PlannedTrial) -> PlannedTrial:
-        if _elsewhere(study, planned):  # that machine's environment names its own
+        if study.is_elsewhere(planned):  # that machine's environment names its own
             return planned
         target, _ = settings.proxied(planned.trial.target)
         return msgspec.structs.replace(planned, trial=msgspec.structs.replace(planned.trial, target=target))

@@ -25,7 +25,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import ONE_ANSWER, TrialSpec, several_answers
 from dyno.facts.workload import OWN_FIELDS, TRACES, TRAITS, WorkloadSpec
-from dyno.http import Url
+from dyno.http import Url, check_certificates
 from dyno.load.protocols import PROTOCOLS
 from dyno.option import Option, fields, opposite
 from dyno.report.block import block
@@ -487,7 +487,7 @@ def target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
             **flags.values(o, Transport),
         )
     )
-    settings.check_files([aim])
+    check_certificates([aim])
     return aim, headers | proxy_login
 
 

@@ -261,16 +261,6 @@ def check_headers(headers: dict[str, str]) -> None:
             )
 
 
-def check_files(targets: Iterable[TargetSpec]) -> None:
-    """Refuse certificates that can't be used before anything starts."""
-    from dyno.http import tls_context
-    from dyno.transport import Transport
-
-    named = {(t.cacert, t.cert, t.cert_key) for t in targets} - {(None, None, None)}
-    for cacert, cert, cert_key in named:
-        tls_context(Transport(cacert=cacert, cert=cert, cert_key=cert_key))
-
-
 def proxied(target: TargetSpec) -> tuple[TargetSpec, dict[str, str]]:
     """The target with the proxy that the environment names for it, and the header that the proxy wants."""
     from dyno.http import Url

@@ -46,6 +46,9 @@ class StudyWatcher(Watcher):
 
     def begins(self, planned: PlannedTrial) -> None: ...
 
+    def close(self) -> None:
+        """No more trials follow."""
+
     def again(self, planned: PlannedTrial, why: str) -> None: ...
 
     def ended(self, planned: PlannedTrial, end: TrialEnd) -> None: ...

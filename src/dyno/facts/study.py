@@ -119,6 +119,10 @@ class Study(msgspec.Struct, frozen=True):
     rigs: dict[str, RigWanted] = {}
     tune: TuneSpec | None = None
 
+    def is_elsewhere(self, planned: "PlannedTrial") -> bool:
+        """Return whether a trial runs on another machine."""
+        return planned.place.rig is not None and self.rigs[planned.place.rig].elsewhere
+
 
 def label_matches(label: str, pattern: str) -> bool:
     """Whether a user's pattern chooses a trial: it is whole words of the label, or fills the label by its * and ?."""
