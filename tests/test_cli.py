@@ -20,12 +20,10 @@ import pytest
 from conftest import Scripted, answer
 from dyno.cli.main import main
 from dyno.cli.serve import BACKENDS
-from dyno.cli.settings import DATASETS
 from dyno.conduct import session
 from dyno.engines.fake import FakeSpec
 from dyno.engines.fake.engine import Fake
 from dyno.load.protocols import PROTOCOLS
-from dyno.workload import DATASETS as WORKLOAD_DATASETS
 
 CAPTURES = Path(__file__).parent / "captures"
 
@@ -552,9 +550,8 @@ def test_help_imports_nothing_heavy() -> None:
     assert not {"numpy", "rich", "tokenizers", "gguf", "psutil", "xllamacpp", "duckdb", "zstandard"} & set(loaded)
 
 
-def test_the_command_line_names_all_backends_and_datasets_there_are() -> None:
+def test_the_command_line_names_all_backends_there_are() -> None:
     assert set(BACKENDS) == set(PROTOCOLS)
-    assert set(DATASETS) == set(WORKLOAD_DATASETS)
 
 
 @pytest.mark.engines

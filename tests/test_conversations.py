@@ -11,9 +11,9 @@ import pytest
 from conftest import StartFake
 from dyno.cli.main import main
 from dyno.errors import WorkloadError
-from dyno.facts.workload import Turn, Workload, WorkloadSpec
 from dyno.store.run import Run
-from dyno.workload import make, within
+from dyno.workload.prompts import make, within
+from dyno.workload.spec import Turn, Workload, WorkloadSpec
 from dyno.workload.tokenizer import Tokenizer, choose
 from test_study_file import mistakes, study
 

@@ -7,8 +7,8 @@ import msgspec
 
 from dyno.cli import flags
 from dyno.errors import UsageError
-from dyno.facts.workload import TrafficClass
 from dyno.option import fields, problems
+from dyno.workload.spec import TrafficClass
 
 EXAMPLE = "'chat: request_rate_rps=2 input_len=512 priority=0 goodput=ttft:500,tpot:30'"
 _KEYS = [name for name in fields(TrafficClass) if name not in ("classes", "num_prompts", "num_sessions", "num_warmups")]

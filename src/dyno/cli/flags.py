@@ -73,6 +73,13 @@ def add(group: argparse._ActionsContainer, struct: Any, *names: str, also: str =
         _add(group, field, {"flags": f"{field.option.flags} {also}", **changes})
 
 
+def add_rest(group: argparse._ActionsContainer, struct: Any) -> None:
+    """Add the flags of those fields of a struct that the group lacks."""
+    for field in _flagged(struct):
+        if field.option.flags.split()[0] not in group._option_string_actions:
+            _add(group, field, {})
+
+
 def _flagged(struct: Any) -> Iterator[Field]:
     """Yield the fields that have a flag, also those of structs within."""
     for field in fields(struct).values():

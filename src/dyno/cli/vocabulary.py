@@ -15,9 +15,9 @@ from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.option import fields, opposite
 from dyno.transport import Transport
+from dyno.workload.spec import WorkloadSpec
 
 _STRUCTS = {
     "engine": (EngineSpec, Transport), "engine.container": (ContainerSpec,), "load": (LoadSpec, OfflineSpec),
@@ -64,7 +64,7 @@ def command(trial: TrialSpec) -> str:
             words += ["--engine", section.kind]
         for field in fields(type(section)).values() if section is not None else ():
             value, flag = getattr(section, field.name), _flags().get(field.name)
-            implied = field.name in _PLAIN or (field.name == "ignore_eos" and trial.workload.dataset == "random")
+            implied = field.name in _PLAIN or (field.name == "ignore_eos" and trial.workload.traits.endless)
             if flag and value != field.default and not implied:
                 words += _words(flag, value)
     return secrets.clean(shlex.join(secrets.without(secrets.values({}, words), words)))

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from dyno.errors import UsageError
 from dyno.facts import schedule
 from dyno.facts.client import ClientSpec
-from dyno.facts.draw import Draw
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.metric import GOODPUT
@@ -17,19 +16,20 @@ from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import ONE_ANSWER, TrialSpec, several_answers
-from dyno.facts.workload import MOST_PROMPTS, OWN_FIELDS, TRACES, TRAITS, TrafficClass, WorkloadSpec
 from dyno.http import Url, check_plain
 from dyno.option import problems
 from dyno.study.cells import CELLS, CLIENT, OFFLINE, SERVING, TRANSPORT, converted
 from dyno.study.document import Path, TomlDocument, near
 from dyno.study.grid import GridCell, Section
+from dyno.workload.datasets import DATASETS, DEFAULT, DEFAULT_OF_CLASSES
+from dyno.workload.draw import Draw
+from dyno.workload.spec import MOST_PROMPTS, OWN_FIELDS, TrafficClass, WorkloadSpec
 
 _DURATION_PROMPTS = 1000  # prepared for a closed loop that runs for a time; then they are sent again
 # Counted for each engine in its own words elsewhere; in a study the same for all, so that they can be compared.
 _SAMPLING = {"temperature": 0.0}
 _PERCENTILES = [50.0, 90.0, 95.0, 99.0]
 _WARMUPS = 8  # where no concurrency says better
-_OPTIONAL = ("sharegpt", "sonnet", "hf", "clients")  # datasets whose file is named elsewhere, or comes with dyno
 _SCHEDULES = {"rate_schedule": ("request_rate_rps", "ramp"), "concurrency_schedule": ("max_concurrency",)}
 _LEVELS, _RAMP = ("max_concurrency", "request_rate_rps", "ramp", *_SCHEDULES), ("ramp_start_rps", "ramp_end_rps")
 _COUNTS = ("num_prompts", "num_sessions", "requests_per_stream", "duration_s")
@@ -69,10 +69,11 @@ class Trials:
             values["engine"]["weights"] = weights
         engine, target = self._engine(values["engine"], sections["engine"])
         cells = values["workload"]
-        cells.setdefault("dataset", "mix" if cells.get("classes") else "random")
+        cells.setdefault("dataset", DEFAULT_OF_CLASSES if cells.get("classes") else DEFAULT)
         paced = any(part.request_rate_rps for part in cells.get("classes", {}).values())
-        trace = paced or cells["dataset"] in (*TRACES, "clients")
-        load, offline = self._load(values["load"], sections["load"], trace)
+        dataset = DATASETS.get(cells["dataset"])
+        paced = paced or (dataset is not None and dataset.traits.paced)
+        load, offline = self._load(values["load"], sections["load"], paced)
         workload = self._workload(values, sections, load, offline)
         t = values["trial"]
         self._check_figures(t, sections["trial"])
@@ -194,7 +195,7 @@ class Trials:
                 self.doc.unknown(sections[part].paths[key], named, list(self.models), "model")
         return out
 
-    def _load(self, cells: dict[str, Any], section: Section, trace: bool) -> tuple[LoadSpec, OfflineSpec | None]:
+    def _load(self, cells: dict[str, Any], section: Section, paced: bool) -> tuple[LoadSpec, OfflineSpec | None]:
         kind = cells.get("kind", "serve")
         wrong = [k for k in cells if k in (OFFLINE if kind == "serve" else SERVING)]
         for key in wrong:
@@ -203,7 +204,7 @@ class Trials:
         if kind != "serve":
             return LoadSpec(), OfflineSpec(kind, **{k: v for k, v in cells.items() if k in OFFLINE})
         serving = {k: v for k, v in cells.items() if k in SERVING}
-        if trace and not serving.keys() & set(_LEVELS):
+        if paced and not serving.keys() & set(_LEVELS):
             serving.setdefault("arrivals", "recorded")
         if "arrivals" in serving:
             self._check_recorded(serving, section)
@@ -262,7 +263,7 @@ class Trials:
             return None
         if not self._check_classes(cells.get("classes", {}), section):
             return None
-        if offline and TRAITS[dataset].sessions:
+        if offline and DATASETS[dataset].traits.sessions:
             self.doc.mistake(section.paths["dataset"], f"{dataset} needs a server: its load must be kind = 'serve'.")
         self._check_prompts(cells, section, micro=offline is not None and offline.kind == "micro")
         streams = load.max_concurrency
@@ -282,14 +283,14 @@ class Trials:
         sessions = how.get("num_sessions", cells.get("num_sessions"))
         if count is None:
             count = cells.get("num_prompts") or self.known.prompts_needed(load, WorkloadSpec(**cells))
-            if count and dataset == "mix" and "num_prompts" not in cells:
+            if count and dataset == DEFAULT_OF_CLASSES and "num_prompts" not in cells:
                 sessions = sessions or count  # the classes' rates are those of sessions
         if count is None and sessions:  # about as many requests, for estimates
             count = round(sessions * Draw.parse(cells.get("turns") or _TURNS).mean)
         if count is not None and count > MOST_PROMPTS:
             self.doc.mistake(section.table, f"would have {count:,} requests. The most is {MOST_PROMPTS:,}.")
             return None
-        if count is None and dataset in TRACES:
+        if count is None and DATASETS[dataset].traits.trace:
             count = 0  # all of it
         if count is None and load.duration_s:
             count = max(_DURATION_PROMPTS, 20 * (streams or 1))
@@ -327,16 +328,14 @@ class Trials:
 
     def _check_prompts(self, cells: dict[str, Any], section: Section, micro: bool) -> None:
         dataset = cells["dataset"]
-        if TRAITS[dataset].file and dataset not in _OPTIONAL and "path" not in section.cells:
+        if DATASETS[dataset].needs_file and "path" not in section.cells:
             text = f"path is missing: {dataset} is read from a file."
             self.doc.missing(section.table, text, ["path"], _tables(section))
         for key in section.cells.keys() & OWN_FIELDS.keys():
             if dataset not in OWN_FIELDS[key]:
                 datasets = " or ".join(OWN_FIELDS[key])
                 self.doc.mistake(section.paths[key], f"is for dataset {datasets}, but this is {dataset}.")
-        own = {"random": ("input_len", "output_len"), "prefix_repetition": ("prefix_len", "input_len", "output_len"),
-               "sonnet": ("input_len", "output_len")}  # fmt: skip
-        for key in own.get(dataset, ()):
+        for key in DATASETS[dataset].needs:
             if key not in section.cells:
                 self.doc.missing(
                     section.table, f"{key} is missing: {dataset} prompts need it.", [key], _tables(section)

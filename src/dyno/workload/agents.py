@@ -12,13 +12,13 @@ import msgspec
 
 from dyno import files
 from dyno.errors import WorkloadError
-from dyno.facts.workload import Request, Turn, WorkloadSpec
 from dyno.visible import one_line
 from dyno.workload.blocks import Blocks
 from dyno.workload.calls import AgentSession, Call, checked_tools, converted, text_of
 from dyno.workload.recorded import numbered_lines, read
 from dyno.workload.rounds import block_session, rounds
 from dyno.workload.spans import spans
+from dyno.workload.spec import Request, Turn, WorkloadSpec
 from dyno.workload.tokenizer import Tokenizer, special_ids
 
 OUTPUT_LEN = 256  # where neither the file nor the user gives a length

@@ -12,8 +12,8 @@ from numpy.random import Generator
 
 from dyno import files
 from dyno.errors import WorkloadError
-from dyno.facts.draw import Draw
-from dyno.facts.workload import Request, Turn, WorkloadSpec
+from dyno.workload.draw import Draw
+from dyno.workload.spec import Request, Turn, WorkloadSpec
 from dyno.workload.synthetic import RANDOM_OUTPUT_LEN, synthesize
 from dyno.workload.tokenizer import Tokenizer
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from dyno import files
 from dyno.errors import WorkloadError
-from dyno.facts.draw import Draw
-from dyno.facts.workload import Dropped, Request, Turn, WorkloadSpec
+from dyno.workload.draw import Draw
 from dyno.workload.recorded import read
+from dyno.workload.spec import Dropped, Request, Turn, WorkloadSpec
 from dyno.workload.synthetic import RANDOM_OUTPUT_LEN, synthesize
 from dyno.workload.tokenizer import Tokenizer, special_ids
 

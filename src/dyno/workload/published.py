@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from dyno import files
 from dyno.errors import WorkloadError
-from dyno.facts.workload import Request, WorkloadSpec
 from dyno.workload.recorded import MAX_PROMPT_TOKENS, MAX_TOTAL_TOKENS, MIN_TOKENS, templated
+from dyno.workload.spec import Request, WorkloadSpec
 from dyno.workload.tokenizer import Tokenizer
 from dyno.workload.traces import table_rows
 

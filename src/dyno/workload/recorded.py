@@ -13,7 +13,7 @@ import msgspec
 
 from dyno import files
 from dyno.errors import WorkloadError
-from dyno.facts.workload import Request, WorkloadSpec
+from dyno.workload.spec import Request, WorkloadSpec
 from dyno.workload.tokenizer import Tokenizer
 
 # Unpacked: JSON and CSV shrink to a tenth or a fiftieth, a bomb to a thousandth.

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dyno.errors import WorkloadError
-from dyno.facts.workload import Request, WorkloadSpec
 from dyno.workload import prefixes
+from dyno.workload.spec import Request, WorkloadSpec
 from dyno.workload.tasks import MAX_TOKENS, SIZES, TASKS, item
 from dyno.workload.tokenizer import Tokenizer, special_ids
 
@@ -34,6 +34,14 @@ _FILLERS = (" a", " the", ".", " I")
 
 
 def random(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+    return _random(spec, tokenizer, prefixes.by_popularity)
+
+
+def prefix_repetition(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+    return _random(spec, tokenizer, prefixes.equally_frequent)
+
+
+def _random(spec: WorkloadSpec, tokenizer: Tokenizer, choose: prefixes.Choose) -> Iterator[Request]:
     special = len(special_ids(tokenizer))
     input_len = max(0, spec.input_len - special)
     for flag, ratio in (("input", spec.range_ratio_input), ("output", spec.range_ratio_output)):
@@ -47,13 +55,15 @@ def random(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         )
     pairs = random_lengths(msgspec.structs.replace(spec, input_len=input_len))
     lengths = [special + spec.prefix_len + tokens for tokens, _ in pairs]
-    for i, prefix in enumerate(_prefixes(spec, tokenizer, special, lengths)):
+    for i, prefix in enumerate(_prefixes(spec, tokenizer, special, lengths, choose)):
         yield Request(*synthesize(tokenizer, spec.seed, i, lengths[i], prefix), pairs[i][1])
 
 
-def _prefixes(spec: WorkloadSpec, tokenizer: Tokenizer, special: int, lengths: list[int]) -> Iterator[str]:
+def _prefixes(
+    spec: WorkloadSpec, tokenizer: Tokenizer, special: int, lengths: list[int], choose: prefixes.Choose
+) -> Iterator[str]:
     """Yield each prompt's prefix. `lengths`: of the whole prompts, with their special tokens."""
-    shares = prefixes.shares(spec, lengths, special)
+    shares = prefixes.shares(spec, lengths, special, choose(spec, len(lengths)))
     longest = max(tokens for _, tokens in shares)
     whole = cache(lambda number: synthesize(tokenizer, spec.seed, -1 - number, longest)[0])
     ids = cache(lambda number: tokenizer.encode(whole(number)))

@@ -12,38 +12,18 @@ import msgspec
 
 from dyno import files
 from dyno.errors import WorkloadError
-from dyno.facts.workload import OUT_OF_ORDER, Dropped, Request, Turn, WorkloadSpec
 from dyno.scratch import scratch
 from dyno.visible import one_line
 from dyno.workload.blocks import Blocks
+from dyno.workload.datasets.traces import FORMATS, TraceFormat
 from dyno.workload.recorded import numbered_lines, read
+from dyno.workload.spec import OUT_OF_ORDER, Dropped, Request, Turn, WorkloadSpec
 from dyno.workload.tokenizer import Tokenizer
 
 _MOST_TOKENS = 250_000_000  # of all prompts: their texts, and the requests made of them, take about 5 GB then
 _LATEST_S = 1e11  # a time after this is one in milliseconds or less
 _MOST_ROWS = 20_000_000  # of a Parquet file, which packs equal rows to nothing
 _SHOWN = 12  # columns in a message
-
-
-class TraceFormat(NamedTuple):
-    """The columns of a trace."""
-
-    time: str
-    input: str
-    output: str
-    hash_ids: str = ""  # '': it has none
-    unit_s: float = 1.0  # of a time that is a number
-    block: int = 0  # tokens that a hash id stands for
-    only: tuple[str, str] | None = None  # column and value of the rows that are used
-
-
-FORMATS = {
-    "mooncake": TraceFormat("timestamp", "input_length", "output_length", "hash_ids", unit_s=0.001, block=512),
-    "azure": TraceFormat("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
-    # As vLLM: GPT-4's rows alone.
-    "burstgpt": TraceFormat("Timestamp", "Request tokens", "Response tokens", only=("Model", "GPT-4")),
-    "bailian": TraceFormat("timestamp", "input_length", "output_length", "hash_ids", block=16),
-}
 
 
 class TraceEntry(NamedTuple):
@@ -120,7 +100,7 @@ def _entries(spec: WorkloadSpec, path: str, form: TraceFormat) -> Iterator[Trace
         where = f"{path}, {place}"
         if missing := [name for name in wanted if row.get(name) is None]:
             advice = "Check --dataset-name: timed_trace reads columns of any name."
-            if spec.dataset == "timed_trace":
+            if spec.dataset not in FORMATS:
                 advice = "Name its columns with --timed-trace-label-timestamp, -input-length, -output-length."
             seen = one_line(", ".join(list(row)[:_SHOWN]))
             raise WorkloadError(f"{where}: no {' or '.join(missing)}. It has {seen}. {advice}")

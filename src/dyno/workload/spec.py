@@ -1,13 +1,15 @@
 """A workload: which prompts, how long, how many tokens wanted; and one request of it."""
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
-from msgspec.structs import replace
 
-from dyno.facts.draw import count_problem, problem
 from dyno.option import Option
+from dyno.workload.dataset import DatasetTraits
+from dyno.workload.datasets import DATASETS, DEFAULT, own_fields
+
+if TYPE_CHECKING:
+    from dyno.workload.datasets import OwnSettings
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -43,67 +45,7 @@ class StoredRequest(Turn, frozen=True):
     before: list[tuple[str, str]] = []
 
 
-class DatasetTraits(msgspec.Struct, frozen=True):
-    """What is known of a dataset by its name. Of a mix it depends on its classes: see WorkloadSpec.traits."""
-
-    about: str = ""  # its prompts, for the documentation
-    file: bool = False  # it is read from --dataset-path
-    sessions: bool = False  # its requests belong to sessions: a load counts users and sessions/s
-    times: bool = False  # it may have times at which its requests or sessions were recorded
-    template: bool = False  # vLLM applies the model's chat template to its prompts
-    endless: bool = False  # its prompts have no natural end, so the requested length is meant: ignore_eos
-
-
-# The last one's columns are named by the user.
-TRACES = ("mooncake", "azure", "burstgpt", "bailian", "timed_trace")
 OUT_OF_ORDER = "rows out of order"  # of a trace
-
-_TRACE = DatasetTraits(file=True, times=True, endless=True)
-
-# All datasets. What generates them is in workload.DATASETS.
-TRAITS = {
-    "random": DatasetTraits(
-        "seeded text, exactly `--random-input-len` tokens; answers have exactly `--random-output-len` (default)",
-        endless=True,
-    ),
-    "prefix_repetition": DatasetTraits(
-        "random text behind shared prefixes, as vLLM's: `--prefix-repetition-prefix-len`"
-    ),
-    "sharegpt": DatasetTraits(
-        "ShareGPT's file, first turns, with vLLM's length filter: found, fetched, or given with `--dataset-path`",
-        file=True,
-    ),
-    "sharegpt-shaped": DatasetTraits("made-up text with the lengths of ShareGPT"),
-    "custom": DatasetTraits(
-        "JSON lines with `prompt`, and `output_tokens` for `--custom-output-len -1`", file=True, template=True
-    ),
-    "tasks": DatasetTraits("questions of the built-in tasks, answered to the end token; use `--backend openai-chat`"),
-    "chat": DatasetTraits("generated conversations: `--turns`, `--think-time`", sessions=True, endless=True),
-    "conversations": DatasetTraits(
-        "recorded conversations with all turns: ShareGPT, MT-Bench, OpenAI messages", file=True, sessions=True
-    ),
-    "agents": DatasetTraits(
-        "recorded agent sessions: calls that wait for calls, tools and sub-agents", file=True, sessions=True, times=True
-    ),
-    "mooncake": replace(_TRACE, about="Mooncake's traces, at their recorded times, with shared blocks"),
-    "azure": replace(_TRACE, about="Azure's LLM inference traces, at their recorded times"),
-    "burstgpt": replace(_TRACE, about="BurstGPT's traces, at their recorded times"),
-    "bailian": replace(_TRACE, about="Bailian's traces, at their recorded times, with shared blocks"),
-    "timed_trace": replace(
-        _TRACE, about="a trace with columns that you name, as vLLM's: `--timed-trace-label-timestamp`"
-    ),
-    "sonnet": DatasetTraits("lines of Shakespeare's sonnets, as vLLM picks them", file=True, template=True),
-    "hf": DatasetTraits(
-        "questions of a dataset of the Hugging Face Hub that is on this machine: `--hf-name`", file=True, template=True
-    ),
-    "clients": DatasetTraits(
-        "many clients with their own rates, bursts and lengths: generated, or ServeGen's files",
-        file=True,
-        times=True,
-        endless=True,
-    ),
-    "mix": DatasetTraits("several classes of traffic in one run: `--class`", sessions=True, times=True),
-}
 
 # Where the answers in the history of a conversation come from.
 Answers = Literal["server", "recorded"]
@@ -120,8 +62,10 @@ _RATIO = Option("", None, "random lengths from len × (1 − R) to len × (1 + R
                 words="must be from 0 to below 1", setting="--random-range-ratio")  # fmt: skip
 
 
-class WorkloadSpec(msgspec.Struct, frozen=True):
-    dataset: Annotated[str, Option("--dataset-name", help="kind of prompts")]  # a name in TRAITS
+class CommonSpec(msgspec.Struct, frozen=True):
+    """The settings of all workloads, or of many. Those of one data set are in its file."""
+
+    dataset: Annotated[str, Option("--dataset-name", help="kind of prompts")]  # a name in DATASETS
     path: Annotated[
         str | None,
         Option("--dataset-path", "FILE", "file of prompts or conversations; or hub:OWNER/NAME/FILE@REV"),
@@ -192,87 +136,19 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     lora_assignment: Annotated[
         Literal["random", "round-robin"], Option("--lora-assignment", help="how adapters are chosen")
     ] = "random"
-    num_clients: Annotated[
-        int, Option("--num-clients", "N", "clients that are generated (dataset clients)", least=1, most=100_000)
-    ] = 100
-    client_skew: Annotated[
-        float, Option("--client-skew", "S", "rate of the k-th client in proportion to 1 / k^S; 0: all alike", least=0,
-                      most=100),
-    ] = 1.0  # fmt: skip
-    client_rate_rps: Annotated[
-        float, Option("--client-rate", "RPS", "requests per second of all clients together", above=0, most=1e7)
-    ] = 1.0
-    hf_name: Annotated[
-        str | None,
-        Option(
-            "--hf-name", "OWNER/NAME", "dataset in the Hub's cache, where --dataset-path names none (default: none)"
-        ),
-    ] = None
-    hf_subset: Annotated[
-        str | None, Option("--hf-subset", "NAME", "subset: its files have it in their path (default: all)")
-    ] = None
-    hf_split: Annotated[
-        str | None, Option("--hf-split", "NAME", "split: its files have it in their path (default: train)")
-    ] = None
-    # Traces. Times count from the first request of the file.
-    trace_start_s: Annotated[
-        float, Option("--trace-start", "S", "skip the first S seconds of a trace", least=0, most=1e9)
-    ] = 0.0
-    trace_end_s: Annotated[
-        float | None, Option("--trace-end", "S", "end the trace after S seconds (default: all of it)", above=0)
-    ] = None
-    trace_max_tokens: Annotated[
-        int | None,
-        Option("--trace-max-tokens", "N", "skip requests of a trace with more tokens, prompt and output together "
-               "(default: none)", least=2),
-    ] = None  # fmt: skip
-    trace_length_scale: Annotated[
-        float,
-        Option("--trace-length-scale", "F", "multiply all lengths of a trace by F, also those of shared blocks",
-               above=0, most=100),
-    ] = 1.0  # fmt: skip
-    # As vLLM's flags.
-    timed_trace_chunk_hash_size: Annotated[
-        int, Option("--timed-trace-chunk-hash-size", "N", "timed_trace: tokens per hash id", least=1, most=_TOKENS)
-    ] = 16
-    timed_trace_sec_multiplier: Annotated[
-        float,
-        Option("--timed-trace-sec-multiplier", "X", "timed_trace: seconds per unit of time; 0.001 for milliseconds",
-               above=0, most=1e9),
-    ] = 1.0  # fmt: skip
-    timed_trace_label_timestamp: Annotated[
-        str, Option("--timed-trace-label-timestamp", "NAME", "timed_trace: column of the time")
-    ] = "timestamp"
-    timed_trace_label_input_length: Annotated[
-        str, Option("--timed-trace-label-input-length", "NAME", "timed_trace: column of the prompt's tokens")
-    ] = "input_length"
-    timed_trace_label_output_length: Annotated[
-        str, Option("--timed-trace-label-output-length", "NAME", "timed_trace: column of the output's tokens")
-    ] = "output_length"
-    timed_trace_label_hash_ids: Annotated[
-        str, Option("--timed-trace-label-hash-ids", "NAME", "timed_trace: column of the hash ids")
-    ] = "hash_ids"
-    turns: Annotated[
-        str | None,
-        Option("--turns", "D", "turns of a conversation, a number or a distribution: 5, 3..8, normal:MEAN,SD, "
-               "lognormal:MEAN,SD, exponential:MEAN (default: chat 5, conversations all of the file)",
-               grammar=count_problem),
-    ] = None  # fmt: skip
-    think_time_s: Annotated[
-        str,
-        Option("--think-time", "D", "seconds from the end of an answer to the next question of the user; "
-               "also a distribution", grammar=problem),
-    ] = "0"  # fmt: skip
-    turn_input_len: Annotated[
-        str,
-        Option("--turn-input-len", "D", "chat: tokens of each question, without the history; also a distribution",
-               grammar=count_problem),
-    ] = "100"  # fmt: skip
-    turn_output_len: Annotated[
-        str | None,
-        Option("--turn-output-len", "D", "tokens to generate in each turn; also a distribution (default: chat 128, "
-               "conversations as in the file, or 256)", grammar=count_problem),
-    ] = None  # fmt: skip
+
+
+# A workload is one flat value: stored files, studies, flags and SQL have its settings beside one another. It has the
+# settings of all data sets, and only those of its own may differ from their defaults: OWN_FIELDS.
+if TYPE_CHECKING:
+
+    class _AllSettings(OwnSettings, CommonSpec, frozen=True): ...
+
+else:
+    _AllSettings = msgspec.defstruct("_AllSettings", own_fields(), bases=(CommonSpec,), module=__name__, frozen=True)
+
+
+class WorkloadSpec(_AllSettings, frozen=True):
     classes: Annotated[
         dict[str, "TrafficClass"],
         Option(help="classes of traffic by name, each with its own keys (dataset mix)", setting="--class"),
@@ -281,39 +157,45 @@ class WorkloadSpec(msgspec.Struct, frozen=True):
     @property
     def traits(self) -> DatasetTraits:
         if not self.classes:
-            return TRAITS.get(self.dataset, DatasetTraits())  # a stored run may have another version's
+            declared = DATASETS.get(self.dataset)  # a stored run may have another version's
+            return declared.traits if declared else DatasetTraits()
         each = [part.traits for part in self.classes.values()]
-        sessions, endless = any(traits.sessions for traits in each), all(traits.endless for traits in each)
-        template = any(traits.template for traits in each)
-        return DatasetTraits(sessions=sessions, times=self.own_rate_rps is not None, template=template, endless=endless)
+        return DatasetTraits(
+            sessions=any(traits.sessions for traits in each),
+            times=self.own_rate_rps is not None,
+            template=any(traits.template for traits in each),
+            endless=all(traits.endless for traits in each),
+        )
 
     @property
     def own_rate_rps(self) -> float | None:
         """The rate of a workload whose requests have times of their own; None: the load decides."""
-        if self.dataset == "clients":
-            return self.client_rate_rps
+        declared = DATASETS.get(self.dataset)
+        if declared and declared.rate:
+            rate: float = getattr(self, declared.rate)
+            return rate
         return sum(part.request_rate_rps or 0.0 for part in self.classes.values()) or None
 
 
-_CONVERSATIONS = ["chat", "conversations"]
-_SESSIONS = [name for name, traits in TRAITS.items() if traits.sessions]
+_OF_SESSIONS = ("num_sessions", "answers")
+
+
+def _owners(setting: str) -> list[str]:
+    return [
+        name
+        for name, dataset in DATASETS.items()
+        if setting in dataset.own or (dataset.traits.sessions and setting in _OF_SESSIONS)
+    ]
+
+
 # Settings that only some datasets have: field → these datasets.
-OWN_FIELDS: dict[str, Sequence[str]] = {
-    "num_sessions": _SESSIONS, "answers": _SESSIONS, "turns": _CONVERSATIONS, "think_time_s": _CONVERSATIONS,
-    "turn_input_len": ["chat"], "turn_output_len": _CONVERSATIONS,
-    **{name: TRACES for name in WorkloadSpec.__struct_fields__ if name.startswith("trace_")},
-    **dict.fromkeys(("trace_start_s", "trace_end_s", "trace_max_tokens"), (*TRACES, "clients")),
-    "num_prefixes": ["random", "prefix_repetition"], "prefix_zipf": ["random"], "prefix_hit_rate": ["random"],
-    **dict.fromkeys(("num_clients", "client_skew", "client_rate_rps"), ("clients",)), "classes": ["mix"],
-    **dict.fromkeys(("hf_name", "hf_subset", "hf_split"), ("hf",)),
-    **{name: TRACES[-1:] for name in WorkloadSpec.__struct_fields__ if name.startswith("timed_trace_")},
-}  # fmt: skip
+OWN_FIELDS = {name: names for name in WorkloadSpec.__struct_fields__ if (names := _owners(name))}
 
 
 class TrafficClass(WorkloadSpec, frozen=True, kw_only=True):
     """One class of the traffic of a mix: a workload of its own, with a rate or a share of the requests."""
 
-    dataset: str = "random"
+    dataset: str = DEFAULT
     request_rate_rps: Annotated[
         float | None, Option(help="requests (or sessions) per second of this class", above=0, most=1e7)
     ] = None
