@@ -387,9 +387,9 @@ def test_a_rate_replaces_the_recorded_times(
         ("--dataset-name random --speedup 2", "--speedup needs recorded times"),
         (
             "--dataset-name azure --timed-trace-chunk-hash-size 4",
-            "is for --dataset-name timed_trace, but that is azure",
+            "is for --dataset-name timed_trace, but this is azure",
         ),
-        ("--dataset-name azure --self-timed --request-rate 3", "contradict each other"),
+        ("--dataset-name azure --self-timed --request-rate 3", "--request-rate can't be combined with --self-timed"),
         ("--dataset-name azure --request-rate 3 --speedup 2", "--speedup needs recorded times"),
         ("--dataset-name azure --speedup 0", "--speedup must be above 0"),
     ],

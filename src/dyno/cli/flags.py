@@ -154,6 +154,13 @@ def given(o: argparse.Namespace, struct: Any) -> list[str]:
     return [f.option.flags.split()[0] for f in used]
 
 
+def given_values(o: argparse.Namespace, struct: Any) -> dict[str, Any]:
+    """Return the fields of a struct whose flags were used, with what was given."""
+    declared = [f for f in fields(struct).values() if f.option.flags]
+    used = ((f, getattr(o, _dest(f), None)) for f in declared)
+    return {f.name: value for f, value in used if value is not None and value != _default(f)}
+
+
 # ---- flags of other tools ----
 
 

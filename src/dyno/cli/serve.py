@@ -13,23 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.cli import exit_codes, flags, preparing, settings
+from dyno.cli import exit_codes, flags, preparing, settings, vocabulary
 from dyno.cli.classes import EXAMPLE, classes
 from dyno.cli.flags import refuse
 from dyno.cli.parser import Parser
 from dyno.errors import StoreError, UsageError
-from dyno.facts import schedule
+from dyno.facts import rules, schedule
 from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
 from dyno.facts.trial import ONE_ANSWER, TrialSpec, several_answers
 from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS
-from dyno.option import Option, fields, opposite
+from dyno.option import Option, opposite
 from dyno.report.block import block
 from dyno.transport import Transport
 from dyno.workload.datasets import DATASETS, DEFAULT, DEFAULT_OF_CLASSES
-from dyno.workload.spec import OWN_FIELDS, CommonSpec, WorkloadSpec
+from dyno.workload.spec import CommonSpec, WorkloadSpec
 
 if TYPE_CHECKING:
     from dyno.conduct.outcome import Outcome
@@ -534,17 +534,8 @@ def _recorded(o: argparse.Namespace) -> bool:
     if o.self_timed is not None:
         return bool(o.self_timed)
     timed = DATASETS[o.dataset_name].traits.paced or any(c.request_rate_rps for c in classes(o.classes).values())
-    return timed and not _rate_flag(o) and not o.concurrency_schedule
-
-
-def _rate_flag(o: argparse.Namespace) -> str:
-    """Return the flag that sets a rate; '' where none does."""
-    given = {
-        "--request-rate": not math.isinf(o.request_rate),
-        "--ramp-up-strategy": o.ramp_up_strategy,
-        "--rate-schedule": o.rate_schedule,
-    }
-    return next((flag for flag, value in given.items() if value), "")
+    paced = not math.isinf(o.request_rate) or o.ramp_up_strategy or o.rate_schedule or o.concurrency_schedule
+    return timed and not paced
 
 
 def _default_prompts(o: argparse.Namespace) -> int:
@@ -554,38 +545,9 @@ def _default_prompts(o: argparse.Namespace) -> int:
 
 
 def _check_flags(o: argparse.Namespace) -> None:
-    limits = (o.max_concurrency, o.ramp_up_strategy, o.rate_schedule, o.concurrency_schedule)
-    refuse(
-        o.duration is not None and math.isinf(o.request_rate) and not any(limits) and not _recorded(o),
-        "--duration needs a load: give --max-concurrency, --request-rate, a ramp or a schedule.",
-    )
-    refuse(
-        o.rate_schedule and (o.ramp_up_strategy or not math.isinf(o.request_rate)),
-        "--rate-schedule sets the rate. Remove --request-rate or --ramp-up-strategy.",
-    )
-    refuse(
-        o.concurrency_schedule and o.max_concurrency,
-        "--concurrency-schedule sets the concurrency. Remove --max-concurrency.",
-    )
-    refuse(o.concurrency_schedule and o.duration is None, "--concurrency-schedule needs --duration.")
-    ramp = (o.ramp_up_start_rps, o.ramp_up_end_rps)
-    if o.ramp_up_strategy is None:
-        refuse(ramp != (None, None), "--ramp-up-start-rps and --ramp-up-end-rps need --ramp-up-strategy.")
-    else:
-        refuse(None in ramp, "--ramp-up-strategy needs both --ramp-up-start-rps and --ramp-up-end-rps.")
-        refuse(
-            not math.isinf(o.request_rate),
-            "--request-rate and --ramp-up-strategy contradict each other: the ramp sets the rate. Remove one.",
-        )
-        refuse(min(ramp) < 0 or ramp[0] > ramp[1] or ramp[1] <= 0, "A ramp must rise: 0 ≤ start ≤ end, end > 0.")
-        refuse(o.ramp_up_strategy == "exponential" and ramp[0] == 0, "An exponential ramp can't start at 0.")
-    _check_times(o)
-    refuse(
-        o.dataset_path is not None and not DATASETS[o.dataset_name].traits.file,
-        f"--dataset-name {o.dataset_name} generates its prompts and reads no file. For {o.dataset_path}, use "
-        f"--dataset-name {', '.join(name for name, dataset in DATASETS.items() if dataset.traits.file)}.",
-    )
-    _check_dataset(o)
+    given = rules.GivenSettings(_given(o), DATASETS[o.dataset_name], _recorded(o))
+    for mistake in rules.mistakes([*rules.LOAD, *rules.WORKLOAD], given, "flags"):
+        raise UsageError(f"{vocabulary.flag(mistake.rule.setting)} {mistake.text(vocabulary.flag)}")
     refuse(
         o.endpoint is not None and not o.endpoint.startswith("/"), f"--endpoint {o.endpoint} must begin with a slash."
     )
@@ -595,27 +557,14 @@ def _check_flags(o: argparse.Namespace) -> None:
     )
 
 
-def _check_dataset(o: argparse.Namespace) -> None:
-    """Refuse flags that the dataset doesn't have."""
-    given = flags.given(o, WorkloadSpec)
-    for name, datasets in OWN_FIELDS.items():
-        flag = fields(WorkloadSpec)[name].option.flags
-        refuse(
-            flag in given and o.dataset_name not in datasets,
-            f"{flag} is for --dataset-name {' or '.join(datasets)}, but that is {o.dataset_name}.",
-        )
-
-
-def _check_times(o: argparse.Namespace) -> None:
-    timed = [name for name, dataset in DATASETS.items() if dataset.traits.times]
-    text = f"--self-timed is for datasets with times: {', '.join(timed)}."
-    refuse(o.self_timed is not None and o.dataset_name not in timed, text)
-    rate = _rate_flag(o)
-    refuse(o.self_timed and rate, f"--self-timed and {rate} contradict each other. Remove one.")
-    refuse(
-        o.speedup != 1 and not _recorded(o) and not DATASETS[o.dataset_name].traits.sessions,
-        "--speedup needs recorded times (a trace, and no rate or schedule), or sessions with waits.",
-    )
+def _given(o: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of load and workload whose flags were used, by field."""
+    given = flags.given_values(o, WorkloadSpec) | flags.given_values(o, LoadSpec)
+    if math.isinf(o.request_rate):
+        del given["request_rate_rps"]
+    if o.self_timed is not None:
+        given["arrivals"] = "recorded" if o.self_timed else None
+    return given
 
 
 def _check_writable(folder: Path) -> None:

@@ -30,7 +30,7 @@ _OTHERS = {  # flags that no field declares; of several for one key, the first i
     "--random-output-len": "workload.output_len", "--output-len": "workload.output_len",
     "--sharegpt-output-len": "workload.output_len", "--custom-output-len": "workload.output_len",
     "--random-range-ratio": "workload.range_ratio_input", "--metric-percentiles": "trial.percentiles",
-    "--goodput": "trial.goodput_ms", "--extra-body": "trial.extra_body",
+    "--self-timed": "load.arrivals", "--goodput": "trial.goodput_ms", "--extra-body": "trial.extra_body",
 }  # fmt: skip
 # In no command of a setting.
 _PLAIN = {"seed", "num_warmups", "percentiles", "kind", "weights", "goodput_ms", "reset_cache"}
@@ -54,6 +54,11 @@ def _flags() -> dict[str, str]:
     for flag, key in _keys().items():
         known.setdefault(key.removeprefix("engine.container.") if "container" in key else key.partition(".")[2], flag)
     return known
+
+
+def flag(field: str) -> str:
+    """Return the flag of a setting."""
+    return _flags()[field]
 
 
 def command(trial: TrialSpec) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path as FilePath
 from typing import Any, NamedTuple
 
 from dyno.errors import UsageError
-from dyno.facts import schedule
+from dyno.facts import rules, schedule
 from dyno.facts.client import ClientSpec
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
@@ -21,18 +21,18 @@ from dyno.option import problems
 from dyno.study.cells import CELLS, CLIENT, OFFLINE, SERVING, TRANSPORT, converted
 from dyno.study.document import Path, TomlDocument, near
 from dyno.study.grid import GridCell, Section
+from dyno.workload.dataset import Dataset, DatasetTraits
 from dyno.workload.datasets import DATASETS, DEFAULT, DEFAULT_OF_CLASSES
 from dyno.workload.draw import Draw
-from dyno.workload.spec import MOST_PROMPTS, OWN_FIELDS, TrafficClass, WorkloadSpec
+from dyno.workload.spec import MOST_PROMPTS, TrafficClass, WorkloadSpec
 
 _DURATION_PROMPTS = 1000  # prepared for a closed loop that runs for a time; then they are sent again
 # Counted for each engine in its own words elsewhere; in a study the same for all, so that they can be compared.
 _SAMPLING = {"temperature": 0.0}
 _PERCENTILES = [50.0, 90.0, 95.0, 99.0]
 _WARMUPS = 8  # where no concurrency says better
-_SCHEDULES = {"rate_schedule": ("request_rate_rps", "ramp"), "concurrency_schedule": ("max_concurrency",)}
-_LEVELS, _RAMP = ("max_concurrency", "request_rate_rps", "ramp", *_SCHEDULES), ("ramp_start_rps", "ramp_end_rps")
 _COUNTS = ("num_prompts", "num_sessions", "requests_per_stream", "duration_s")
+_UNKNOWN = Dataset(name="", about="", make="", traits=DatasetTraits(times=True))  # breaks no rule
 _TURNS = "5"  # of a conversation, where nothing says how many
 
 
@@ -71,9 +71,8 @@ class Trials:
         cells = values["workload"]
         cells.setdefault("dataset", DEFAULT_OF_CLASSES if cells.get("classes") else DEFAULT)
         paced = any(part.request_rate_rps for part in cells.get("classes", {}).values())
-        dataset = DATASETS.get(cells["dataset"])
-        paced = paced or (dataset is not None and dataset.traits.paced)
-        load, offline = self._load(values["load"], sections["load"], paced)
+        dataset = DATASETS.get(cells["dataset"], _UNKNOWN)
+        load, offline = self._load(values["load"], sections["load"], dataset, paced or dataset.traits.paced)
         workload = self._workload(values, sections, load, offline)
         t = values["trial"]
         self._check_figures(t, sections["trial"])
@@ -195,7 +194,9 @@ class Trials:
                 self.doc.unknown(sections[part].paths[key], named, list(self.models), "model")
         return out
 
-    def _load(self, cells: dict[str, Any], section: Section, paced: bool) -> tuple[LoadSpec, OfflineSpec | None]:
+    def _load(
+        self, cells: dict[str, Any], section: Section, dataset: Dataset, paced: bool
+    ) -> tuple[LoadSpec, OfflineSpec | None]:
         kind = cells.get("kind", "serve")
         wrong = [k for k in cells if k in (OFFLINE if kind == "serve" else SERVING)]
         for key in wrong:
@@ -204,45 +205,34 @@ class Trials:
         if kind != "serve":
             return LoadSpec(), OfflineSpec(kind, **{k: v for k, v in cells.items() if k in OFFLINE})
         serving = {k: v for k, v in cells.items() if k in SERVING}
-        if paced and not serving.keys() & set(_LEVELS):
+        if paced and not serving.keys() & set(rules.LEVELS):
             serving.setdefault("arrivals", "recorded")
-        if "arrivals" in serving:
-            self._check_recorded(serving, section)
-        elif not serving.keys() & set(_LEVELS):
+        recorded = "arrivals" in serving
+        if not recorded and not serving.keys() & set(rules.LEVELS):
             text = "the load is missing. Give max_concurrency, request_rate_rps (inf: all at once), ramp or a schedule."
-            self.doc.missing(section.table, text, _LEVELS, _tables(section))
-        if "burstiness" in serving and not serving.keys() & {"request_rate_rps", "ramp", "rate_schedule"}:
-            self.doc.mistake(section.paths["burstiness"], "needs request_rate_rps.")
+            self.doc.missing(section.table, text, rules.LEVELS, _tables(section))
+        self._check(rules.LOAD, rules.GivenSettings(cells, dataset, recorded), section)
         self._schedules(serving, section)
-        if {"num_prompts", "requests_per_stream"} <= cells.keys():
-            self.doc.mistake(
-                section.paths["requests_per_stream"], "can't be combined with num_prompts. Give one of them."
-            )
         for key in ("request_rate_rps", "burstiness"):
             if serving.get(key) == math.inf:
                 serving[key] = None
-        load = LoadSpec(**serving)
-        if load.concurrency_schedule and load.duration_s is None:
-            where = section.paths["concurrency_schedule"]
-            self.doc.missing(where, "needs duration_s.", ["duration_s"], _tables(section))
-        if load.ramp and (load.ramp_start_rps is None or load.ramp_end_rps is None):
-            self.doc.missing(section.paths["ramp"], "needs ramp_start_rps and ramp_end_rps.", _RAMP, _tables(section))
-        if load.duration_s and load.closed_loop and not (load.max_concurrency or load.concurrency_schedule):
-            where = section.paths["duration_s"]
-            text = "needs max_concurrency, request_rate_rps, ramp or a schedule."
-            self.doc.missing(where, text, _LEVELS, _tables(section))
-        return load, None
+        return LoadSpec(**serving), None
 
-    def _check_recorded(self, serving: dict[str, Any], section: Section) -> None:
-        for key in ("request_rate_rps", "ramp", "rate_schedule", "burstiness"):
-            if key in serving and key in section.paths:
-                self.doc.mistake(section.paths[key], 'can\'t be combined with arrivals = "recorded". Remove one.')
+    def _check(self, each: Sequence[rules.Rule], given: rules.GivenSettings, section: Section) -> None:
+        """Collect the rules that a section breaks, each at its key; of a key that is missing, at the table."""
+        for mistake in rules.mistakes(each, given, "keys"):
+            setting, text = mistake.rule.setting, mistake.text(_key_words)
+            where = section.paths.get(setting)
+            if where is None:
+                where, text = section.table, f"{setting} {text}"
+            if mistake.rule.mends:
+                self.doc.missing(where, text, mistake.rule.mends, _tables(section))
+            else:
+                self.doc.mistake(where, text)
 
     def _schedules(self, serving: dict[str, Any], section: Section) -> None:
         """Put the values of a file in place of its name."""
-        for key in serving.keys() & _SCHEDULES.keys():
-            if others := [name for name in _SCHEDULES[key] if serving.get(name)]:
-                self.doc.mistake(section.paths[key], f"can't be combined with {others[0]}. Give one of them.")
+        for key in serving.keys() & set(rules.SCHEDULES):
             try:
                 serving[key] = schedule.located(serving[key], self.folder)
             except UsageError as e:
@@ -265,7 +255,9 @@ class Trials:
             return None
         if offline and DATASETS[dataset].traits.sessions:
             self.doc.mistake(section.paths["dataset"], f"{dataset} needs a server: its load must be kind = 'serve'.")
-        self._check_prompts(cells, section, micro=offline is not None and offline.kind == "micro")
+        given = {key: cells.get(key) for key in section.cells}
+        micro = offline is not None and offline.kind == "micro"
+        self._check(rules.WORKLOAD, rules.GivenSettings(given, DATASETS[dataset], micro=micro), section)
         streams = load.max_concurrency
         count = how.get("num_prompts")
         if offline and offline.kind == "latency":
@@ -326,26 +318,10 @@ class Trials:
                 self.doc.unknown_key((*where, "goodput_ms", limit), list(GOODPUT))
         return True
 
-    def _check_prompts(self, cells: dict[str, Any], section: Section, micro: bool) -> None:
-        dataset = cells["dataset"]
-        if DATASETS[dataset].needs_file and "path" not in section.cells:
-            text = f"path is missing: {dataset} is read from a file."
-            self.doc.missing(section.table, text, ["path"], _tables(section))
-        for key in section.cells.keys() & OWN_FIELDS.keys():
-            if dataset not in OWN_FIELDS[key]:
-                datasets = " or ".join(OWN_FIELDS[key])
-                self.doc.mistake(section.paths[key], f"is for dataset {datasets}, but this is {dataset}.")
-        for key in DATASETS[dataset].needs:
-            if key not in section.cells:
-                self.doc.missing(
-                    section.table, f"{key} is missing: {dataset} prompts need it.", [key], _tables(section)
-                )
-            elif key in cells and cells[key] < 1 and not (micro or key == "prefix_len"):
-                self.doc.mistake(
-                    section.paths[key], f"must be at least 1, but is {cells[key]} (0 is for a micro benchmark only)."
-                )
-        if micro and cells.get("prefix_len"):
-            self.doc.mistake(section.paths["prefix_len"], "is not for a micro test: give the load a depth.")
+
+def _key_words(field: str) -> str:
+    """Return a setting's name in a study; of the only value that a key can have, with that."""
+    return 'arrivals = "recorded"' if field == "arrivals" else field
 
 
 def _tables(section: Section) -> set[Path]:
