@@ -34,7 +34,8 @@ from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.store.run import Run, create
 from dyno.store.study import StudyFolder
-from dyno.workload.spec import Request, Workload, WorkloadSpec
+from dyno.workload.request import Request
+from dyno.workload.spec import Workload, WorkloadSpec
 
 TRIALS, LIST_MAX_S, RESUME_MAX_S, SQL_MAX_S = 1_000, 1.0, 2.0, 2.0
 STUDY = """

@@ -39,7 +39,7 @@ from dyno.probe.telemetry import sampler
 from dyno.report import draw
 from dyno.transport import Transport
 from dyno.units import NS_PER_S
-from dyno.workload.spec import Request
+from dyno.workload.request import Request
 from nursery import Nursery, forking
 from rigs_over_ssh import ssh_rig, ssh_wheels  # noqa: F401  (fixtures)
 

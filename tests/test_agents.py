@@ -12,7 +12,8 @@ from conftest import StartFake, drive
 from dyno.errors import WorkloadError
 from dyno.facts.load import LoadSpec
 from dyno.workload import prompts
-from dyno.workload.spec import Turn, Workload, WorkloadSpec
+from dyno.workload.request import Turn
+from dyno.workload.spec import Workload, WorkloadSpec
 from dyno.workload.tokenizer import ApproximateTokenizer
 
 FIXTURES = Path(__file__).parent / "fixtures" / "agents"

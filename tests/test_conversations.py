@@ -13,7 +13,8 @@ from dyno.cli.main import main
 from dyno.errors import WorkloadError
 from dyno.store.run import Run
 from dyno.workload.prompts import make, within
-from dyno.workload.spec import Turn, Workload, WorkloadSpec
+from dyno.workload.request import Turn
+from dyno.workload.spec import Workload, WorkloadSpec
 from dyno.workload.tokenizer import Tokenizer, choose
 from test_study_file import mistakes, study
 

@@ -18,7 +18,8 @@ from dyno.load.sessions import Graph
 from dyno.workload.dataset import Dataset
 from dyno.workload.datasets import DATASETS
 from dyno.workload.prompts import make
-from dyno.workload.spec import Request, TrafficClass, Turn, WorkloadSpec
+from dyno.workload.request import Request, Turn
+from dyno.workload.spec import TrafficClass, WorkloadSpec
 from dyno.workload.tokenizer import ApproximateTokenizer
 from studies import study
 

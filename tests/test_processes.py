@@ -30,7 +30,8 @@ from dyno.load.spool import END, frames
 from dyno.probe import peaks, rig
 from dyno.store.run import Run, create
 from dyno.units import NS_PER_S
-from dyno.workload.spec import Request, Workload, WorkloadSpec
+from dyno.workload.request import Request
+from dyno.workload.spec import Workload, WorkloadSpec
 from test_wire import refused_port
 
 TWO = ClientSpec(procs=2)

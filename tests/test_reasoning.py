@@ -18,7 +18,8 @@ from dyno.measure import timing
 from dyno.measure.counting import Counting
 from dyno.measure.summary import Tally
 from dyno.units import NS_PER_MS, NS_PER_S
-from dyno.workload.spec import Turn, WorkloadSpec
+from dyno.workload.request import Turn
+from dyno.workload.spec import WorkloadSpec
 
 MS = NS_PER_MS
 TRIAL = TrialSpec(

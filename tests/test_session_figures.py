@@ -28,7 +28,8 @@ from dyno.store.sql import RunTables
 from dyno.units import NS_PER_MS, NS_PER_S
 from dyno.workload.dataset import Dataset
 from dyno.workload.datasets import DATASETS
-from dyno.workload.spec import Answers, StoredRequest, TrafficClass, Turn, WorkloadSpec
+from dyno.workload.request import Answers, StoredRequest, Turn
+from dyno.workload.spec import TrafficClass, WorkloadSpec
 from test_sessions import chat
 
 MS = NS_PER_MS

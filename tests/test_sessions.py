@@ -15,7 +15,7 @@ from dyno.load.script import AnswerCollector
 from dyno.load.sessions import Graph
 from dyno.store.run import StoredLengths
 from dyno.units import NS_PER_MS, NS_PER_S
-from dyno.workload.spec import Turn
+from dyno.workload.request import Turn
 
 
 def chat(sessions: int, turns: int, wait_s: float = 0.0, output: int = 4, **fields: Any) -> list[Turn]:

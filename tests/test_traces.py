@@ -26,7 +26,8 @@ from dyno.study.file import read
 from dyno.workload.datasets import DATASETS
 from dyno.workload.datasets.traces import FORMATS
 from dyno.workload.prompts import make
-from dyno.workload.spec import Dropped, Turn, Workload, WorkloadSpec
+from dyno.workload.request import Dropped, Turn
+from dyno.workload.spec import Workload, WorkloadSpec
 from dyno.workload.tokenizer import ApproximateTokenizer, Tokenizer, local
 
 FOLDER = Path(__file__).parent / "fixtures" / "traces"

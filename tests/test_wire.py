@@ -32,7 +32,7 @@ from dyno.load.spool import END, SENT, Spool
 from dyno.load.wire import Traffic, Wire
 from dyno.measure import timing
 from dyno.units import NS_PER_MS, NS_PER_S
-from dyno.workload.spec import Turn
+from dyno.workload.request import Turn
 
 Serve = Callable[..., Scripted]
 SLACK_NS = 300_000  # between the readings of two clocks

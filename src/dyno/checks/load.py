@@ -24,7 +24,7 @@ from dyno.measure.points import (
     together,
 )
 from dyno.numbers import change, count, number
-from dyno.workload.spec import Dropped
+from dyno.workload.request import Dropped
 
 # Where the sum misleads: of two replicas, one that is slower by a quarter makes it a tenth less than twice the other.
 # Replicas that are alike have equally many in flight, so that their shares differ by the luck of lengths alone, as

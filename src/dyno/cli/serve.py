@@ -28,8 +28,9 @@ from dyno.load.protocols import PROTOCOLS
 from dyno.option import Option, opposite
 from dyno.report.block import block
 from dyno.transport import Transport
+from dyno.workload.common import CommonSpec
 from dyno.workload.datasets import DATASETS, DEFAULT, DEFAULT_OF_CLASSES
-from dyno.workload.spec import CommonSpec, WorkloadSpec
+from dyno.workload.spec import WorkloadSpec
 
 if TYPE_CHECKING:
     from dyno.conduct.outcome import Outcome

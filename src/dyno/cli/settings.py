@@ -191,8 +191,7 @@ def add_lengths(g: argparse._ArgumentGroup, default: tuple[int, int] | None = No
 def add_own(g: argparse._ArgumentGroup) -> None:
     """Add the flags of single datasets: their settings, and lengths by vLLM's names."""
     for dataset in DATASETS.values():
-        if dataset.settings:
-            flags.add_rest(g, dataset.settings)
+        flags.add_rest(g, dataset.spec)
         for length in dataset.lengths:
             option = Option(length_flag(dataset, length), "N", f"{dataset.name}: {length.help}", least=length.least)
             flags.number(g, int, option, length.default)

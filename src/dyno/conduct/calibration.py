@@ -26,7 +26,8 @@ from dyno.load.progress import Stop
 from dyno.measure.statistics import distribution_ms
 from dyno.store.run import create
 from dyno.units import NS_PER_S
-from dyno.workload.spec import Request, Turn, Workload, WorkloadSpec
+from dyno.workload.request import Request, Turn
+from dyno.workload.spec import Workload, WorkloadSpec
 
 
 class Shape(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from dyno.load import decode
 from dyno.load.protocols import PROTOCOLS, Asked, StreamReading
 from dyno.store.run import Run
 from dyno.visible import one_line
-from dyno.workload.spec import Request
+from dyno.workload.request import Request
 
 SPENT_S = 0.4  # on each side, shared by replicas: then each is asked no further prompt
 _LIMIT_S = 30.0  # for one answer

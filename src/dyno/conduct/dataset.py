@@ -10,7 +10,8 @@ from dyno.models import hub
 from dyno.models.cache import snapshot, snapshot_folder, storage_folder
 from dyno.models.shelf import Say
 from dyno.workload.datasets import DATASETS
-from dyno.workload.spec import DataFile, WorkloadSpec
+from dyno.workload.request import DataFile
+from dyno.workload.spec import WorkloadSpec
 
 
 def located(spec: WorkloadSpec, say: Say, below: Say) -> tuple[WorkloadSpec, DataFile | None]:

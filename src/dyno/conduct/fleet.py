@@ -25,7 +25,7 @@ from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.numbers import duration, number
 from dyno.probe import rig, server
-from dyno.workload.spec import Request
+from dyno.workload.request import Request
 
 _LOOK_S = 0.1  # so soon a death is reported
 _ANSWER_S = 86_400.0  # a first request may compile or tune for hours; the watch ends it

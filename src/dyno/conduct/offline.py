@@ -37,7 +37,7 @@ from dyno.measure import roofline, telemetry
 from dyno.probe import rig
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.store.run import Manifest, Run, create
-from dyno.workload.spec import DataFile, Request
+from dyno.workload.request import DataFile, Request
 from dyno.workload.synthetic import random_lengths
 from dyno.workload.tokenizer import choose
 

@@ -24,7 +24,8 @@ from dyno.load.sessions import Graph
 from dyno.load.wire import Traffic
 from dyno.workload.datasets import DATASETS
 from dyno.workload.prompts import make, within
-from dyno.workload.spec import Answers, DataFile, Dropped, Request, Turn, Workload, WorkloadSpec
+from dyno.workload.request import Answers, DataFile, Dropped, Request, Turn
+from dyno.workload.spec import Workload, WorkloadSpec
 from dyno.workload.tokenizer import Tokenizer, chat_template, choose
 
 _MOST_RPS = 100_000  # a replay that is faster is a mistake

@@ -21,7 +21,7 @@ from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.numbers import count, many, number
 from dyno.probe import host, server
 from dyno.probe.telemetry import metrics
-from dyno.workload.spec import Request
+from dyno.workload.request import Request
 
 IDLE_WITHIN_S = 60.0
 _LOOK_S = 0.2

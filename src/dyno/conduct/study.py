@@ -58,7 +58,7 @@ from dyno.probe import rig
 from dyno.store.run import UNSCRUBBED, Run, make_folder, write
 from dyno.store.study import Failure, StudyFolder, failure_of, write_failure
 from dyno.study import order
-from dyno.workload.spec import Request
+from dyno.workload.request import Request
 from dyno.workload.tokenizer import choose
 
 _SEEN = 0.02  # of the prompts: fewer that a server's cache may hold move no figure

@@ -51,7 +51,7 @@ from dyno.probe.telemetry import sampler
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.store.run import Manifest, Run, StoredLengths, create, sent_before
 from dyno.units import seconds
-from dyno.workload.spec import Request, Turn
+from dyno.workload.request import Request, Turn
 from dyno.workload.tokenizer import Tokenizer
 
 _STEP = 64  # requests decoded between two words about it

@@ -19,7 +19,7 @@ from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.numbers import duration
 from dyno.probe import server
-from dyno.workload.spec import Request
+from dyno.workload.request import Request
 
 # The load: shapes of matrices follow from requests at once (decode) and the length of prompts (prefill).
 _AT_ONCE = (1, 2, 4, 8, 16, 32, 64)

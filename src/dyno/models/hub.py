@@ -29,7 +29,7 @@ from dyno.numbers import duration, human_bytes
 from dyno.outside import OutsideName, is_safe
 from dyno.probe.model import looks_local
 from dyno.workload.datasets import DATASETS
-from dyno.workload.spec import DataFile
+from dyno.workload.request import DataFile
 
 _WORKER = [sys.executable, "-P", "-m", "dyno.models.fetch"]
 # Nothing but the model's own requests; no bars in the log.

@@ -14,7 +14,7 @@ from dyno.numbers import UNKNOWN, count, deviating, number, percent
 from dyno.report.machine import roofline_pairs, telemetry_pairs
 from dyno.report.table import terminal, text_table
 from dyno.screen import styled, verdict_style, wrapped
-from dyno.workload.spec import Answers
+from dyno.workload.request import Answers
 
 # vLLM's name → the summary's, and how vLLM prints it
 METRICS = {

@@ -25,7 +25,7 @@ from dyno.facts.study import Place
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.workload.spec import Answers, CountedBy, DataFile, Request, StoredRequest, Templating
+from dyno.workload.request import Answers, CountedBy, DataFile, Request, StoredRequest, Templating
 
 T = TypeVar("T")
 UNSCRUBBED = ".unscrubbed"  # is beside an engine's log as long as secrets may be in it: also where dyno was killed

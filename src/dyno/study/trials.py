@@ -21,10 +21,11 @@ from dyno.option import problems
 from dyno.study.cells import CELLS, CLIENT, OFFLINE, SERVING, TRANSPORT, converted
 from dyno.study.document import Path, TomlDocument, near
 from dyno.study.grid import GridCell, Section
+from dyno.workload.common import MOST_PROMPTS
 from dyno.workload.dataset import Dataset, DatasetTraits
 from dyno.workload.datasets import DATASETS, DEFAULT, DEFAULT_OF_CLASSES
 from dyno.workload.draw import Draw
-from dyno.workload.spec import MOST_PROMPTS, TrafficClass, WorkloadSpec
+from dyno.workload.spec import TrafficClass, WorkloadSpec
 
 _DURATION_PROMPTS = 1000  # prepared for a closed loop that runs for a time; then they are sent again
 # Counted for each engine in its own words elsewhere; in a study the same for all, so that they can be compared.

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dyno.workload.common import CommonSpec
+
 
 class DatasetTraits(msgspec.Struct, frozen=True):
     """What is known of a workload by its data set. Of a mix it depends on its classes: see WorkloadSpec.traits."""
@@ -40,11 +42,11 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     about: str  # its prompts, for the documentation
     # Yields requests for as long as it has different ones; whoever asks stops when there are enough. It yields turns
     # session by session, numbered from 0; those of a trace have the times at which their sessions begin.
-    # A function of the workload and the tokenizer, or its place in this package ('recorded:custom'), which is imported
+    # A function of its spec and a tokenizer, or its place in this package ('recorded:custom'), which is imported
     # only where prompts are made: a help text doesn't wait for it. '': the classes of the workload do.
     make: Callable[[Any, Any], Iterator[Any]] | str
     traits: DatasetTraits = DatasetTraits()
-    settings: type[msgspec.Struct] | None = None  # its own settings
+    spec: type[CommonSpec] = CommonSpec  # the common settings, and those of its own
     takes: tuple[str, ...] = ()  # settings of all workloads that it has, and most others don't
     needs: tuple[str, ...] = ()  # settings that a study must give
     file_optional: bool = False  # its file is named by another setting, or comes with dyno
@@ -65,6 +67,11 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
         )
         return function
 
+    def requests(self, workload: CommonSpec, tokenizer: Any) -> Iterator[Any]:
+        """Generate its requests for a workload, of whose settings it gets those that are its own."""
+        own = {name: getattr(workload, name) for name in self.spec.__struct_fields__}
+        return self.generate(self.spec(**own), tokenizer)
+
     @property
     def needs_file(self) -> bool:
         return self.traits.file and not self.file_optional
@@ -72,4 +79,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def own(self) -> tuple[str, ...]:
         """Settings of its own, and those that few others have."""
-        return (*self.takes, *(self.settings.__struct_fields__ if self.settings else ()))
+        return (
+            *self.takes,
+            *(name for name in self.spec.__struct_fields__ if name not in CommonSpec.__struct_fields__),
+        )

@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 
 from dyno.errors import WorkloadError
-from dyno.workload.spec import Request, TrafficClass, Turn, WorkloadSpec
+from dyno.workload.request import Request, Turn
+from dyno.workload.spec import TrafficClass, WorkloadSpec
 
 NumberedSession = tuple[int, list[Turn]]  # the number of its first request in the class, and all of them
 

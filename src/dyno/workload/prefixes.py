@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from dyno.errors import WorkloadError
-from dyno.workload.spec import WorkloadSpec
+from dyno.workload.common import CommonSpec
 
 BLOCK = 16  # tokens; vLLM caches whole blocks of this length
 _MORE = 4  # tokens beyond the last shared block: where a prefix is cut inside a word, no block is lost
 _TRIES = 30
 
 
-Choose = Callable[[WorkloadSpec, int], list[int]]  # of so many prompts, the number of each one's prefix
+Choose = Callable[[CommonSpec, int], list[int]]  # of so many prompts, the number of each one's prefix
 
 
-def shares(spec: WorkloadSpec, lengths: Sequence[int], special: int, numbers: Sequence[int]) -> list[tuple[int, int]]:
+def shares(spec: CommonSpec, lengths: Sequence[int], special: int, numbers: Sequence[int]) -> list[tuple[int, int]]:
     """Return the number of each prompt's prefix and its tokens. `lengths`: of whole prompts, with special tokens."""
     if spec.prefix_hit_rate is None:
         tokens = special + spec.prefix_len if spec.prefix_len else 0
@@ -27,7 +27,7 @@ def shares(spec: WorkloadSpec, lengths: Sequence[int], special: int, numbers: Se
     return [(number, tokens + _MORE if tokens else 0) for number, tokens in zip(numbers, cuts, strict=True)]
 
 
-def equally_frequent(spec: WorkloadSpec, count: int) -> list[int]:
+def equally_frequent(spec: CommonSpec, count: int) -> list[int]:
     chosen = np.arange(count) % spec.num_prefixes
     if spec.shuffle:
         _rng(spec).shuffle(chosen)
@@ -35,17 +35,17 @@ def equally_frequent(spec: WorkloadSpec, count: int) -> list[int]:
     return numbers
 
 
-def by_popularity(spec: WorkloadSpec, count: int) -> list[int]:
+def by_popularity(spec: CommonSpec, count: int) -> list[int]:
     weights = np.arange(1, spec.num_prefixes + 1) ** -spec.prefix_zipf
     numbers: list[int] = _rng(spec).choice(spec.num_prefixes, size=count, p=weights / weights.sum()).tolist()
     return numbers
 
 
-def _rng(spec: WorkloadSpec) -> np.random.Generator:
+def _rng(spec: CommonSpec) -> np.random.Generator:
     return np.random.default_rng([spec.seed, 4])
 
 
-def _cuts(spec: WorkloadSpec, lengths: Sequence[int], numbers: Sequence[int]) -> list[int]:
+def _cuts(spec: CommonSpec, lengths: Sequence[int], numbers: Sequence[int]) -> list[int]:
     """Return how many tokens of each prompt's prefix count, so that the wanted share of all prompt tokens repeats."""
     assert spec.prefix_hit_rate is not None
     size, total = np.array(lengths), sum(lengths)

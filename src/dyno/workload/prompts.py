@@ -15,7 +15,8 @@ from dyno.errors import WorkloadError
 from dyno.workload import mix
 from dyno.workload.datasets import DATASETS
 from dyno.workload.prefixes import BLOCK
-from dyno.workload.spec import Dropped, Request, Templating, Turn, Workload, WorkloadSpec
+from dyno.workload.request import Dropped, Request, Templating, Turn
+from dyno.workload.spec import Workload, WorkloadSpec
 from dyno.workload.synthetic import synthesize
 from dyno.workload.tokenizer import Tokenizer
 
@@ -60,7 +61,7 @@ def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
 def _entries(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request | Dropped]:
     """Yield what the data set makes of the spec; of classes, what each of their data sets makes."""
     if DATASETS[spec.dataset].make:
-        yield from DATASETS[spec.dataset].generate(spec, tokenizer)
+        yield from DATASETS[spec.dataset].requests(spec, tokenizer)
         return
     parts = {name: _checked(part) for name, part in mix.classes(spec).items()}
     dropped: Counter[str] = Counter()

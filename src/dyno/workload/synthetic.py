@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from dyno.errors import WorkloadError
 from dyno.workload import prefixes
-from dyno.workload.spec import Request, WorkloadSpec
+from dyno.workload.common import CommonSpec
+from dyno.workload.request import Request
 from dyno.workload.tasks import MAX_TOKENS, SIZES, TASKS, item
 from dyno.workload.tokenizer import Tokenizer, special_ids
 
@@ -33,15 +34,15 @@ _WORDS_FILE = Path(__file__).with_name("words.txt")
 _FILLERS = (" a", " the", ".", " I")
 
 
-def random(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+def random(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     return _random(spec, tokenizer, prefixes.by_popularity)
 
 
-def prefix_repetition(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+def prefix_repetition(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     return _random(spec, tokenizer, prefixes.equally_frequent)
 
 
-def _random(spec: WorkloadSpec, tokenizer: Tokenizer, choose: prefixes.Choose) -> Iterator[Request]:
+def _random(spec: CommonSpec, tokenizer: Tokenizer, choose: prefixes.Choose) -> Iterator[Request]:
     special = len(special_ids(tokenizer))
     input_len = max(0, spec.input_len - special)
     for flag, ratio in (("input", spec.range_ratio_input), ("output", spec.range_ratio_output)):
@@ -60,7 +61,7 @@ def _random(spec: WorkloadSpec, tokenizer: Tokenizer, choose: prefixes.Choose) -
 
 
 def _prefixes(
-    spec: WorkloadSpec, tokenizer: Tokenizer, special: int, lengths: list[int], choose: prefixes.Choose
+    spec: CommonSpec, tokenizer: Tokenizer, special: int, lengths: list[int], choose: prefixes.Choose
 ) -> Iterator[str]:
     """Yield each prompt's prefix. `lengths`: of the whole prompts, with their special tokens."""
     shares = prefixes.shares(spec, lengths, special, choose(spec, len(lengths)))
@@ -75,7 +76,7 @@ def _prefixes(
             yield whole(number) if tokens == longest else part(number, tokens)
 
 
-def random_lengths(spec: WorkloadSpec) -> list[tuple[int, int]]:
+def random_lengths(spec: CommonSpec) -> list[tuple[int, int]]:
     """Return the lengths of each prompt, without a shared prefix, and of its output."""
     # Rule, generator and order of draws are vLLM's: the same seed gives the same lengths.
     rng = np.random.default_rng(spec.seed)
@@ -91,13 +92,13 @@ def _lengths(rng: np.random.Generator, middle: int, ratio: float, count: int, at
     return drawn
 
 
-def sharegpt_shaped(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+def sharegpt_shaped(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     for i, (tokens, output_tokens) in enumerate(sharegpt_lengths(spec.seed, spec.num_prompts)):
         prompt, count = synthesize(tokenizer, spec.seed, i, tokens)
         yield Request(prompt, count, spec.output_len or output_tokens)
 
 
-def questions(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+def questions(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Questions of the built-in tasks, one of each in turn: text that a model answers rather than continues."""
     names = list(TASKS)
     for number in count():

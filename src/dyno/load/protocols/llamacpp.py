@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from dyno.load.protocols.base import Asked, StreamReading, decoded, finish, settle_silent, several_choices
-from dyno.workload.spec import Request
+from dyno.workload.request import Request
 
 
 class _CompletionEvent(msgspec.Struct, gc=False):

@@ -16,7 +16,7 @@ from dyno.load.protocols.base import (
     stream_error,
     tokens_between,
 )
-from dyno.workload.spec import ChatRequest, Request
+from dyno.workload.request import ChatRequest, Request
 
 
 class _CachedTokens(msgspec.Struct, gc=False):

@@ -4,19 +4,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dyno.workload.common import CommonSpec
 from dyno.workload.dataset import Dataset
 from dyno.workload.datasets.agents import AGENTS
-from dyno.workload.datasets.clients import CLIENTS, ClientsSettings
-from dyno.workload.datasets.conversations import CHAT, CONVERSATIONS, ChatSettings, ConversationSettings
+from dyno.workload.datasets.clients import CLIENTS, ClientsSpec
+from dyno.workload.datasets.conversations import CHAT, CONVERSATIONS, ChatSpec, ConversationsSpec
 from dyno.workload.datasets.custom import CUSTOM
-from dyno.workload.datasets.hf import HF, HfSettings
+from dyno.workload.datasets.hf import HF, HfSpec
 from dyno.workload.datasets.mix import MIX
 from dyno.workload.datasets.prefix_repetition import PREFIX_REPETITION
 from dyno.workload.datasets.random import RANDOM
 from dyno.workload.datasets.sharegpt import SHAREGPT, SHAREGPT_SHAPED
 from dyno.workload.datasets.sonnet import SONNET
 from dyno.workload.datasets.tasks import TASKS
-from dyno.workload.datasets.traces import TRACES, TimedTraceSettings
+from dyno.workload.datasets.traces import TRACES, TimedTraceSpec
 
 # In the order of the help and the documentation.
 DATASETS: dict[str, Dataset] = {
@@ -48,16 +49,16 @@ def own_fields() -> list[tuple[str, Any, Any]]:
     The settings of the last file come first: the columns of tables, and the seeds of a study's trials, have depended on
     that order since the first of them."""
     files: dict[str, list[tuple[str, Any, Any]]] = {}
-    known: set[str] = set()
-    for settings in (dataset.settings for dataset in DATASETS.values() if dataset.settings):
-        for field in msgspec.structs.fields(settings):
+    known = {*CommonSpec.__struct_fields__}
+    for spec in (dataset.spec for dataset in DATASETS.values()):
+        for field in msgspec.structs.fields(spec):
             if field.name not in known:
                 known.add(field.name)
-                files.setdefault(settings.__module__, []).append((field.name, field.type, field.default))
+                files.setdefault(spec.__module__, []).append((field.name, field.type, field.default))
     return [field for own in reversed(files.values()) for field in own]
 
 
 if TYPE_CHECKING:
 
-    class OwnSettings(ChatSettings, ConversationSettings, TimedTraceSettings, HfSettings, ClientsSettings, frozen=True):
+    class OwnSettings(ChatSpec, ConversationsSpec, TimedTraceSpec, HfSpec, ClientsSpec, frozen=True):
         """The settings of `own_fields`, for the type checker."""

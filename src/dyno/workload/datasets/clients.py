@@ -2,14 +2,13 @@
 
 from typing import Annotated
 
-import msgspec
-
 from dyno.option import Option
+from dyno.workload.common import CommonSpec
 from dyno.workload.dataset import Dataset, DatasetTraits
 from dyno.workload.datasets.traces import TraceEnd, TraceMaxTokens, TraceStart
 
 
-class ClientsSettings(msgspec.Struct, frozen=True):
+class ClientsSpec(CommonSpec, frozen=True):
     num_clients: Annotated[
         int,
         Option("--num-clients", "N", "clients that are generated (dataset clients)", least=1, most=100_000,
@@ -33,7 +32,7 @@ CLIENTS = Dataset(
     about="many clients with their own rates, bursts and lengths: generated, or ServeGen's files",
     make="clients:clients",
     traits=DatasetTraits(file=True, times=True, paced=True, endless=True),
-    settings=ClientsSettings,
+    spec=ClientsSpec,
     file_optional=True,
     rate="client_rate_rps",
 )

@@ -2,9 +2,8 @@
 
 from typing import Annotated
 
-import msgspec
-
 from dyno.option import Option
+from dyno.workload.common import CommonSpec
 from dyno.workload.dataset import Dataset, DatasetTraits
 from dyno.workload.draw import count_problem, problem
 
@@ -26,7 +25,7 @@ _TurnOutputLen = Annotated[
 ]  # fmt: skip
 
 
-class ChatSettings(msgspec.Struct, frozen=True):
+class ChatSpec(CommonSpec, frozen=True):
     turns: _Turns = None
     think_time_s: _ThinkTime = "0"
     turn_input_len: Annotated[
@@ -37,7 +36,7 @@ class ChatSettings(msgspec.Struct, frozen=True):
     turn_output_len: _TurnOutputLen = None
 
 
-class ConversationSettings(msgspec.Struct, frozen=True):
+class ConversationsSpec(CommonSpec, frozen=True):
     turns: _Turns = None
     think_time_s: _ThinkTime = "0"
     turn_output_len: _TurnOutputLen = None
@@ -48,7 +47,7 @@ CHAT = Dataset(
     about="generated conversations: `--turns`, `--think-time`",
     make="conversations:chat",
     traits=DatasetTraits(sessions=True, endless=True),
-    settings=ChatSettings,
+    spec=ChatSpec,
 )
 
 CONVERSATIONS = Dataset(
@@ -56,5 +55,5 @@ CONVERSATIONS = Dataset(
     about="recorded conversations with all turns: ShareGPT, MT-Bench, OpenAI messages",
     make="conversations:conversations",
     traits=DatasetTraits(file=True, sessions=True),
-    settings=ConversationSettings,
+    spec=ConversationsSpec,
 )

@@ -2,13 +2,12 @@
 
 from typing import Annotated
 
-import msgspec
-
 from dyno.option import Option
+from dyno.workload.common import CommonSpec
 from dyno.workload.dataset import Dataset, DatasetTraits, LengthFlag
 
 
-class HfSettings(msgspec.Struct, frozen=True):
+class HfSpec(CommonSpec, frozen=True):
     hf_name: Annotated[
         str | None,
         Option(
@@ -28,7 +27,7 @@ HF = Dataset(
     about="questions of a dataset of the Hugging Face Hub that is on this machine: `--hf-name`",
     make="published:hf",
     traits=DatasetTraits(file=True, template=True),
-    settings=HfSettings,
+    spec=HfSpec,
     file_optional=True,
     lengths=(
         LengthFlag(

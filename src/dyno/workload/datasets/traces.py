@@ -2,12 +2,10 @@
 
 from typing import Annotated, NamedTuple
 
-import msgspec
-
 from dyno.option import Option
+from dyno.workload.common import MOST_TOKENS, CommonSpec
 from dyno.workload.dataset import Dataset, DatasetTraits
 
-_TOKENS = 100_000_000
 # Times count from the first request of the file. The clients of datasets/clients.py have such a window, too.
 TraceStart = Annotated[float, Option("--trace-start", "S", "skip the first S seconds of a trace", least=0, most=1e9)]
 TraceEnd = Annotated[
@@ -20,7 +18,7 @@ TraceMaxTokens = Annotated[
 ]  # fmt: skip
 
 
-class TraceSettings(msgspec.Struct, frozen=True):
+class TraceSpec(CommonSpec, frozen=True):
     trace_start_s: TraceStart = 0.0
     trace_end_s: TraceEnd = None
     trace_max_tokens: TraceMaxTokens = None
@@ -31,11 +29,11 @@ class TraceSettings(msgspec.Struct, frozen=True):
     ] = 1.0  # fmt: skip
 
 
-class TimedTraceSettings(TraceSettings, frozen=True):
+class TimedTraceSpec(TraceSpec, frozen=True):
     """As vLLM's flags."""
 
     timed_trace_chunk_hash_size: Annotated[
-        int, Option("--timed-trace-chunk-hash-size", "N", "timed_trace: tokens per hash id", least=1, most=_TOKENS)
+        int, Option("--timed-trace-chunk-hash-size", "N", "timed_trace: tokens per hash id", least=1, most=MOST_TOKENS)
     ] = 16
     timed_trace_sec_multiplier: Annotated[
         float,
@@ -77,9 +75,9 @@ FORMATS = {
 }
 
 
-def _trace(name: str, about: str, settings: type[msgspec.Struct] = TraceSettings) -> Dataset:
+def _trace(name: str, about: str, spec: type[TraceSpec] = TraceSpec) -> Dataset:
     traits = DatasetTraits(file=True, times=True, paced=True, trace=True, endless=True)
-    return Dataset(name=name, about=about, make="traces:trace", traits=traits, settings=settings, offline=True)
+    return Dataset(name=name, about=about, make="traces:trace", traits=traits, spec=spec, offline=True)
 
 
 TRACES = (
@@ -91,6 +89,6 @@ TRACES = (
     _trace(
         "timed_trace",
         "a trace with columns that you name, as vLLM's: `--timed-trace-label-timestamp`",
-        TimedTraceSettings,
+        TimedTraceSpec,
     ),
 )
