@@ -74,7 +74,7 @@ REAL = {
         "replicas", "report_cli", "rig", "rigs", "runs", "shipped_studies", "software", "sql", "start", "study",
         "telemetry", "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload", "clocks", "on_ray",
         "find", "find_servers", "find_studies", "tune", "sessions", "traces", "conversations", "agents", "mixes",
-        "session_figures",
+        "session_figures", "additions",
         "cancelling", "traffic_cli", "reasoning", "searches", "one_number", "tokens_in_chunks", "live_rates",
         "chat_template", "nursery", "find_picture", "search_listing", "tune_budget", "tune_repeats",
     )

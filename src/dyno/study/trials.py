@@ -73,7 +73,9 @@ class Trials:
         cells.setdefault("dataset", DEFAULT_OF_CLASSES if cells.get("classes") else DEFAULT)
         paced = any(part.request_rate_rps for part in cells.get("classes", {}).values())
         dataset = DATASETS.get(cells["dataset"], _UNKNOWN)
-        load, offline = self._load(values["load"], sections["load"], dataset, paced or dataset.traits.paced)
+        paced = (paced or dataset.traits.paced) and not values["load"].keys() & set(rules.LEVELS)
+        load, offline = self._load(values["load"], sections["load"], paced)
+        self._check_rules(values, sections, dataset, recorded=paced or "arrivals" in values["load"])
         workload = self._workload(values, sections, load, offline)
         t = values["trial"]
         self._check_figures(t, sections["trial"])
@@ -195,9 +197,7 @@ class Trials:
                 self.doc.unknown(sections[part].paths[key], named, list(self.models), "model")
         return out
 
-    def _load(
-        self, cells: dict[str, Any], section: Section, dataset: Dataset, paced: bool
-    ) -> tuple[LoadSpec, OfflineSpec | None]:
+    def _load(self, cells: dict[str, Any], section: Section, paced: bool) -> tuple[LoadSpec, OfflineSpec | None]:
         kind = cells.get("kind", "serve")
         wrong = [k for k in cells if k in (OFFLINE if kind == "serve" else SERVING)]
         for key in wrong:
@@ -206,23 +206,30 @@ class Trials:
         if kind != "serve":
             return LoadSpec(), OfflineSpec(kind, **{k: v for k, v in cells.items() if k in OFFLINE})
         serving = {k: v for k, v in cells.items() if k in SERVING}
-        if paced and not serving.keys() & set(rules.LEVELS):
+        if paced:
             serving.setdefault("arrivals", "recorded")
-        recorded = "arrivals" in serving
-        if not recorded and not serving.keys() & set(rules.LEVELS):
+        if "arrivals" not in serving and not serving.keys() & set(rules.LEVELS):
             text = "the load is missing. Give max_concurrency, request_rate_rps (inf: all at once), ramp or a schedule."
             self.doc.missing(section.table, text, rules.LEVELS, _tables(section))
-        self._check(rules.LOAD, rules.GivenSettings(cells, dataset, recorded), section)
         self._schedules(serving, section)
         for key in ("request_rate_rps", "burstiness"):
             if serving.get(key) == math.inf:
                 serving[key] = None
         return LoadSpec(**serving), None
 
-    def _check(self, each: Sequence[rules.Rule], given: rules.GivenSettings, section: Section) -> None:
-        """Collect the rules that a section breaks, each at its key; of a key that is missing, at the table."""
-        for mistake in rules.mistakes(each, given, "keys"):
+    def _check_rules(
+        self, values: dict[str, dict[str, Any]], sections: dict[str, Section], dataset: Dataset, recorded: bool
+    ) -> None:
+        """Collect the rules that load and workload break, each at its key; of a key that is missing, at the table."""
+        cells, work, kind = values["load"], sections["workload"], values["load"].get("kind", "serve")
+        # How many requests: the load's number goes before the workload's, and with workloads that have no sessions.
+        load = {k: v for k, v in cells.items() if k not in ("num_sessions", "num_warmups") and kind == "serve"}
+        given = load | {k: values["workload"].get(k) for k in work.cells if k != "num_prompts"}
+        each = [*rules.LOAD, *(rules.WORKLOAD if dataset is not _UNKNOWN else ())]
+        settings = rules.GivenSettings(given, dataset, recorded, micro=kind == "micro")
+        for mistake in rules.mistakes(each, settings, "keys"):
             setting, text = mistake.rule.setting, mistake.text(_key_words)
+            section = work if setting in CELLS["workload"] and setting not in load else sections["load"]
             where = section.paths.get(setting)
             if where is None:
                 where, text = section.table, f"{setting} {text}"
@@ -256,9 +263,6 @@ class Trials:
             return None
         if offline and DATASETS[dataset].traits.sessions:
             self.doc.mistake(section.paths["dataset"], f"{dataset} needs a server: its load must be kind = 'serve'.")
-        given = {key: cells.get(key) for key in section.cells}
-        micro = offline is not None and offline.kind == "micro"
-        self._check(rules.WORKLOAD, rules.GivenSettings(given, DATASETS[dataset], micro=micro), section)
         streams = load.max_concurrency
         count = how.get("num_prompts")
         if offline and offline.kind == "latency":
