@@ -22,7 +22,7 @@ from dyno.facts import rules, schedule
 from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
-from dyno.facts.trial import ONE_ANSWER, TrialSpec, several_answers
+from dyno.facts.trial import TrialSpec
 from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS
 from dyno.option import Option, opposite
@@ -495,10 +495,6 @@ def _body(o: argparse.Namespace, backend: str) -> dict[str, Any]:
     if o.logprobs is not None:
         extra_body.setdefault("logprobs", o.logprobs)
     sampling = {name: value for name in SAMPLING if (value := getattr(o, name)) is not None}
-    if name := several_answers(extra_body):
-        raise UsageError(
-            f"--extra-body asks for several answers to each request ({name} = {extra_body[name]}), but {ONE_ANSWER}"
-        )
     fields = PROTOCOLS[backend].fields
     if fields is not None and (unknown := sorted({*sampling, *extra_body} - fields)):
         raise UsageError(
@@ -547,8 +543,8 @@ def _default_prompts(o: argparse.Namespace) -> int:
 
 def _check_flags(o: argparse.Namespace) -> None:
     given = rules.GivenSettings(_given(o), DATASETS[o.dataset_name], _recorded(o))
-    for mistake in rules.mistakes([*rules.LOAD, *rules.WORKLOAD], given, "flags"):
-        raise UsageError(f"{vocabulary.flag(mistake.rule.setting)} {mistake.text(vocabulary.flag)}")
+    for mistake in rules.mistakes([*rules.LOAD, *rules.WORKLOAD, *rules.TRIAL], given, "flags"):
+        raise UsageError(vocabulary.sentence(mistake))
     refuse(
         o.endpoint is not None and not o.endpoint.startswith("/"), f"--endpoint {o.endpoint} must begin with a slash."
     )
@@ -559,8 +555,13 @@ def _check_flags(o: argparse.Namespace) -> None:
 
 
 def _given(o: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings of load and workload whose flags were used, by field."""
+    """Return the settings whose flags were used, by field, and those that rules of a trial are about."""
     given = flags.given_values(o, WorkloadSpec) | flags.given_values(o, LoadSpec)
+    given |= {
+        "percentiles": flags.percentiles(o.metric_percentiles),
+        "goodput_ms": flags.goodput(o.goodput or []),
+        "extra_body": flags.json_object(o.extra_body),
+    }
     if math.isinf(o.request_rate):
         del given["request_rate_rps"]
     if o.self_timed is not None:

@@ -14,6 +14,7 @@ from dyno.facts.client import ClientSpec
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
+from dyno.facts.rules import Mistake
 from dyno.facts.trial import TrialSpec
 from dyno.option import fields, opposite
 from dyno.transport import Transport
@@ -59,6 +60,12 @@ def _flags() -> dict[str, str]:
 def flag(field: str) -> str:
     """Return the flag of a setting."""
     return _flags()[field]
+
+
+def sentence(mistake: Mistake) -> str:
+    """Return a broken rule as a sentence that begins with the flag."""
+    table = f" {mistake.inside}" if mistake.inside else ""
+    return f"{flag(mistake.rule.setting)}{table} {mistake.text(flag)}"
 
 
 def command(trial: TrialSpec) -> str:

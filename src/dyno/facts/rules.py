@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from dyno.facts.identity import describe
+from dyno.facts.trial import ONE_ANSWER, several_answers
 from dyno.workload.dataset import Dataset
 from dyno.workload.datasets import DATASETS
 from dyno.workload.spec import OWN_FIELDS
@@ -38,6 +40,7 @@ class Rule(NamedTuple):
     text: str  # follows its name. {field}: the name of a setting; {value}: of this one; {data set}: its name
     mends: tuple[str, ...] = ()  # settings that are missing: where one of them is misspelled, that is the mistake
     only: Place | None = None  # None: for flags and keys alike
+    inside: Callable[[Any], str | None] | None = None  # of a table: the key that is wrong; None: nothing is
 
 
 class Mistake(NamedTuple):
@@ -46,11 +49,17 @@ class Mistake(NamedTuple):
     rule: Rule
     given: GivenSettings
 
+    @property
+    def inside(self) -> str | None:
+        """The key of the setting's table that is wrong."""
+        return self.rule.inside(self.given.values[self.rule.setting]) if self.rule.inside else None
+
     def text(self, name: Callable[[str], str]) -> str:
         """Return what is wrong, in words that follow the setting's name. `name`: of a field, to the user."""
         words = _Words(name)
         words["data set"] = self.given.dataset.name
-        words["value"] = str(self.given.values.get(self.rule.setting))
+        value: Any = self.given.values.get(self.rule.setting)
+        words["value"] = describe(value[self.inside] if self.inside else value)
         return self.rule.text.format_map(words)
 
 
@@ -223,6 +232,36 @@ WORKLOAD = [
     *(_is_needed(setting) for setting in _LENGTHS),
     *(_is_not_empty(setting) for setting in _LENGTHS if setting != "prefix_len"),
     Rule("prefix_len", _has_a_depth, "is not for a micro test: give the load a depth.", only="keys"),
+]
+
+
+# ---- of the other settings of a trial ----
+
+
+def _not_percent(given: GivenSettings) -> bool:
+    return not all(0 < percentile < 100 for percentile in given.values.get("percentiles") or ())
+
+
+def _below_zero(limits: Mapping[str, float]) -> str | None:
+    return next((name for name, limit in limits.items() if not limit >= 0), None)  # NaN neither
+
+
+def _wrong_inside(setting: str, inside: Callable[[Any], str | None], text: str) -> Rule:
+    """Return the rule that a table has no wrong key."""
+
+    def broken(given: GivenSettings) -> bool:
+        return inside(given.values.get(setting) or {}) is not None
+
+    return Rule(setting, broken, text, inside=inside)
+
+
+_SEVERAL = f"asks for several answers to each request ({{value}}), but {ONE_ANSWER}"
+
+TRIAL = [
+    Rule("percentiles", _not_percent, "must be between 0 and 100, but are {value}."),
+    _wrong_inside("goodput_ms", _below_zero, "must be at least 0 ms, but is {value}."),
+    _wrong_inside("sampling", several_answers, _SEVERAL),
+    _wrong_inside("extra_body", several_answers, _SEVERAL),
 ]
 
 

@@ -15,7 +15,7 @@ from dyno.facts.offline import OfflineSpec
 from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.target import CONTROL, TargetSpec
-from dyno.facts.trial import ONE_ANSWER, TrialSpec, several_answers
+from dyno.facts.trial import TrialSpec
 from dyno.http import Url, check_plain
 from dyno.option import problems
 from dyno.study.cells import CELLS, CLIENT, OFFLINE, SERVING, TRANSPORT, converted
@@ -79,7 +79,6 @@ class Trials:
         workload = self._workload(values, sections, load, offline)
         t = values["trial"]
         self._check_figures(t, sections["trial"])
-        self._check_answers(t, sections["trial"])
         if engine is None or target is None or workload is None:
             return None  # after all of it was checked
         sampling = t.pop("sampling", _SAMPLING)
@@ -107,21 +106,12 @@ class Trials:
             **t,
         )
 
-    def _check_answers(self, t: dict[str, Any], section: Section) -> None:
-        for key in ("sampling", "extra_body"):
-            if name := several_answers(t.get(key, {})):
-                where = (*section.paths[key], name)
-                self.doc.mistake(where, f"{t[key][name]} asks for several answers to each request, but {ONE_ANSWER}")
-
     def _check_figures(self, t: dict[str, Any], section: Section) -> None:
-        if not all(0 < p < 100 for p in t.get("percentiles", [])):
-            self.doc.mistake(section.paths["percentiles"], f"must be between 0 and 100, but are {t['percentiles']}.")
-        for name, limit in t.get("goodput_ms", {}).items():
-            where = (*section.paths["goodput_ms"], name)
-            if name not in GOODPUT:
-                self.doc.unknown_key(where, list(GOODPUT))
-            elif limit < 0:
-                self.doc.mistake(where, f"must be at least 0, but is {limit:g}.")
+        for name in t.get("goodput_ms", {}).keys() - set(GOODPUT):
+            self.doc.unknown_key((*section.paths["goodput_ms"], name), list(GOODPUT))
+        for mistake in rules.mistakes(rules.TRIAL, rules.GivenSettings(t, _UNKNOWN), "keys"):
+            inside = [mistake.inside] if mistake.inside else []
+            self.doc.mistake((*section.paths[mistake.rule.setting], *inside), mistake.text(_key_words))
 
     def _relative(self, key: str, value: Any) -> Any:
         """Resolve a path that begins with a dot from the study's folder."""
