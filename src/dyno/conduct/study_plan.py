@@ -32,7 +32,6 @@ from dyno.quality import ask
 from dyno.store.study import StudyFolder
 from dyno.study import file
 from dyno.study.trials import Known
-from dyno.workload.datasets import DATASETS
 
 _NO_TEXT = "# The file is not stored, because dyno can't remove a secret from it. study.json has every trial.\n"
 _AT_LEAST = 8  # accelerators that are assumed where a study doesn't say how many
@@ -45,7 +44,6 @@ def known() -> Known:
         attached=frozenset(name for name, kind in KINDS.items() if not kind.starts),
         paths={name: protocol.path for name, protocol in PROTOCOLS.items()},
         fields={name: protocol.fields for name, protocol in PROTOCOLS.items()},
-        datasets=list(DATASETS),
         prompts_needed=prompts_needed,
         recipe_problem=steps.problem,
         quality_problem=ask.problem,

@@ -151,6 +151,7 @@ LOAD = [
     # vLLM's command lines have a burstiness also where they have no rate.
     Rule("burstiness", _has_no_rate, "needs {request_rate_rps}.", only="keys"),
     _needs("concurrency_schedule", "duration_s"),
+    _needs("requests_per_stream", "max_concurrency"),
     _needs("ramp", "ramp_start_rps", "ramp_end_rps"),
     _needs("ramp_start_rps", "ramp"),
     _needs("ramp_end_rps", "ramp"),

@@ -38,13 +38,12 @@ _TURNS = "5"  # of a conversation, where nothing says how many
 
 
 class Known(NamedTuple):
-    """Engines, backends and datasets that dyno has, handed in: this room imports none of them."""
+    """Engines and backends that dyno has, handed in: this room imports none of them."""
 
     backends: Mapping[str, str]  # engine kind → its backend
     attached: frozenset[str]  # kinds that are not started
     paths: Mapping[str, str]  # backend → its route
     fields: Mapping[str, frozenset[str] | None]  # backend → the fields it takes; None: any
-    datasets: list[str]
     prompts_needed: Callable[[LoadSpec, WorkloadSpec], int | None]
     recipe_problem: Callable[[ModelRecipe], tuple[str, str] | None]  # the key of a model that is wrong, and why
     quality_problem: Callable[[QualitySpec], tuple[str, str] | None]  # likewise
@@ -213,7 +212,8 @@ class Trials:
         """Collect the rules that load and workload break, each at its key; of a key that is missing, at the table."""
         cells, work, kind = values["load"], sections["workload"], values["load"].get("kind", "serve")
         # How many requests: the load's number goes before the workload's, and with workloads that have no sessions.
-        load = {k: v for k, v in cells.items() if k not in ("num_sessions", "num_warmups") and kind == "serve"}
+        aside = {"num_sessions", "num_warmups", *(SERVING if kind != "serve" else ())}
+        load = {k: v for k, v in cells.items() if k not in aside}
         given = load | {k: values["workload"].get(k) for k in work.cells if k != "num_prompts"}
         each = [*rules.LOAD, *(rules.WORKLOAD if dataset is not _UNKNOWN else ())]
         settings = rules.GivenSettings(given, dataset, recorded, micro=kind == "micro")
@@ -245,54 +245,45 @@ class Trials:
         offline: OfflineSpec | None,
     ) -> WorkloadSpec | None:
         cells, how, section = values["workload"], values["load"], sections["workload"]
-        dataset = cells["dataset"]
-        if dataset not in self.known.datasets:
-            self.doc.unknown(section.paths["dataset"], dataset, self.known.datasets, "dataset")
+        if not self._check_dataset(cells, section, offline):
             return None
-        if not self._check_classes(cells.get("classes", {}), section):
-            return None
-        if offline and DATASETS[dataset].traits.sessions:
-            self.doc.mistake(section.paths["dataset"], f"{dataset} needs a server: its load must be kind = 'serve'.")
-        streams = load.max_concurrency
-        count = how.get("num_prompts")
-        if offline and offline.kind == "latency":
-            if count is not None:
-                self.doc.mistake(
-                    sections["load"].paths["num_prompts"], "is not for a latency load: its batch_size says how many."
-                )
-            count = offline.batch_size or 8  # as vLLM's; what a workload says is for other loads
-        if count is None and (each := how.get("requests_per_stream")):
-            if streams is None:
-                load_section = sections["load"]
-                where = load_section.paths["requests_per_stream"]
-                self.doc.missing(where, "needs max_concurrency.", ["max_concurrency"], _tables(load_section))
-            count = max(1, round(each * (streams or 1)))
+        if offline and offline.kind == "latency" and "num_prompts" in how:
+            where = sections["load"].paths["num_prompts"]
+            self.doc.mistake(where, "is not for a latency load: its batch_size says how many.")
         sessions = how.get("num_sessions", cells.get("num_sessions"))
+        count = _requested(how, load, offline)
         if count is None:
             count = cells.get("num_prompts") or self.known.prompts_needed(load, WorkloadSpec(**cells))
-            if count and dataset == DEFAULT_OF_CLASSES and "num_prompts" not in cells:
+            if count and cells["dataset"] == DEFAULT_OF_CLASSES and "num_prompts" not in cells:
                 sessions = sessions or count  # the classes' rates are those of sessions
-        if count is None and sessions:  # about as many requests, for estimates
-            count = round(sessions * Draw.parse(cells.get("turns") or _TURNS).mean)
-        if count is not None and count > MOST_PROMPTS:
+        if count is None:
+            count = _implied(cells, load, offline, sessions)
+        if count is None:
+            text = (
+                "num_prompts is missing. Give it here or in the load, or give the load requests_per_stream or "
+                "duration_s."
+            )
+            self.doc.missing(section.table, text, _COUNTS, _tables(section) | _tables(sections["load"]))
+            return None
+        if count > MOST_PROMPTS:
             self.doc.mistake(section.table, f"would have {count:,} requests. The most is {MOST_PROMPTS:,}.")
             return None
-        if count is None and DATASETS[dataset].traits.trace:
-            count = 0  # all of it
-        if count is None and load.duration_s:
-            count = max(_DURATION_PROMPTS, 20 * (streams or 1))
-        if count is None and offline:
-            count = 1 if offline.kind == "micro" else 1000  # as vLLM's procedure does
-        if count is None:
-            self.doc.missing(
-                section.table, "num_prompts is missing. Give it here or in the load, or give the load "
-                "requests_per_stream or duration_s.", _COUNTS, _tables(section) | _tables(sections["load"]),
-            )  # fmt: skip
-            return None
-        warmups = how.get(
-            "num_warmups", cells.get("num_warmups", 0 if offline else min(streams or _WARMUPS, count or _WARMUPS))
-        )
+        warmups = how.get("num_warmups", cells.get("num_warmups"))
+        if warmups is None:
+            warmups = 0 if offline else min(load.max_concurrency or _WARMUPS, count or _WARMUPS)
         return WorkloadSpec(**{**cells, "num_prompts": count, "num_sessions": sessions, "num_warmups": warmups})
+
+    def _check_dataset(self, cells: dict[str, Any], section: Section, offline: OfflineSpec | None) -> bool:
+        """Return whether there is such a data set, and those of its classes."""
+        dataset = cells["dataset"]
+        if dataset not in DATASETS:
+            self.doc.unknown(section.paths["dataset"], dataset, list(DATASETS), "dataset")
+            return False
+        if not self._check_classes(cells.get("classes", {}), section):
+            return False
+        if offline and DATASETS[dataset].traits.sessions:
+            self.doc.mistake(section.paths["dataset"], f"{dataset} needs a server: its load must be kind = 'serve'.")
+        return True
 
     def _check_classes(self, classes: dict[str, TrafficClass], section: Section) -> bool:
         def written(name: str) -> set[str]:
@@ -302,8 +293,8 @@ class Trials:
 
         for name, part in classes.items():
             where = (*section.paths["classes"], name)
-            if part.dataset not in self.known.datasets:
-                self.doc.unknown((*where, "dataset"), part.dataset, self.known.datasets, "dataset")
+            if part.dataset not in DATASETS:
+                self.doc.unknown((*where, "dataset"), part.dataset, list(DATASETS), "dataset")
                 return False
             for key in written(name) - set(TrafficClass.__struct_fields__):
                 self.doc.unknown_key((*where, key), list(TrafficClass.__struct_fields__))
@@ -312,6 +303,30 @@ class Trials:
             for limit in part.goodput_ms.keys() - set(GOODPUT):
                 self.doc.unknown_key((*where, "goodput_ms", limit), list(GOODPUT))
         return True
+
+
+def _requested(how: dict[str, Any], load: LoadSpec, offline: OfflineSpec | None) -> int | None:
+    """Return the number of requests that a load asks for."""
+    if offline and offline.kind == "latency":
+        return offline.batch_size or 8  # as vLLM's; what a workload says is for other loads
+    if "num_prompts" in how:
+        number: int = how["num_prompts"]
+        return number
+    each: float | None = how.get("requests_per_stream")
+    return max(1, round(each * (load.max_concurrency or 1))) if each else None
+
+
+def _implied(cells: dict[str, Any], load: LoadSpec, offline: OfflineSpec | None, sessions: int | None) -> int | None:
+    """Return the number of requests where neither load nor workload gives one."""
+    if sessions:  # about as many, for estimates
+        return round(sessions * Draw.parse(cells.get("turns") or _TURNS).mean)
+    if DATASETS[cells["dataset"]].traits.trace:
+        return 0  # all of it
+    if load.duration_s:
+        return max(_DURATION_PROMPTS, 20 * (load.max_concurrency or 1))
+    if offline:
+        return 1 if offline.kind == "micro" else 1000  # as vLLM's procedure does
+    return None
 
 
 def _key_words(field: str) -> str:
