@@ -29,9 +29,9 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.http import Client, Url
 from dyno.probe import rig
+from dyno.workload.spec import WorkloadSpec
 
 CONTEXT = 1024
 PROMPTS, CONTINUED = 6, 24  # whose continuations are compared, by so many tokens

@@ -27,10 +27,10 @@ from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Workload, WorkloadSpec
 from dyno.load.progress import Stop
 from dyno.store.run import create
-from dyno.workload import make
+from dyno.workload.prompts import make
+from dyno.workload.spec import Workload, WorkloadSpec
 from dyno.workload.tokenizer import ApproximateTokenizer
 
 MOST_S = 20  # a replay is cut where it would take longer

@@ -32,9 +32,10 @@ from dyno.engines.fake.engine import Fake
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Request, Workload, WorkloadSpec
 from dyno.store.run import Run, create
 from dyno.store.study import StudyFolder
+from dyno.workload.request import Request
+from dyno.workload.spec import Workload, WorkloadSpec
 
 TRIALS, LIST_MAX_S, RESUME_MAX_S, SQL_MAX_S = 1_000, 1.0, 2.0, 2.0
 STUDY = """

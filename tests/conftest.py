@@ -27,7 +27,6 @@ from dyno.engines.fake.engine import Fake
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.rig import Rig
-from dyno.facts.workload import Request
 from dyno.http import Route, Url
 from dyno.load import decode, http1, plan, script, wire
 from dyno.load import process as slices
@@ -40,6 +39,7 @@ from dyno.probe.telemetry import sampler
 from dyno.report import draw
 from dyno.transport import Transport
 from dyno.units import NS_PER_S
+from dyno.workload.request import Request
 from nursery import Nursery, forking
 from rigs_over_ssh import ssh_rig, ssh_wheels  # noqa: F401  (fixtures)
 
@@ -75,7 +75,7 @@ REAL = {
         "replicas", "report_cli", "rig", "rigs", "runs", "shipped_studies", "software", "sql", "start", "study",
         "telemetry", "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload", "clocks", "on_ray",
         "find", "find_servers", "find_studies", "tune", "sessions", "traces", "conversations", "agents", "mixes",
-        "session_figures", "study_pages",
+        "session_figures", "study_pages", "additions",
         "cancelling", "traffic_cli", "reasoning", "searches", "one_number", "tokens_in_chunks", "live_rates",
         "chat_template", "nursery", "find_picture", "search_listing", "tune_budget", "tune_repeats",
     )

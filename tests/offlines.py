@@ -17,9 +17,9 @@ from dyno.facts.spread import Spread
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.measure.statistics import distribution_ms
 from dyno.store.run import Manifest, Run
+from dyno.workload.spec import WorkloadSpec
 
 PERCENTILES = [10.0, 25.0, 50.0, 75.0, 90.0, 99.0]
 MODEL = ModelShape(

@@ -30,11 +30,12 @@ from dyno.facts.setting import ALIASES
 from dyno.facts.study import RigWanted, StopRule, Study
 from dyno.facts.trial import TrialSpec
 from dyno.facts.tune import TuneSpec
-from dyno.facts.workload import TRAITS, WorkloadSpec
 from dyno.option import declared, fields
 from dyno.store.sql import TABLES, RunTables
 from dyno.study.cells import CELLS, FIND, MODEL, hints
 from dyno.transport import Transport
+from dyno.workload.datasets import DATASETS
+from dyno.workload.spec import WorkloadSpec
 from findings import reference
 
 ROOT = Path(__file__).parent.parent
@@ -298,7 +299,7 @@ def golden(what: str) -> str:
 
 
 def datasets() -> str:
-    rows = [[code(name), traits.about] for name, traits in TRAITS.items()]
+    rows = [[code(name), dataset.about] for name, dataset in DATASETS.items()]
     return table(["`--dataset-name`", "prompts"], rows)
 
 

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from conftest import StartFake, drive
-from dyno import workload
 from dyno.errors import WorkloadError
 from dyno.facts.load import LoadSpec
-from dyno.facts.workload import Turn, Workload, WorkloadSpec
+from dyno.workload import prompts
+from dyno.workload.request import Turn
+from dyno.workload.spec import Workload, WorkloadSpec
 from dyno.workload.tokenizer import ApproximateTokenizer
 
 FIXTURES = Path(__file__).parent / "fixtures" / "agents"
@@ -34,7 +35,7 @@ class Words:
 
 
 def make(path: Path, **fields: Any) -> Workload:
-    return workload.make(WorkloadSpec("agents", path=str(path), **fields), ApproximateTokenizer())
+    return prompts.make(WorkloadSpec("agents", path=str(path), **fields), ApproximateTokenizer())
 
 
 def turns(path: Path, **fields: Any) -> list[Turn]:
@@ -157,7 +158,7 @@ def test_otlps_own_form_and_the_conventions_parts_are_read(tmp_path: Path) -> No
 def test_tracelabs_rounds_share_the_prefixes_that_the_cache_split_says() -> None:
     raw = [json.loads(line) for line in (FIXTURES / "tracelab_rounds.jsonl").read_text().splitlines()]
     spec = WorkloadSpec("agents", path=str(FIXTURES / "tracelab_rounds.jsonl"))
-    requests = workload.make(spec, Words()).requests  # type: ignore[arg-type]
+    requests = prompts.make(spec, Words()).requests  # type: ignore[arg-type]
     texts = [r.prompt.split() for r in requests if isinstance(r.prompt, str)]
     assert [r.prompt_tokens for r in requests] == [row["input_tokens_total"] for row in raw]
     for i, row in enumerate(raw):

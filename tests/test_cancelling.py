@@ -13,10 +13,10 @@ from dyno.conduct.trial import Outcome
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.report import result_json
 from dyno.report.block import block
 from dyno.store.rows import read_row
+from dyno.workload.spec import WorkloadSpec
 
 
 def measure(url: str, runs: Path, rate: float = 0.5) -> Outcome:

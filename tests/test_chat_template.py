@@ -13,9 +13,10 @@ from conftest import StartFake
 from dyno.cli.main import main
 from dyno.engines.model import FOLDER
 from dyno.errors import WorkloadError
-from dyno.facts.workload import WorkloadSpec
-from dyno.workload import chat_template, make
+from dyno.workload import chat_template
 from dyno.workload.chat_template import ChatTemplate
+from dyno.workload.prompts import make
+from dyno.workload.spec import WorkloadSpec
 from dyno.workload.tokenizer import ApproximateTokenizer, Tokenizer, local
 
 SHELL = "<|begin_of_text|><|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"  # of dyno-5m

@@ -19,12 +19,10 @@ import pytest
 
 from conftest import Scripted, answer
 from dyno.cli.main import main
-from dyno.cli.settings import DATASETS
 from dyno.conduct import session
 from dyno.engines.fake import FakeSpec
 from dyno.engines.fake.engine import Fake
 from dyno.engines.kinds import KINDS
-from dyno.workload import DATASETS as WORKLOAD_DATASETS
 
 CAPTURES = Path(__file__).parent / "captures"
 
@@ -354,17 +352,17 @@ MISTAKES: list[tuple[int, str, list[str]]] = [
     (1, "can't be resolved", ["--base-url", "http://no-such-host.invalid:8000"]),
     (2, "--max-concurrency must be at least 1", ["--max-concurrency", "0"]),
     (2, "--request-rate must be above 0", ["--request-rate", "0"]),
-    (2, "contradict each other", ["--request-rate", "5", "--ramp-up-strategy", "linear", "--ramp-up-start-rps", "1",
-                                  "--ramp-up-end-rps", "2"]),
-    (2, "needs both", ["--ramp-up-strategy", "linear"]),
-    (2, "need --ramp-up-strategy", ["--ramp-up-end-rps", "3"]),
+    (2, "--ramp-up-strategy can't be combined with --request-rate",
+     ["--request-rate", "5", "--ramp-up-strategy", "linear", "--ramp-up-start-rps", "1", "--ramp-up-end-rps", "2"]),
+    (2, "--ramp-up-strategy needs --ramp-up-start-rps and --ramp-up-end-rps.", ["--ramp-up-strategy", "linear"]),
+    (2, "--ramp-up-end-rps needs --ramp-up-strategy", ["--ramp-up-end-rps", "3"]),
     (2, "no latency named 'ttfx'", ["--goodput", "ttfx:3"]),
     (2, "NAME:LIMIT", ["--goodput", "ttft=3"]),
     (2, "no latency named 'latency'", ["--percentile-metrics", "latency"]),
     (2, "between 0 and 100", ["--metric-percentiles", "101"]),
     (2, "is not valid JSON", ["--extra-body", "{oops"]),
     (2, "takes KEY=VALUE", ["--header", "just-a-word"]),
-    (2, "reads no file", ["--dataset-path", "x.json"]),
+    (2, "--dataset-path is for a file, but random generates its prompts", ["--dataset-path", "x.json"]),
     (2, "ShareGPT_V3", ["--dataset-name", "sharegpt"]),
     (2, "no-such-file.json", ["--dataset-name", "sharegpt", "--dataset-path", "no-such-file.json"]),
     (2, "wrong.json", ["--dataset-name", "sharegpt", "--dataset-path", "wrong.json"]),
@@ -556,10 +554,6 @@ def test_the_names_of_engines_are_known_without_loading_any() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert tuple(loaded[: len(KINDS)]) == tuple(KINDS)
     assert "dyno.engines.kinds" in loaded and "dyno.engines.kinds.base" not in loaded
-
-
-def test_the_command_line_names_all_datasets_there_are() -> None:
-    assert set(DATASETS) == set(WORKLOAD_DATASETS)
 
 
 @pytest.mark.engines

@@ -10,7 +10,6 @@ import pytest
 import offlines
 from dyno.cli.main import main
 from dyno.cli.micro import OUTPUTS, numbers
-from dyno.cli.settings import DATASETS
 from dyno.conduct import offline
 from dyno.errors import EngineError
 from dyno.facts.imported import Row
@@ -18,7 +17,6 @@ from dyno.facts.trial import TrialSpec
 from dyno.report.micro import FORMATS, KNOBS, said_of
 from dyno.store import rows
 from dyno.store.run import Run
-from dyno.workload import DATASETS as WORKLOAD_DATASETS
 
 Asked = Callable[..., list[TrialSpec]]
 
@@ -123,7 +121,6 @@ def test_the_engine_is_the_one_named_or_the_models(asked: Asked, words: list[str
 
 
 def test_datasets_are_those_of_the_workloads(asked: Asked, tmp_path: Path) -> None:
-    assert set(DATASETS) == set(WORKLOAD_DATASETS)
     file = tmp_path / "share.json"
     file.touch()
     [t] = asked("throughput", "--dataset", str(file), "--output-len", "10")  # as it was called in old versions

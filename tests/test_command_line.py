@@ -14,7 +14,7 @@ from dyno.facts.finding import Verdict
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
+from dyno.workload.spec import WorkloadSpec
 
 # ---- exit codes ----
 

@@ -11,9 +11,10 @@ import pytest
 from conftest import StartFake
 from dyno.cli.main import main
 from dyno.errors import WorkloadError
-from dyno.facts.workload import Turn, Workload, WorkloadSpec
 from dyno.store.run import Run
-from dyno.workload import make, within
+from dyno.workload.prompts import make, within
+from dyno.workload.request import Turn
+from dyno.workload.spec import Workload, WorkloadSpec
 from dyno.workload.tokenizer import Tokenizer, choose
 from test_study_file import mistakes, study
 
@@ -303,10 +304,10 @@ def test_answers_shorter_than_requested_shorten_the_planned_prompts(fake: StartF
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--turns", "3"], "--turns is for --dataset-name chat or conversations, but that is random."),
+        (["--turns", "3"], "--turns is for --dataset-name chat or conversations, but this is random."),
         (["--dataset-name", "chat", "--turns", "0..3"], "--turns must be at least 1, but is 0..3."),
         (["--dataset-name", "chat", "--think-time", "expnential:3"], "Did you mean exponential?"),
-        (["--dataset-name", "chat", "--dataset-path", "x"], "--dataset-name chat generates its prompts"),
+        (["--dataset-name", "chat", "--dataset-path", "x"], "chat generates its prompts"),
         (
             ["--dataset-name", "conversations", "--dataset-path", "x", "--turn-input-len", "5"],
             "--turn-input-len is for --dataset-name chat, but",

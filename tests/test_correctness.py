@@ -22,10 +22,10 @@ from dyno.facts.correctness import MAX_TOKENS, PROMPTS, Correctness
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.load.progress import Stop
 from dyno.load.protocols import PROTOCOLS
 from dyno.store.run import create
+from dyno.workload.spec import WorkloadSpec
 
 Reply = Callable[[str, int], str | None]  # prompt, and how often it came before → text; None: an error
 

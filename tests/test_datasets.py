@@ -9,8 +9,8 @@ import pytest
 
 from dyno.conduct import dataset
 from dyno.errors import WorkloadError
-from dyno.facts.workload import WorkloadSpec
-from dyno.workload import make
+from dyno.workload.prompts import make
+from dyno.workload.spec import WorkloadSpec
 from dyno.workload.tokenizer import ApproximateTokenizer
 
 WORDS = ApproximateTokenizer()

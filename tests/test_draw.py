@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 import numpy as np
 import pytest
 
-from dyno.facts.draw import Draw, count_problem, problem
+from dyno.workload.draw import Draw, count_problem, problem
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,12 @@ from dyno.facts.study import Place, PlannedTrial
 from dyno.facts.target import TargetSpec
 from dyno.facts.telemetry import Sample
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.report.entries import entries
 from dyno.report.series import Loads, names
 from dyno.report.timeline import BARS, Detail, bars_of_records, bars_of_samples, moments, quantiles
 from dyno.store.rows import row_without
 from dyno.units import NS_PER_MS, NS_PER_S
+from dyno.workload.spec import WorkloadSpec
 from rows import micro, offline, row, score
 
 

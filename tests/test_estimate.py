@@ -20,9 +20,9 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.rig import Peaks
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.probe import peaks
 from dyno.study.order import trial_s
+from dyno.workload.spec import WorkloadSpec
 
 PUBLISHED = Path(__file__).parent.parent / "published"
 WEIGHTS_BYTES = {"405b": 811.7e9, "70b": 141.1e9, "7b": 13.48e9, "8b": 16.06e9}  # in 16 bits

@@ -25,7 +25,6 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.load.progress import Stop
 from dyno.measure.judge import OPEN_FILL, OPEN_LEAST_S, ROUGH
 from dyno.measure.search import ProbeStep
@@ -33,6 +32,7 @@ from dyno.measure.statistics import distribution_ms
 from dyno.report.find import lines
 from dyno.screen import SCREEN, Screen
 from dyno.store.run import Run
+from dyno.workload.spec import WorkloadSpec
 
 MODEL = Path(__file__).parents[1] / "src" / "dyno" / "engines" / "dyno-5m"
 # Asking the server for each prompt would take longer than the probes.

@@ -29,10 +29,10 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.http import Client, Url
 from dyno.report.block import block
 from dyno.store.run import Run, listed
+from dyno.workload.spec import WorkloadSpec
 
 RIG = Rig("test", "0", "any", "cpu", 2, memory_free_bytes=8 * 2**30)
 FAKE = EngineSpec("fake", args=["first_ms=5", "gap_ms=1"])

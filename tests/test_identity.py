@@ -33,13 +33,13 @@ from dyno.facts.study import Place, PlannedTrial
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import OWN_FIELDS, TrafficClass, WorkloadSpec
 from dyno.option import Field, declared, fields, without_none
 from dyno.report.entries import entries
 from dyno.store.rows import read_rows, row_without
 from dyno.store.run import Run
 from dyno.study.cells import CELLS
 from dyno.transport import Transport
+from dyno.workload.spec import OWN_FIELDS, TrafficClass, WorkloadSpec
 from studies import study
 
 RUNS = Path(__file__).parent / "fixtures" / "runs"

@@ -11,8 +11,8 @@ import pytest
 from dyno.cli.main import parser
 from dyno.engines.kinds import KINDS
 from dyno.errors import DynoError
-from dyno.facts.workload import TRAITS
 from dyno.load.protocols import PROTOCOLS
+from dyno.workload.datasets import DATASETS
 from listings import DOCS
 from reference import PART, ROOT, _parsers
 
@@ -45,7 +45,7 @@ def _commands() -> set[str]:
 
 def exists(name: str) -> bool:
     """Whether a name in backticks is a flag, a dataset, a backend, an engine or a command of dyno."""
-    return name in {*_flags(), *TRAITS, *PROTOCOLS, *KINDS, *_commands()}
+    return name in {*_flags(), *DATASETS, *PROTOCOLS, *KINDS, *_commands()}
 
 
 def _mentioned(*words: str) -> bool:
@@ -87,7 +87,7 @@ def _capacity_is_not_waited_for() -> bool:
 
 def _hub_dataset_is_not_fetched() -> bool:
     from dyno.conduct.dataset import located
-    from dyno.facts.workload import WorkloadSpec
+    from dyno.workload.spec import WorkloadSpec
 
     spec = WorkloadSpec("hf", hf_name="nobody/has-this-dataset")
     return _refuses(lambda: located(spec, lambda _: None, lambda _: None))

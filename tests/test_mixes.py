@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 
-import dyno.workload as workloads
 from conftest import StartFake, drive
 from dyno.cli.classes import classes
 from dyno.cli.main import main
 from dyno.errors import UsageError, WorkloadError
 from dyno.facts.load import LoadSpec
-from dyno.facts.workload import Request, TrafficClass, Turn, WorkloadSpec
 from dyno.load import plan
 from dyno.load.sessions import Graph
-from dyno.workload import make
+from dyno.workload.dataset import Dataset
+from dyno.workload.datasets import DATASETS
+from dyno.workload.prompts import make
+from dyno.workload.request import Request, Turn
+from dyno.workload.spec import TrafficClass, WorkloadSpec
 from dyno.workload.tokenizer import ApproximateTokenizer
 from studies import study
 
@@ -62,7 +64,7 @@ def test_shares_leave_the_times_to_the_load() -> None:
 
 
 def test_a_class_of_conversations_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(workloads.DATASETS, "chats", chat)
+    monkeypatch.setitem(DATASETS, "chats", Dataset(name="chats", about="", make=chat))
     parts = {"chat": small(dataset="chats", request_rate_rps=5), "single": small(request_rate_rps=5)}
     each = turns(WorkloadSpec("mix", num_sessions=20, classes=parts))
     assert Counter(t.group for t in each) == {"chat": 20, "single": 10}

@@ -28,10 +28,10 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.probe import host
 from dyno.store.run import Run
 from dyno.store.study import StudyFolder
+from dyno.workload.spec import WorkloadSpec
 
 TINY = EngineSpec("llamacpp")
 

@@ -14,11 +14,11 @@ from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.option import Field, Option, fields
 from dyno.study.cells import CELLS, converted
 from dyno.study.document import TomlDocument
 from dyno.transport import Transport
+from dyno.workload.spec import WorkloadSpec
 
 STRUCTS = (EngineSpec, ContainerSpec, LoadSpec, OfflineSpec, TrialSpec, WorkloadSpec, Transport)
 OFFLINE = {f.name for f in fields(OfflineSpec).values()}

@@ -3,8 +3,8 @@
 import pytest
 
 from dyno.errors import WorkloadError
-from dyno.facts.workload import Workload, WorkloadSpec
-from dyno.workload import make
+from dyno.workload.prompts import make
+from dyno.workload.spec import Workload, WorkloadSpec
 from dyno.workload.tokenizer import Tokenizer
 from matrix import sampled
 from test_workload import bpe, folder  # noqa: F401

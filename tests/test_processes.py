@@ -23,7 +23,6 @@ from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Request, Workload, WorkloadSpec
 from dyno.load import slices
 from dyno.load.plan import Plan
 from dyno.load.progress import Progress, Stop
@@ -31,6 +30,8 @@ from dyno.load.spool import END, frames
 from dyno.probe import peaks, rig
 from dyno.store.run import Run, create
 from dyno.units import NS_PER_S
+from dyno.workload.request import Request
+from dyno.workload.spec import Workload, WorkloadSpec
 from test_wire import refused_port
 
 TWO = ClientSpec(procs=2)

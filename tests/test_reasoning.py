@@ -12,13 +12,14 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Turn, WorkloadSpec
 from dyno.load.protocols import PROTOCOLS
 from dyno.load.protocols.base import StreamReading
 from dyno.measure import timing
 from dyno.measure.counting import Counting
 from dyno.measure.summary import Tally
 from dyno.units import NS_PER_MS, NS_PER_S
+from dyno.workload.request import Turn
+from dyno.workload.spec import WorkloadSpec
 
 MS = NS_PER_MS
 TRIAL = TrialSpec(

@@ -20,13 +20,13 @@ from dyno.errors import TargetError
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Workload, WorkloadSpec
 from dyno.http import Client, Url
 from dyno.load.progress import Progress, Stop
 from dyno.load.spool import END, SENT
 from dyno.probe import server
 from dyno.store.run import create
 from dyno.units import NS_PER_MS, NS_PER_S
+from dyno.workload.spec import Workload, WorkloadSpec
 from test_wire import https, most_at_once, refused_port, spans_of
 
 Copies = Callable[..., list[Fake]]

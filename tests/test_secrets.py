@@ -22,10 +22,10 @@ from dyno.facts.offline import OfflineSpec
 from dyno.facts.record import Record
 from dyno.facts.study import Study
 from dyno.facts.target import TargetSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.http import Url
 from dyno.secrets import HIDDEN
 from dyno.store.run import make_folder, pretty, write
+from dyno.workload.spec import WorkloadSpec
 
 KEY = 'sk_9"/\\&Ü-very-secret'
 

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from conftest import StartFake
-from dyno import workload
 from dyno.audit.document import read_bytes as imported
 from dyno.conduct import trial as conducting
 from dyno.conduct.trial import Outcome
@@ -19,7 +18,6 @@ from dyno.facts.record import ClientFacts, Record
 from dyno.facts.summary import ReuseSummary, SessionSummary, Summary
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Answers, StoredRequest, TrafficClass, Turn, WorkloadSpec
 from dyno.load.protocols import PROTOCOLS
 from dyno.measure.reuse import ReuseTally
 from dyno.measure.summary import Tally
@@ -28,6 +26,10 @@ from dyno.report.block import block
 from dyno.store.rows import read_row
 from dyno.store.sql import RunTables
 from dyno.units import NS_PER_MS, NS_PER_S
+from dyno.workload.dataset import Dataset
+from dyno.workload.datasets import DATASETS
+from dyno.workload.request import Answers, StoredRequest, Turn
+from dyno.workload.spec import TrafficClass, WorkloadSpec
 from test_sessions import chat
 
 MS = NS_PER_MS
@@ -193,7 +195,8 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Measure
     """`measure(url, turns, load)`: a trial with these requests."""
 
     def run(url: str, turns: Sequence[Turn], load: LoadSpec | None = None, **fields: Any) -> Outcome:
-        monkeypatch.setitem(workload.DATASETS, "by-hand", lambda spec, tokenizer: iter(turns))
+        by_hand = Dataset(name="by-hand", about="", make=lambda spec, tokenizer: iter(turns))
+        monkeypatch.setitem(DATASETS, "by-hand", by_hand)
         target = TargetSpec(url, "openai-chat", PROTOCOLS["openai-chat"].path, "fake")
         work = WorkloadSpec("by-hand", num_prompts=len(turns), **fields.pop("work", {}))
         trial = TrialSpec(target, work, load or LoadSpec(max_concurrency=4), ignore_eos=True, **fields)

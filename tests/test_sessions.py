@@ -9,13 +9,13 @@ import pytest
 
 from conftest import STREAM_HEAD, Scripted, StartFake, drive, receive_request
 from dyno.facts.load import LoadSpec
-from dyno.facts.workload import Turn
 from dyno.load import slices
 from dyno.load.plan import Cancelling, Plan
 from dyno.load.script import AnswerCollector
 from dyno.load.sessions import Graph
 from dyno.store.run import StoredLengths
 from dyno.units import NS_PER_MS, NS_PER_S
+from dyno.workload.request import Turn
 
 
 def chat(sessions: int, turns: int, wait_s: float = 0.0, output: int = 4, **fields: Any) -> list[Turn]:

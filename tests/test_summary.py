@@ -49,7 +49,6 @@ from dyno.facts.summary import (
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.telemetry import AcceleratorTelemetry, EngineTelemetry, TelemetrySummary
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.measure import timing
 from dyno.measure.freeze import Cuts, unfrozen
 from dyno.measure.statistics import distribution_ms, samples_needed
@@ -58,6 +57,7 @@ from dyno.report import result_json
 from dyno.report.timeline import bars_of_records
 from dyno.store.rows import row_of
 from dyno.units import NS_PER_MS, NS_PER_S
+from dyno.workload.spec import WorkloadSpec
 from offlines import manifest
 
 MS = NS_PER_MS

@@ -29,7 +29,6 @@ from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.telemetry import Sample, SamplerFacts, SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.measure.telemetry import Window, summarize
 from dyno.probe import accelerators, sysfs
 from dyno.probe.accelerators import AcceleratorReading, Nvidia
@@ -41,6 +40,7 @@ from dyno.report import result_json
 from dyno.report.machine import telemetry_pairs
 from dyno.store.rows import read_row
 from dyno.units import NS_PER_S
+from dyno.workload.spec import WorkloadSpec
 from machines import GiB, Nvml, lay, mi300x_in_cpx, strix_halo, xeon
 
 CAPTURE = Path(__file__).parent / "captures/vllm-0.24-metrics.txt"

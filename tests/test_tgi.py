@@ -14,9 +14,9 @@ import pytest
 
 from conftest import StartFake, drive, requests
 from dyno.engines.fake.engine import Fake
-from dyno.facts.workload import Request
 from dyno.http import Client, Url
 from dyno.load.protocols import PROTOCOLS, Asked, StreamReading
+from dyno.workload.request import Request
 
 # A field's name ends in ? where it may be missing; a kind ends in ? where it may be null. [kind] is a list of it, a
 # tuple the words that are allowed.

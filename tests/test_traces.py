@@ -22,11 +22,13 @@ from dyno.conduct.study_plan import known
 from dyno.errors import UsageError, WorkloadError
 from dyno.facts.load import LoadSpec
 from dyno.facts.study import Study
-from dyno.facts.workload import TRACES, Dropped, Turn, Workload, WorkloadSpec
 from dyno.study.file import read
-from dyno.workload import make
+from dyno.workload.datasets import DATASETS
+from dyno.workload.datasets.traces import FORMATS
+from dyno.workload.prompts import make
+from dyno.workload.request import Dropped, Turn
+from dyno.workload.spec import Workload, WorkloadSpec
 from dyno.workload.tokenizer import ApproximateTokenizer, Tokenizer, local
-from dyno.workload.traces import FORMATS
 
 FOLDER = Path(__file__).parent / "fixtures" / "traces"
 FILES = {name: FOLDER / f"{name}.{'csv' if name in ('azure', 'burstgpt') else 'jsonl'}" for name in FORMATS}
@@ -153,7 +155,7 @@ def test_tokens_are_exact_with_a_beginning_token_too(tokenizer: Tokenizer) -> No
 
 def test_prompts_are_the_same_in_every_process() -> None:
     code = (
-        "import sys; from dyno.workload import make; from dyno.facts.workload import WorkloadSpec; "
+        "import sys; from dyno.workload.prompts import make; from dyno.workload.spec import WorkloadSpec; "
         "from dyno.workload.tokenizer import local; "
         "w = make(WorkloadSpec('mooncake', path=sys.argv[1], num_prompts=20), local(sys.argv[2])); "
         "sys.stdout.write(''.join(r.prompt for r in w.requests))"
@@ -386,9 +388,9 @@ def test_a_rate_replaces_the_recorded_times(
         ("--dataset-name random --speedup 2", "--speedup needs recorded times"),
         (
             "--dataset-name azure --timed-trace-chunk-hash-size 4",
-            "is for --dataset-name timed_trace, but that is azure",
+            "is for --dataset-name timed_trace, but this is azure",
         ),
-        ("--dataset-name azure --self-timed --request-rate 3", "contradict each other"),
+        ("--dataset-name azure --self-timed --request-rate 3", "--request-rate can't be combined with --self-timed"),
         ("--dataset-name azure --request-rate 3 --speedup 2", "--speedup needs recorded times"),
         ("--dataset-name azure --speedup 0", "--speedup must be above 0"),
     ],
@@ -456,7 +458,7 @@ def test_a_study_s_mistakes_about_traces_are_named(text: str, said: str) -> None
 
 
 def test_traces_are_datasets_with_formats() -> None:
-    assert set(TRACES) == {*FORMATS, "timed_trace"}
+    assert {name for name, dataset in DATASETS.items() if dataset.traits.trace} == {*FORMATS, "timed_trace"}
     requests = traced("bailian").requests
     assert all(isinstance(r, Turn) and r.session == i for i, r in enumerate(requests))
     assert all(a.start_s <= b.start_s for a, b in pairwise(r for r in requests if isinstance(r, Turn)))  # type: ignore[operator]

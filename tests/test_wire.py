@@ -22,7 +22,6 @@ from conftest import STREAM_HEAD, Driven, Scripted, StartFake, answer, chunked, 
 from dyno.clock import now_ns
 from dyno.errors import StoreError, TargetError, UsageError
 from dyno.facts.load import LoadSpec
-from dyno.facts.workload import Turn
 from dyno.http import Route, Url
 from dyno.load import decode, wire
 from dyno.load.plan import Plan
@@ -33,6 +32,7 @@ from dyno.load.spool import END, SENT, Spool
 from dyno.load.wire import Traffic, Wire
 from dyno.measure import timing
 from dyno.units import NS_PER_MS, NS_PER_S
+from dyno.workload.request import Turn
 
 Serve = Callable[..., Scripted]
 SLACK_NS = 300_000  # between the readings of two clocks

@@ -16,9 +16,10 @@ import pytest
 import tokenizers
 
 from dyno.errors import TargetError, WorkloadError
-from dyno.facts.workload import Workload, WorkloadSpec
 from dyno.http import Client, Url
-from dyno.workload import DATASETS, make
+from dyno.workload.datasets import DATASETS
+from dyno.workload.prompts import make
+from dyno.workload.spec import Workload, WorkloadSpec
 from dyno.workload.synthetic import opening, prose, sharegpt_lengths
 from dyno.workload.tokenizer import ApproximateTokenizer, Tokenizer, choose
 

@@ -32,6 +32,7 @@ class Option(NamedTuple):
     grammar: Callable[[str], str | None] | None = None  # of a text, which may be a number in a study: why it is wrong
     setting: str = ""  # its name among a result's settings, where that is neither the field's nor the flag's
     identity: bool = True  # part of what was measured: two results that differ in it are not repeats
+    always: bool = False  # among a result's settings also where it has its default
     subject: bool = True  # False: how much was measured, or how it was counted; no comparison is about it
 
     def problem(self, value: float | str) -> str | None:

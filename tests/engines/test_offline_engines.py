@@ -19,7 +19,7 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.offline import Answer, Iteration, OfflineSpec, OfflineSummary
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
+from dyno.workload.spec import WorkloadSpec
 
 pytestmark = pytest.mark.engines
 

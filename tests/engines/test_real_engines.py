@@ -27,9 +27,9 @@ from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.probe import rig
 from dyno.store.run import Run, create
+from dyno.workload.spec import WorkloadSpec
 
 pytestmark = pytest.mark.engines
 

@@ -18,7 +18,6 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.record import ClientFacts, Record
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.http import Route, Url
 from dyno.load import decode, http1, plan
 from dyno.load.protocols import PROTOCOLS
@@ -27,6 +26,7 @@ from dyno.load.spool import END, NO_STAMP, READ, SENT, TIMES, Spool, pack
 from dyno.load.wire import Traffic, Wire
 from dyno.measure.counting import Counting
 from dyno.measure.summary import Tally
+from dyno.workload.spec import WorkloadSpec
 
 ON_THE_WIRE, DECODED = 20_000, 20_000  # the second for each of four protocols
 TRIAL = TrialSpec(TargetSpec("http://h:1", "openai", "/v1/completions"), WorkloadSpec("random"), LoadSpec())

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from conftest import Scripted
-from dyno import workload
 from dyno.cli.main import main
 from dyno.conduct.lifecycle import log_facts
 from dyno.engines.kinds import KINDS, metric_names
@@ -21,12 +20,12 @@ from dyno.errors import DynoError, TargetError, UsageError
 from dyno.facts.rig import Rig
 from dyno.facts.target import TargetFacts, TargetSpec, known
 from dyno.facts.telemetry import Sample
-from dyno.facts.workload import WorkloadSpec
 from dyno.http import LARGEST_BYTES, Client, Url
 from dyno.probe import server
 from dyno.probe.telemetry import metrics
 from dyno.store.run import Manifest, Run
-from dyno.workload import tokenizer
+from dyno.workload import prompts, tokenizer
+from dyno.workload.spec import WorkloadSpec
 from test_probe_server import LLAMA, SGLANG, TGI, VLLM, VLLM_METRICS
 from test_summary import TRIAL
 
@@ -196,7 +195,7 @@ def test_a_tokenizer_may_answer_anything(shape: dict[str, Any]) -> None:
                     client = MissesInputs(told)
                 try:
                     found = tokenizer.server(client, "m")
-                    made = workload.make(spec, found) if found else None
+                    made = prompts.make(spec, found) if found else None
                 except DynoError as e:
                     assert len(str(e)) < 1000
                     continue

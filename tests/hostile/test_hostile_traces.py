@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_hostile_hub import JSON, memory_bytes
 
-from dyno import workload
 from dyno.errors import WorkloadError
-from dyno.facts.workload import WorkloadSpec
+from dyno.workload import prompts
+from dyno.workload.spec import WorkloadSpec
 from dyno.workload.tokenizer import ApproximateTokenizer
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -112,7 +112,7 @@ def attempt(dataset: str, path: Path, **fields: Any) -> int | str:
     began = time.monotonic()
     try:
         made: int | str = len(
-            workload.make(WorkloadSpec(dataset, path=str(path), **fields), ApproximateTokenizer()).requests
+            prompts.make(WorkloadSpec(dataset, path=str(path), **fields), ApproximateTokenizer()).requests
         )
     except WorkloadError as e:
         made = str(e)

@@ -14,7 +14,7 @@ from dyno.facts.summary import Summary
 from dyno.facts.target import TargetFacts
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import CountedBy, Templating
+from dyno.workload.request import CountedBy, Templating
 
 
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,6 @@ from dyno.facts.finding import Finding, doubt, note
 from dyno.facts.imported import Row
 from dyno.facts.metric import THROUGHPUTS, words
 from dyno.facts.summary import ReplicaSummary
-from dyno.facts.workload import Dropped
 from dyno.measure.points import (
     finite_rate,
     load_of,
@@ -27,6 +26,7 @@ from dyno.measure.points import (
     together,
 )
 from dyno.numbers import change, count, number
+from dyno.workload.request import Dropped
 
 # Where the sum misleads: of two replicas, one that is slower by a quarter makes it a tenth less than twice the other.
 # Replicas that are alike have equally many in flight, so that their shares differ by the luck of lengths alone, as

@@ -103,7 +103,7 @@ def _not_as_asked(e: Evidence, tokens: float) -> Iterator[Finding]:
     """Prompts of words, which a tokenizer may not have: of a model for another language, or for tests."""
     work = e.trial.workload
     asked = work.input_len + work.prefix_len
-    fixed = work.dataset == "random" and not work.range_ratio_input and not work.classes
+    fixed = work.traits.exact and not work.range_ratio_input and not work.classes
     if not fixed or not tokens or abs(tokens - asked) <= max(0.02 * asked, 2):
         return
     text = f"Prompts have {tokens:,.0f} tokens on average, but {asked:,} were requested ({change(tokens / asked - 1)})."
@@ -115,7 +115,7 @@ def _history_varies(e: Evidence) -> bool:
     """Whether the length of a history is not known to the token: no tokenizer here counts the answers, or the server
     writes out calls of tools."""
     work = e.trial.workload
-    return work.traits.sessions and (e.counted_by != "tokenizer" or work.dataset == "agents")
+    return work.traits.sessions and (e.counted_by != "tokenizer" or work.traits.tools)
 
 
 def _lengths_drawn(row: Row) -> bool:

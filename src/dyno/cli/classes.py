@@ -5,10 +5,12 @@ from typing import Any
 
 import msgspec
 
-from dyno.cli import flags
+from dyno.cli import flags, vocabulary
 from dyno.errors import UsageError
-from dyno.facts.workload import TrafficClass
+from dyno.facts import rules
 from dyno.option import fields, problems
+from dyno.workload.datasets import DATASETS, DEFAULT
+from dyno.workload.spec import TrafficClass
 
 EXAMPLE = "'chat: request_rate_rps=2 input_len=512 priority=0 goodput=ttft:500,tpot:30'"
 _KEYS = [name for name in fields(TrafficClass) if name not in ("classes", "num_prompts", "num_sessions", "num_warmups")]
@@ -40,6 +42,9 @@ def _class(name: str, given: dict[str, str]) -> TrafficClass:
         part = msgspec.convert(values, TrafficClass, strict=False)
     except msgspec.ValidationError as e:
         raise UsageError(f"--class {name}: {e}.") from None
+    limits = rules.GivenSettings({"goodput_ms": part.goodput_ms}, DATASETS[DEFAULT])
+    for mistake in rules.mistakes(rules.TRIAL, limits, "flags"):
+        raise UsageError(f"--class {name}: {vocabulary.sentence(mistake)}")
     for why in problems(part):
         raise UsageError(f"--class {name}: {why}.")
     return part

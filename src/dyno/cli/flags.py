@@ -70,6 +70,13 @@ def add(group: argparse._ActionsContainer, struct: Any, *names: str, also: str =
         _add(group, field, {"flags": f"{field.option.flags} {also}", **changes})
 
 
+def add_rest(group: argparse._ActionsContainer, struct: Any) -> None:
+    """Add the flags of those fields of a struct that the group lacks."""
+    for field in _flagged(struct):
+        if field.option.flags.split()[0] not in group._option_string_actions:
+            _add(group, field, {})
+
+
 def _flagged(struct: Any) -> Iterator[Field]:
     """Yield the fields that have a flag, also those of structs within."""
     for field in fields(struct).values():
@@ -142,6 +149,13 @@ def given(o: argparse.Namespace, struct: Any) -> list[str]:
     """Return the flags of a struct that were used."""
     used = (f for f in _flagged(struct) if getattr(o, _dest(f), _default(f)) != _default(f))
     return [f.option.flags.split()[0] for f in used]
+
+
+def given_values(o: argparse.Namespace, struct: Any) -> dict[str, Any]:
+    """Return the fields of a struct whose flags were used, with what was given."""
+    declared = [f for f in fields(struct).values() if f.option.flags]
+    used = ((f, getattr(o, _dest(f), None)) for f in declared)
+    return {f.name: value for f, value in used if value is not None and value != _default(f)}
 
 
 # ---- flags of other tools ----
@@ -226,8 +240,6 @@ def percentiles(text: str) -> list[float]:
         raise UsageError(
             f"--metric-percentiles {text!r} is not a list of numbers. Write them with commas, such as 50,90,99."
         ) from None
-    if not all(0 < p < 100 for p in values):
-        raise UsageError(f"--metric-percentiles must be between 0 and 100, but are {text}.")
     return sorted(set(values))
 
 
@@ -239,8 +251,6 @@ def goodput(pairs: list[str]) -> dict[str, float]:
         limit = latency_ms(value, f"--goodput {pair!r}")
         if name not in GOODPUT:
             raise UsageError(f"--goodput {pair!r}: no latency named {name!r}. Known: {', '.join(GOODPUT)}.")
-        if not limit >= 0:
-            raise UsageError(f"--goodput {pair!r}: a limit must be at least 0 ms.")
         targets[name] = limit
     return targets
 

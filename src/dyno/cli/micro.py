@@ -22,8 +22,9 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.option import Option
+from dyno.workload.datasets import DEFAULT
+from dyno.workload.spec import WorkloadSpec
 
 if TYPE_CHECKING:
     from dyno.conduct.outcome import Outcome
@@ -267,7 +268,7 @@ def _readers(gguf: bool) -> str:
 def _trial(o: argparse.Namespace, setting: EngineSpec, prompt: int, generated: int, depth: int) -> TrialSpec:
     return TrialSpec(
         target=TargetSpec("", kind_of(setting.kind).backend, "", model=setting.model),
-        workload=WorkloadSpec("random", num_prompts=1, seed=o.seed, input_len=prompt, output_len=generated),
+        workload=WorkloadSpec(DEFAULT, num_prompts=1, seed=o.seed, input_len=prompt, output_len=generated),
         load=LoadSpec(seed=o.seed),
         ignore_eos=True,
         label=o.label,

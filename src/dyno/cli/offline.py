@@ -19,9 +19,10 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import TRAITS, WorkloadSpec
 from dyno.option import Option
 from dyno.report.block import offline_block
+from dyno.workload.datasets import DATASETS, DEFAULT, DEFAULT_OF_A_FILE
+from dyno.workload.spec import WorkloadSpec
 
 if TYPE_CHECKING:
     from dyno.conduct.outcome import Outcome
@@ -232,18 +233,19 @@ def spec(o: argparse.Namespace) -> TrialSpec:
 def _workload(o: argparse.Namespace) -> WorkloadSpec:
     if o.kind == "latency":
         return WorkloadSpec(
-            "random", num_prompts=o.batch_size, seed=o.seed, input_len=o.input_len, output_len=o.output_len
+            DEFAULT, num_prompts=o.batch_size, seed=o.seed, input_len=o.input_len, output_len=o.output_len
         )
+    dataset = o.dataset_name or (DEFAULT_OF_A_FILE if o.dataset_path else DEFAULT)
+    declared = DATASETS[dataset]
     refuse(
-        o.dataset_name == "custom" and not o.dataset_path,
-        "--dataset-name custom is read from a file: give --dataset-path FILE.",
+        declared.needs_file and not o.dataset_path,
+        f"--dataset-name {dataset} is read from a file: give --dataset-path FILE.",
     )
     refuse(
-        o.dataset_name and not TRAITS[o.dataset_name].file and o.dataset_path,
-        f"--dataset-name {o.dataset_name} needs no file: remove --dataset-path.",
+        not declared.traits.file and o.dataset_path,
+        f"--dataset-name {dataset} needs no file: remove --dataset-path.",
     )
-    dataset = o.dataset_name or ("sharegpt" if o.dataset_path else "random")
-    if dataset != "random" and (o.random_input_len or o.input_len or o.random_prefix_len):
+    if not declared.traits.exact and (o.random_input_len or o.input_len or o.random_prefix_len):
         raise UsageError(
             f"--dataset-name {dataset} has prompts of its own lengths: --input-len and --random-prefix-len are for "
             "random ones."
@@ -251,13 +253,11 @@ def _workload(o: argparse.Namespace) -> WorkloadSpec:
     if o.dataset_path and not o.dataset_path.startswith("hub:") and not Path(o.dataset_path).expanduser().exists():
         raise UsageError(f"--dataset-path {o.dataset_path}: there is no such file.")
     small = o.model is None  # a first try on a processor: vLLM's defaults would take it an hour
-    own_length = {
-        # Where both are given, vLLM prefers the longer name.
-        "random": o.random_output_len or o.output_len or (32 if small else 128),
-        "custom": o.output_len or o.custom_output_len or 256,
-    }
+    if declared.traits.exact:  # where both are given, vLLM prefers the longer name
+        output_len = o.random_output_len or o.output_len or (32 if small else 128)
+    else:
+        output_len = o.output_len or settings.own_lengths(o, dataset).get("output_len")
     count, input_len = o.num_prompts or (32 if small else 1000), o.random_input_len or o.input_len
-    output_len = own_length.get(dataset, o.output_len)
     return settings.workload(o, dataset, count, input_len or (128 if small else 1024), output_len)
 
 

@@ -13,23 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dyno.cli import exit_codes, flags, preparing, settings
+from dyno.cli import exit_codes, flags, preparing, settings, vocabulary
 from dyno.cli.classes import EXAMPLE, classes
 from dyno.cli.flags import refuse
 from dyno.cli.parser import Parser
 from dyno.engines.kinds import KINDS, kind_of, starts
 from dyno.errors import StoreError, UsageError
-from dyno.facts import schedule
+from dyno.facts import rules, schedule
 from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import CONTROL, TargetSpec
-from dyno.facts.trial import ONE_ANSWER, TrialSpec, several_answers
-from dyno.facts.workload import OWN_FIELDS, TRACES, TRAITS, WorkloadSpec
+from dyno.facts.trial import TrialSpec
 from dyno.http import Url, check_certificates
 from dyno.load.protocols import PROTOCOLS
-from dyno.option import Option, fields, opposite
+from dyno.option import Option, opposite
 from dyno.report.block import block
 from dyno.transport import Transport
+from dyno.workload.common import CommonSpec
+from dyno.workload.datasets import DATASETS, DEFAULT, DEFAULT_OF_CLASSES
+from dyno.workload.spec import WorkloadSpec
 
 if TYPE_CHECKING:
     from dyno.conduct.outcome import Outcome
@@ -49,8 +51,6 @@ _REFUSED = {  # reason → flags
     "give a field of the request with --extra-body.": "--chat-template-kwargs",
     "dyno sends one kind of load at a time.": "--probe-request-rate",
 }
-
-_TRACE_FIELDS = tuple(name for name in fields(WorkloadSpec) if name.startswith(("trace_", "timed_trace_")))
 
 _EXAMPLES = """examples:
   dyno bench serve --base-url http://127.0.0.1:8000 --max-concurrency 16 --num-prompts 200
@@ -149,7 +149,7 @@ def target_flags(g: argparse._ArgumentGroup) -> None:
 
 
 def _workload_flags(g: argparse._ArgumentGroup) -> None:
-    flags.add(g, WorkloadSpec, "dataset", choices=settings.DATASETS, default="random")
+    flags.add(g, WorkloadSpec, "dataset", choices=tuple(DATASETS), default=DEFAULT)
     flags.add(g, WorkloadSpec, "path")
     flags.add(
         g,
@@ -159,17 +159,11 @@ def _workload_flags(g: argparse._ArgumentGroup) -> None:
         help="number of requests (default: 1000, or what --duration needs; of a trace: all)",
     )
     flags.add(g, WorkloadSpec, "num_sessions", "num_warmups", "seed")
-    flags.add(g, WorkloadSpec, "turns", "think_time_s", "turn_input_len", "turn_output_len", "answers")
     settings.add_lengths(g, default=(1024, 128))
     flags.add(g, WorkloadSpec, "prefix_len", also="--system-prompt-len")
-    flags.number(g, int, Option("--sharegpt-output-len", "N", "tokens to generate (default: as in the file)", least=1))
-    flags.number(g, int, Option("--custom-output-len", "N", "tokens to generate; -1: as in the file"), 256)
-    flags.add(g, WorkloadSpec, "shuffle", "oversample", "skip_chat_template")
-    flags.add(g, WorkloadSpec, *_TRACE_FIELDS)
     flags.add(g, WorkloadSpec, "num_prefixes", default=None)
-    flags.add(g, WorkloadSpec, "prefix_zipf", "prefix_hit_rate", "lora_modules", "lora_assignment")
-    flags.add(g, WorkloadSpec, "num_clients", "client_skew", "client_rate_rps", "hf_name", "hf_subset", "hf_split")
-    settings.add_own_lengths(g)
+    flags.add_rest(g, CommonSpec)
+    settings.add_own(g)
     g.add_argument(
         "--class", action="append", default=[], dest="classes", metavar="'NAME: KEY=VALUE …'",
         help=f"a class of traffic with its own keys, once for each: {EXAMPLE} (default: none)",
@@ -410,8 +404,11 @@ def result_file(outcome: "Outcome", detailed: bool) -> dict[str, Any]:
 def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
     """Read the flags into one frozen value; keys and headers stay outside it."""
     parts = classes(o.classes)
-    refuse(parts and o.dataset_name not in ("random", "mix"), "--class: each has its dataset. Remove --dataset-name.")
-    o.dataset_name = "mix" if parts else o.dataset_name
+    refuse(
+        parts and o.dataset_name not in (DEFAULT, DEFAULT_OF_CLASSES),
+        "--class: each has its dataset. Remove --dataset-name.",
+    )
+    o.dataset_name = DEFAULT_OF_CLASSES if parts else o.dataset_name
     _check_flags(o)
     from dyno.load.plan import prompts_needed
 
@@ -426,12 +423,11 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
         **{name: schedule.located(text, Path()) for name in ("rate_schedule", "concurrency_schedule")
            if (text := getattr(o, name))},
     })  # fmt: skip
-    own_length = {"random": o.random_output_len, "sharegpt": o.sharegpt_output_len, "custom": o.custom_output_len}
-    output_len = o.output_len or own_length.get(o.dataset_name)
-    work = settings.workload(o, o.dataset_name, 1, o.input_len or o.random_input_len, output_len)
-    own = settings.own_lengths(o, o.dataset_name) | ({"output_len": o.output_len} if o.output_len else {})
-    prefixes = o.num_prefixes or (10 if o.dataset_name == "prefix_repetition" else 1)  # vLLM's default
-    work = msgspec.structs.replace(work, **own, num_prefixes=prefixes, classes=parts)
+    dataset = DATASETS[o.dataset_name]
+    output_len = o.output_len or (o.random_output_len if dataset.traits.exact else None)
+    work = settings.workload(o, dataset.name, 1, o.input_len or o.random_input_len, output_len)
+    own = settings.own_lengths(o, dataset.name) | ({"output_len": o.output_len} if o.output_len else {})
+    work = msgspec.structs.replace(work, **own, classes=parts)
     count = o.num_prompts or prompts_needed(load, work) or _default_prompts(o)
     sessions = count if parts and not o.num_prompts else None  # of a mix the classes' rates are those of sessions
     trial = TrialSpec(**{
@@ -496,10 +492,6 @@ def _body(o: argparse.Namespace, backend: str) -> dict[str, Any]:
     if o.logprobs is not None:
         extra_body.setdefault("logprobs", o.logprobs)
     sampling = {name: value for name in SAMPLING if (value := getattr(o, name)) is not None}
-    if name := several_answers(extra_body):
-        raise UsageError(
-            f"--extra-body asks for several answers to each request ({name} = {extra_body[name]}), but {ONE_ANSWER}"
-        )
     fields = PROTOCOLS[backend].fields
     if fields is not None and (unknown := sorted({*sampling, *extra_body} - fields)):
         raise UsageError(
@@ -533,59 +525,21 @@ def _recorded(o: argparse.Namespace) -> bool:
     """Whether requests are sent at the times of the trace."""
     if o.self_timed is not None:
         return bool(o.self_timed)
-    timed = o.dataset_name in (*TRACES, "clients") or any(c.request_rate_rps for c in classes(o.classes).values())
-    return timed and not _rate_flag(o) and not o.concurrency_schedule
-
-
-def _rate_flag(o: argparse.Namespace) -> str:
-    """Return the flag that sets a rate; '' where none does."""
-    given = {
-        "--request-rate": not math.isinf(o.request_rate),
-        "--ramp-up-strategy": o.ramp_up_strategy,
-        "--rate-schedule": o.rate_schedule,
-    }
-    return next((flag for flag, value in given.items() if value), "")
+    timed = DATASETS[o.dataset_name].traits.paced or any(c.request_rate_rps for c in classes(o.classes).values())
+    paced = not math.isinf(o.request_rate) or o.ramp_up_strategy or o.rate_schedule or o.concurrency_schedule
+    return timed and not paced
 
 
 def _default_prompts(o: argparse.Namespace) -> int:
-    if o.dataset_name in TRACES:
+    if DATASETS[o.dataset_name].traits.trace:
         return 0  # all of it
     return max(1000, 20 * (o.max_concurrency or 1)) if o.duration else 1000
 
 
 def _check_flags(o: argparse.Namespace) -> None:
-    limits = (o.max_concurrency, o.ramp_up_strategy, o.rate_schedule, o.concurrency_schedule)
-    refuse(
-        o.duration is not None and math.isinf(o.request_rate) and not any(limits) and not _recorded(o),
-        "--duration needs a load: give --max-concurrency, --request-rate, a ramp or a schedule.",
-    )
-    refuse(
-        o.rate_schedule and (o.ramp_up_strategy or not math.isinf(o.request_rate)),
-        "--rate-schedule sets the rate. Remove --request-rate or --ramp-up-strategy.",
-    )
-    refuse(
-        o.concurrency_schedule and o.max_concurrency,
-        "--concurrency-schedule sets the concurrency. Remove --max-concurrency.",
-    )
-    refuse(o.concurrency_schedule and o.duration is None, "--concurrency-schedule needs --duration.")
-    ramp = (o.ramp_up_start_rps, o.ramp_up_end_rps)
-    if o.ramp_up_strategy is None:
-        refuse(ramp != (None, None), "--ramp-up-start-rps and --ramp-up-end-rps need --ramp-up-strategy.")
-    else:
-        refuse(None in ramp, "--ramp-up-strategy needs both --ramp-up-start-rps and --ramp-up-end-rps.")
-        refuse(
-            not math.isinf(o.request_rate),
-            "--request-rate and --ramp-up-strategy contradict each other: the ramp sets the rate. Remove one.",
-        )
-        refuse(min(ramp) < 0 or ramp[0] > ramp[1] or ramp[1] <= 0, "A ramp must rise: 0 ≤ start ≤ end, end > 0.")
-        refuse(o.ramp_up_strategy == "exponential" and ramp[0] == 0, "An exponential ramp can't start at 0.")
-    _check_times(o)
-    refuse(
-        o.dataset_path is not None and not TRAITS[o.dataset_name].file,
-        f"--dataset-name {o.dataset_name} generates its prompts and reads no file. For {o.dataset_path}, use "
-        f"--dataset-name {', '.join(name for name, traits in TRAITS.items() if traits.file)}.",
-    )
-    _check_dataset(o)
+    given = rules.GivenSettings(_given(o), DATASETS[o.dataset_name], _recorded(o))
+    for mistake in rules.mistakes([*rules.LOAD, *rules.WORKLOAD, *rules.TRIAL], given, "flags"):
+        raise UsageError(vocabulary.sentence(mistake))
     refuse(
         o.endpoint is not None and not o.endpoint.startswith("/"), f"--endpoint {o.endpoint} must begin with a slash."
     )
@@ -595,27 +549,19 @@ def _check_flags(o: argparse.Namespace) -> None:
     )
 
 
-def _check_dataset(o: argparse.Namespace) -> None:
-    """Refuse flags that the dataset doesn't have."""
-    given = flags.given(o, WorkloadSpec)
-    for name, datasets in OWN_FIELDS.items():
-        flag = fields(WorkloadSpec)[name].option.flags
-        refuse(
-            flag in given and o.dataset_name not in datasets,
-            f"{flag} is for --dataset-name {' or '.join(datasets)}, but that is {o.dataset_name}.",
-        )
-
-
-def _check_times(o: argparse.Namespace) -> None:
-    timed = [name for name, traits in TRAITS.items() if traits.times]
-    text = f"--self-timed is for datasets with times: {', '.join(timed)}."
-    refuse(o.self_timed is not None and o.dataset_name not in timed, text)
-    rate = _rate_flag(o)
-    refuse(o.self_timed and rate, f"--self-timed and {rate} contradict each other. Remove one.")
-    refuse(
-        o.speedup != 1 and not _recorded(o) and not TRAITS[o.dataset_name].sessions,
-        "--speedup needs recorded times (a trace, and no rate or schedule), or sessions with waits.",
-    )
+def _given(o: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings whose flags were used, by field, and those that rules of a trial are about."""
+    given = flags.given_values(o, WorkloadSpec) | flags.given_values(o, LoadSpec)
+    given |= {
+        "percentiles": flags.percentiles(o.metric_percentiles),
+        "goodput_ms": flags.goodput(o.goodput or []),
+        "extra_body": flags.json_object(o.extra_body),
+    }
+    if math.isinf(o.request_rate):
+        del given["request_rate_rps"]
+    if o.self_timed is not None:
+        given["arrivals"] = "recorded" if o.self_timed else None
+    return given
 
 
 def _check_writable(folder: Path) -> None:

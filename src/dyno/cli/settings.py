@@ -17,30 +17,17 @@ from dyno.engines.kinds import FOR_OTHERS, kind_of
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.target import TargetSpec
-from dyno.facts.workload import TRACES, TRAITS, WorkloadSpec
 from dyno.option import Option, switches
+from dyno.workload.dataset import Dataset, LengthFlag
+from dyno.workload.datasets import DATASETS
+from dyno.workload.spec import WorkloadSpec
 
 HOSTS: dict[str, Literal["127.0.0.1", "0.0.0.0"]] = {  # that an engine may listen on
     "127.0.0.1": "127.0.0.1",
     "localhost": "127.0.0.1",
     "0.0.0.0": "0.0.0.0",
 }
-DATASETS = tuple(TRAITS)
-OFFLINE_DATASETS = ("random", "sharegpt", "sharegpt-shaped", "custom", "tasks", *TRACES)
-# Of a dataset's own flags: field → end of the flag, vLLM's default, and what it is.
-_OWN_LENGTHS: dict[str, dict[str, tuple[str, int | None, str]]] = {
-    "prefix_repetition": {
-        "prefix_len": ("prefix-len", 256, "tokens of a prefix"),
-        "input_len": ("suffix-len", 256, "tokens after the prefix"),
-        "output_len": ("output-len", 128, "tokens to generate"),
-    },
-    "sonnet": {
-        "prefix_len": ("prefix-len", 200, "tokens that all prompts share at their start"),
-        "input_len": ("input-len", 550, "tokens of a prompt, with its prefix"),
-        "output_len": ("output-len", 150, "tokens to generate"),
-    },
-    "hf": {"output_len": ("output-len", None, "tokens to generate (default: as in the file; 256 where it has none)")},
-}
+OFFLINE_DATASETS = tuple(name for name, dataset in DATASETS.items() if dataset.offline)
 DRY_RUN = "print the commands and their problems, run nothing"
 PASSED_ON = "Flags that dyno does not know are passed to the engine, which refuses unknown ones.\n\n"
 _NEAR = ("--ubatch-size", "--device")  # to a flag of ours, and an engine's own all the same
@@ -192,30 +179,43 @@ def add_lengths(g: argparse._ArgumentGroup, default: tuple[int, int] | None = No
     )  # fmt: skip
 
 
-def add_own_lengths(g: argparse._ArgumentGroup) -> None:
-    """Add the lengths of datasets that have flags of their own for them, named as vLLM's."""
-    for dataset, own in _OWN_LENGTHS.items():
-        for end, default, what in own.values():
-            least = 0 if end == "prefix-len" else 1
-            flag = f"--{dataset.replace('_', '-')}-{end}"
-            flags.number(g, int, Option(flag, "N", f"{dataset}: {what}", least=least), default)
+def add_own(g: argparse._ArgumentGroup) -> None:
+    """Add the flags of single datasets: their settings, and lengths by vLLM's names."""
+    for dataset in DATASETS.values():
+        flags.add_rest(g, dataset.spec)
+        for length in dataset.lengths:
+            option = Option(length_flag(dataset, length), "N", f"{dataset.name}: {length.help}", least=length.least)
+            flags.number(g, int, option, length.default)
+
+
+def length_flag(dataset: Dataset, length: LengthFlag) -> str:
+    return f"--{dataset.name.replace('_', '-')}-{length.end}"
 
 
 def own_lengths(o: argparse.Namespace, dataset: str) -> dict[str, int]:
-    """Return the fields that a dataset's own flags set."""
-    given = {
-        field: getattr(o, f"{dataset}_{end.replace('-', '_')}")
-        for field, (end, _, _) in _OWN_LENGTHS.get(dataset, {}).items()
-    }
-    return {field: value for field, value in given.items() if value is not None}
+    """Return the fields that a dataset's own flags set, or their defaults."""
+    given = {}
+    for length in DATASETS[dataset].lengths:
+        name = length_flag(DATASETS[dataset], length)[2:].replace("-", "_")
+        value: int | None = getattr(o, name, None)
+        value = length.default if value is None else value
+        if value is not None:
+            given[length.field] = value
+    return given
 
 
 def workload(o: argparse.Namespace, dataset: str, count: int, input_len: int, output_len: int | None) -> WorkloadSpec:
     ratio_in, ratio_out = flags.range_ratio(o.random_range_ratio)
     fields = {
-        **flags.values(o, WorkloadSpec), "dataset": dataset, "num_prompts": count, "input_len": input_len,
-        "output_len": output_len, "range_ratio_input": ratio_in, "range_ratio_output": ratio_out,
-    }  # fmt: skip
+        **DATASETS[dataset].flag_defaults,
+        **flags.values(o, WorkloadSpec),
+        "dataset": dataset,
+        "num_prompts": count,
+        "input_len": input_len,
+        "output_len": output_len,
+        "range_ratio_input": ratio_in,
+        "range_ratio_output": ratio_out,
+    }
     return WorkloadSpec(**fields)
 
 

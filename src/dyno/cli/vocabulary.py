@@ -14,10 +14,11 @@ from dyno.facts.client import ClientSpec
 from dyno.facts.engine import ContainerSpec, EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
+from dyno.facts.rules import Mistake
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.option import fields, opposite
 from dyno.transport import Transport
+from dyno.workload.spec import WorkloadSpec
 
 _STRUCTS = {
     "engine": (EngineSpec, Transport), "engine.container": (ContainerSpec,), "load": (LoadSpec, OfflineSpec),
@@ -30,7 +31,7 @@ _OTHERS = {  # flags that no field declares; of several for one key, the first i
     "--random-output-len": "workload.output_len", "--output-len": "workload.output_len",
     "--sharegpt-output-len": "workload.output_len", "--custom-output-len": "workload.output_len",
     "--random-range-ratio": "workload.range_ratio_input", "--metric-percentiles": "trial.percentiles",
-    "--goodput": "trial.goodput_ms", "--extra-body": "trial.extra_body",
+    "--self-timed": "load.arrivals", "--goodput": "trial.goodput_ms", "--extra-body": "trial.extra_body",
 }  # fmt: skip
 # In no command of a setting.
 _PLAIN = {"seed", "num_warmups", "percentiles", "kind", "weights", "goodput_ms", "reset_cache"}
@@ -56,6 +57,17 @@ def _flags() -> dict[str, str]:
     return known
 
 
+def flag(field: str) -> str:
+    """Return the flag of a setting."""
+    return _flags()[field]
+
+
+def sentence(mistake: Mistake) -> str:
+    """Return a broken rule as a sentence that begins with the flag."""
+    table = f" {mistake.inside}" if mistake.inside else ""
+    return f"{flag(mistake.rule.setting)}{table} {mistake.text(flag)}"
+
+
 def command(trial: TrialSpec) -> str:
     """The `dyno bench serve` that measures this setting of an engine at this load."""
     words = ["dyno", "bench", "serve"]
@@ -64,7 +76,7 @@ def command(trial: TrialSpec) -> str:
             words += ["--engine", section.kind]
         for field in fields(type(section)).values() if section is not None else ():
             value, flag = getattr(section, field.name), _flags().get(field.name)
-            implied = field.name in _PLAIN or (field.name == "ignore_eos" and trial.workload.dataset == "random")
+            implied = field.name in _PLAIN or (field.name == "ignore_eos" and trial.workload.traits.endless)
             if flag and value != field.default and not implied:
                 words += _words(flag, value)
     return secrets.clean(shlex.join(secrets.without(secrets.values({}, words), words)))

@@ -22,11 +22,12 @@ from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Request, Turn, Workload, WorkloadSpec
 from dyno.load.progress import Stop
 from dyno.measure.statistics import distribution_ms
 from dyno.store.run import create
 from dyno.units import NS_PER_S
+from dyno.workload.request import Request, Turn
+from dyno.workload.spec import Workload, WorkloadSpec
 
 
 class Shape(msgspec.Struct, frozen=True):

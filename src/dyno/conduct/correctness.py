@@ -12,12 +12,12 @@ from dyno.conduct.session import Session
 from dyno.errors import TargetError
 from dyno.facts.correctness import MAX_TOKENS, PROMPTS, Correctness, GreedyAnswer
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Request
 from dyno.http import Client, Url
 from dyno.load import decode
 from dyno.load.protocols import PROTOCOLS, Asked, StreamReading
 from dyno.store.run import Run
 from dyno.visible import one_line
+from dyno.workload.request import Request
 
 SPENT_S = 0.4  # on each side, shared by replicas: then each is asked no further prompt
 _LIMIT_S = 30.0  # for one answer

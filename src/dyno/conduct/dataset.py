@@ -6,10 +6,12 @@ from pathlib import Path
 import msgspec
 
 from dyno.errors import ModelError, WorkloadError
-from dyno.facts.workload import DataFile, WorkloadSpec
 from dyno.models import hub
 from dyno.models.cache import snapshot, snapshot_folder, storage_folder
 from dyno.models.shelf import Say
+from dyno.workload.datasets import DATASETS
+from dyno.workload.request import DataFile
+from dyno.workload.spec import WorkloadSpec
 
 
 def located(spec: WorkloadSpec, say: Say, below: Say) -> tuple[WorkloadSpec, DataFile | None]:
@@ -17,8 +19,9 @@ def located(spec: WorkloadSpec, say: Say, below: Say) -> tuple[WorkloadSpec, Dat
     if spec.classes:
         parts = {name: located(part, say, below)[0] for name, part in spec.classes.items()}
         return msgspec.structs.replace(spec, classes=parts), None
-    if spec.dataset == "hf":
-        return msgspec.structs.replace(spec, path=_cached(spec.path or spec.hf_name)), None
+    declared = DATASETS.get(spec.dataset)
+    if declared and declared.hub_name:
+        return msgspec.structs.replace(spec, path=_cached(spec.path or getattr(spec, declared.hub_name))), None
     source = spec.path or spec.dataset
     recipe = hub.dataset_recipe(source)
     if recipe is None:

@@ -326,7 +326,7 @@ def _slot_notes(plan: EnginePlan, trials: Sequence[PlannedTrial]) -> Iterable[st
 def load_words(t: TrialSpec) -> str:
     """Describe the load in a few words."""
     w, load = t.workload, t.load
-    lengths = f"{w.input_len}/{w.output_len}" if w.dataset == "random" else w.dataset
+    lengths = f"{w.input_len}/{w.output_len}" if w.traits.exact else w.dataset
     if t.quality:
         return f"{describe(t.quality)}{'; lm-eval fetches their data' if other_tasks(t.quality) else ''}"
     if t.find:

@@ -21,11 +21,11 @@ from dyno.facts.engine import Preparation
 from dyno.facts.model import ModelShape
 from dyno.facts.rig import Rig
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Request
 from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.numbers import duration, number
 from dyno.probe import rig, server
+from dyno.workload.request import Request
 
 _LOOK_S = 0.1  # so soon a death is reported
 _ANSWER_S = 86_400.0  # a first request may compile or tune for hours; the watch ends it

@@ -31,13 +31,13 @@ from dyno.facts.study import Place
 from dyno.facts.summary import Result
 from dyno.facts.telemetry import SamplerSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import DataFile, Request
 from dyno.load.progress import Stop
 from dyno.measure import offline as measured
 from dyno.measure import roofline, telemetry
 from dyno.probe import rig
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.store.run import Manifest, Run, create
+from dyno.workload.request import DataFile, Request
 from dyno.workload.synthetic import random_lengths
 from dyno.workload.tokenizer import choose
 
@@ -162,7 +162,7 @@ class Batches:
         w = trial.workload
         self._fixed: list[Request] | None = None
         self.file: DataFile | None = None
-        if w.dataset != "random":
+        if not w.traits.exact:
             named = weights.tokenizer(trial) or worker.plan.tokenizer or worker.plan.spec.model
             w, self.file = dataset.located(w, watcher.phase, watcher.below)
             watcher.phase(f"Generating {w.num_prompts} prompts ({w.dataset})")
@@ -335,6 +335,6 @@ def _name(trial: TrialSpec, plan: EnginePlan) -> str:
     o, w = trial.offline, trial.workload
     assert o is not None
     size = f"b{w.num_prompts}" if o.kind == "latency" else str(w.num_prompts) if o.kind == "throughput" else ""
-    lengths = f"{w.input_len}-{w.output_len}" if w.dataset == "random" else w.dataset
+    lengths = f"{w.input_len}-{w.output_len}" if w.traits.exact else w.dataset
     lengths += f"-d{o.depth}" if o.depth else ""
     return "-".join(filter(None, (o.kind, Path(plan.served_name).name, size, lengths)))

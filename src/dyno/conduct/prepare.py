@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from dyno import secrets, workload
+from dyno import secrets
 from dyno.conduct import dataset, weights
 from dyno.conduct.session import Session
 from dyno.conduct.watcher import Watcher
@@ -17,12 +17,15 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.study import Place
 from dyno.facts.target import TargetFacts
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import TRACES, Answers, DataFile, Dropped, Request, Turn, Workload, WorkloadSpec
 from dyno.http import Client, Route, Url
 from dyno.load import http1, plan, script
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.load.sessions import Graph
 from dyno.load.wire import Traffic
+from dyno.workload.datasets import DATASETS
+from dyno.workload.prompts import make, within
+from dyno.workload.request import Answers, DataFile, Dropped, Request, Turn
+from dyno.workload.spec import Workload, WorkloadSpec
 from dyno.workload.tokenizer import Tokenizer, chat_template, choose
 
 _MOST_RPS = 100_000  # a replay that is faster is a mistake
@@ -39,7 +42,7 @@ class Prompts(NamedTuple):
 
     def within(self, context: int | None, watcher: Watcher) -> "Prompts":
         """Cut sessions where they outgrow the context."""
-        work = workload.within(self.workload, context)
+        work = within(self.workload, context)
         if work is not self.workload:
             reason, number = [*work.dropped.items()][-1]
             watcher.phase(f"Left out {number:,} {reason}")
@@ -72,7 +75,7 @@ def prepare(
         finally:
             client.close()
     prompts = prompts.within(session.target.max_model_len, session.watcher)
-    check_context(prompts.lengths, session.target, trace=trial.workload.dataset in TRACES)
+    check_context(prompts.lengths, session.target, trace=trial.workload.traits.trace)
     count = trial.workload.num_prompts or len(prompts.workload.requests)
     trial = replace(trial, workload=replace(trial.workload, num_prompts=count))
     return Prepared(trial, prompts, place=place, test_requests=tests)
@@ -119,10 +122,10 @@ def make_work(
 ) -> Workload:
     """Make the requests, with the model's chat template where vLLM applies it. `chat`: the server does."""
     if chat or not spec.traits.template:
-        return replace(workload.make(spec, tokenizer), template=None)
+        return replace(make(spec, tokenizer), template=None)
     tokenizer.template = template = chat_template(tokenizer, client, model)
     try:
-        return workload.make(spec, tokenizer)
+        return make(spec, tokenizer)
     finally:
         if template is not None:
             template.close()
@@ -144,7 +147,7 @@ def _check_times(load: LoadSpec, work: Workload) -> None:
     if work.starts_s is None:
         raise UsageError(
             f"The dataset {work.spec.dataset} has no times to replay. Give a rate or a concurrency, or one of "
-            f"{', '.join(TRACES)}."
+            f"{', '.join(name for name, known in DATASETS.items() if known.traits.trace)}."
         )
     rate = len(work.starts_s) * load.speedup / (max(work.starts_s) or math.inf)
     if load.speedup > 1 and rate > _MOST_RPS:
@@ -167,7 +170,7 @@ def longest(trial: TrialSpec) -> int:
     w = trial.workload
     if trial.offline and trial.offline.kind == "micro":
         return (trial.offline.depth or 0) + w.input_len + (w.output_len or 0) + 1
-    if w.dataset != "random":
+    if not w.traits.exact:
         return 0
     output = int((w.output_len or 1) * (1 + w.range_ratio_output))
     return w.prefix_len + int(w.input_len * (1 + w.range_ratio_input)) + output

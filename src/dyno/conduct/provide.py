@@ -20,13 +20,14 @@ from dyno.errors import DynoError, EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, is_of, will_do
 from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
-from dyno.facts.workload import WorkloadSpec
 from dyno.models import check, hub, shelf, sizes, steps
 from dyno.numbers import human_bytes, many
 from dyno.probe import model as model_files
 from dyno.probe import rig
 from dyno.probe.model import hub_cache
 from dyno.quality.ask import other_tasks
+from dyno.workload.datasets import DATASETS
+from dyno.workload.spec import WorkloadSpec
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -231,7 +232,8 @@ def _dataset(work: WorkloadSpec, bare: Bare | None) -> Iterator[Need]:
     for part in work.classes.values():
         yield from _dataset(part, bare)
     source = work.path or work.dataset
-    if work.dataset == "hf":
+    declared = DATASETS.get(work.dataset)
+    if declared and declared.hub_name:
         return  # only what is here is used
     recipe = hub.dataset_recipe(source)
     if recipe and (bare or hub.dataset_file(source) is None):

@@ -32,7 +32,6 @@ from dyno.facts.record import Record
 from dyno.facts.study import Place
 from dyno.facts.summary import Result
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Workload
 from dyno.http import Client, Url
 from dyno.load import decode
 from dyno.load.progress import Stop
@@ -46,6 +45,7 @@ from dyno.quality.ask import Question
 from dyno.store.run import Manifest, Run, create, listed
 from dyno.units import seconds
 from dyno.workload import chat_template
+from dyno.workload.spec import Workload
 from dyno.workload.tokenizer import local
 
 _ROUNDS = 2  # a request that failed is sent once more

@@ -15,13 +15,13 @@ from dyno.engines.kinds import kind_of, metric_names
 from dyno.errors import TargetError
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Request
 from dyno.http import Client, Url
 from dyno.load.progress import Stop
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.numbers import count, many, number
 from dyno.probe import host, server
 from dyno.probe.telemetry import metrics
+from dyno.workload.request import Request
 
 IDLE_WITHIN_S = 60.0
 _LOOK_S = 0.2

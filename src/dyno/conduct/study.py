@@ -52,13 +52,13 @@ from dyno.facts.recipe import ModelOrigin
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, StopRule, Study
 from dyno.facts.summary import Result
-from dyno.facts.workload import Request
 from dyno.load.progress import Stop
 from dyno.numbers import number
 from dyno.probe import rig
 from dyno.store.run import UNSCRUBBED, Run, make_folder, write
 from dyno.store.study import Failure, StudyFolder, failure_of, write_failure
 from dyno.study import order
+from dyno.workload.request import Request
 from dyno.workload.tokenizer import choose
 
 _SEEN = 0.02  # of the prompts: fewer that a server's cache may hold move no figure

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dyno import files, secrets, workload
+from dyno import files, secrets
 from dyno.checks.machine import differences as rig_differences
 from dyno.conduct import provide, slots
 from dyno.conduct.engine_plan import EnginePlan
@@ -44,7 +44,6 @@ def known() -> Known:
         attached=frozenset(name for name, kind in KINDS.items() if not kind.starts),
         paths={name: protocol.path for name, protocol in PROTOCOLS.items()},
         fields={name: protocol.fields for name, protocol in PROTOCOLS.items()},
-        datasets=list(workload.DATASETS),
         prompts_needed=prompts_needed,
         recipe_problem=steps.problem,
         quality_problem=ask.problem,

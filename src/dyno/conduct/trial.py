@@ -36,7 +36,6 @@ from dyno.facts.record import ClientFacts, Record
 from dyno.facts.summary import Result, Summary, Unfrozen
 from dyno.facts.telemetry import SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Request, Turn
 from dyno.http import Url
 from dyno.load.progress import Stop
 from dyno.load.protocols import PROTOCOLS
@@ -52,6 +51,7 @@ from dyno.probe.telemetry import sampler
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.store.run import Manifest, Run, StoredLengths, create, sent_before
 from dyno.units import seconds
+from dyno.workload.request import Request, Turn
 from dyno.workload.tokenizer import Tokenizer
 
 _STEP = 64  # requests decoded between two words about it
@@ -316,7 +316,7 @@ def _session_sizes(run: Run, tally: Tally) -> list[int]:
 def _reuse(run: Run, manifest: Manifest) -> ReuseTally | None:
     """None where it is known that prompts share nothing."""
     work = manifest.trial.workload
-    plain = work.dataset == "random" and not (work.prefix_len or work.prefix_hit_rate)
+    plain = work.traits.exact and not (work.prefix_len or work.prefix_hit_rate)
     if plain or not run.requests_path.exists():
         return None
     requests = run.requests()

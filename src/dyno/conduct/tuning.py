@@ -15,11 +15,11 @@ from dyno.engines import container, image
 from dyno.engines.caches import TUNINGS
 from dyno.errors import EngineError
 from dyno.facts.engine import Preparation
-from dyno.facts.workload import Request
 from dyno.http import Url
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.numbers import duration
 from dyno.probe import server
+from dyno.workload.request import Request
 
 # The load: shapes of matrices follow from requests at once (decode) and the length of prompts (prefill).
 _AT_ONCE = (1, 2, 4, 8, 16, 32, 64)

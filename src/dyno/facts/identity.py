@@ -48,7 +48,7 @@ def settings_of(spec: msgspec.Struct) -> dict[str, Scalar]:
         if isinstance(value, PARTS):
             continue  # has settings of its own
         shared = name in SETTINGS
-        wanted = shared if not field.option.identity else shared or value != field.default
+        wanted = shared or field.option.always or (field.option.identity and value != field.default)
         if wanted and value is not None:
             out[name] = _as_given(name, value, field.default)
     return out

@@ -11,9 +11,9 @@ import msgspec
 from dyno.facts import schedule
 from dyno.facts.schedule import Schedule
 from dyno.facts.setting import name_of
-from dyno.facts.workload import WorkloadSpec
 from dyno.numbers import count, setting
 from dyno.option import Option, fields
+from dyno.workload.spec import WorkloadSpec
 
 Scalar = str | int | float | bool  # value of a setting
 

@@ -12,8 +12,8 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.quality import QualitySpec
 from dyno.facts.target import TargetSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.option import Option
+from dyno.workload.spec import WorkloadSpec
 
 ANSWER_COUNTS = ("n", "n_cmpl", "best_of")  # fields of a request's body: how many answers the server writes
 ONE_ANSWER = (

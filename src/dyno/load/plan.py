@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 
 from dyno.facts.load import LoadSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.load.sessions import Graph
 from dyno.units import NS_PER_S, ns
+from dyno.workload.spec import WorkloadSpec
 
 
 class Cancelling(msgspec.Struct, frozen=True):

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from dyno.facts.record import ABORTS
-from dyno.facts.workload import Answers, Request, Turn
 from dyno.load import decode, http1
 from dyno.load.protocols import PROTOCOLS, Asked
+from dyno.workload.request import Answers, Request, Turn
 
 _HOLE = "dyno: the prompt"  # stands for the prompt while the rest of a body is encoded
 _encode = msgspec.json.Encoder().encode

@@ -13,8 +13,8 @@ import msgspec
 from dyno.facts.record import Record
 from dyno.facts.summary import ReuseSummary, Summary
 from dyno.facts.telemetry import TelemetrySummary
-from dyno.facts.workload import Answers, StoredRequest
 from dyno.measure import counting
+from dyno.workload.request import Answers, StoredRequest
 
 BLOCK_TOKENS = 16  # vLLM's default on a GPU
 _CHARACTERS = 16  # of a block, about 4 tokens

@@ -20,7 +20,6 @@ from dyno.engines.image import nothing
 from dyno.engines.process import EngineProcess
 from dyno.errors import ModelError, UsageError
 from dyno.facts.recipe import ModelRecipe
-from dyno.facts.workload import DataFile
 from dyno.files import free_bytes
 from dyno.models import check, checksum, shelf
 from dyno.models.cache import FetchedFile, blob_path, etag, partial_path, snapshot, snapshot_folder, storage_folder
@@ -29,11 +28,9 @@ from dyno.models.shelf import ModelEntry, ModelFile, Say
 from dyno.numbers import duration, human_bytes
 from dyno.outside import OutsideName, is_safe
 from dyno.probe.model import looks_local
+from dyno.workload.datasets import DATASETS
+from dyno.workload.request import DataFile
 
-# Data sets that are a known file on the Hub.
-DATASETS = {
-    "sharegpt": "hub:anon8231489123/ShareGPT_Vicuna_unfiltered/ShareGPT_V3_unfiltered_cleaned_split.json",
-}
 _WORKER = [sys.executable, "-P", "-m", "dyno.models.fetch"]
 # Nothing but the model's own requests; no bars in the log.
 ENV = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
@@ -333,7 +330,7 @@ def _is_chosen(name: str, recipe: ModelRecipe) -> bool:
 
 def dataset_recipe(source: str) -> ModelRecipe | None:
     """Return the recipe of a data set's file: by a known name, or hub:OWNER/NAME/FILE@REV. None: of no file there."""
-    text = DATASETS.get(source, source)
+    text = (DATASETS[source].hub_file if source in DATASETS else "") or source
     if not text.startswith("hub:"):
         return None
     name, _, revision = text.removeprefix("hub:").removeprefix("datasets/").partition("@")

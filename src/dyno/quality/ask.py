@@ -11,8 +11,9 @@ import msgspec
 
 from dyno.facts.quality import Form, ItemAnswer, QualitySpec, TaskScore
 from dyno.facts.record import Record
-from dyno.facts.workload import ChatRequest, Request, WorkloadSpec
 from dyno.quality.letter import chosen
+from dyno.workload.request import ChatRequest, Request
+from dyno.workload.spec import WorkloadSpec
 from dyno.workload.tasks import LETTERS, MAX_TOKENS, SIZES, TASKS, Item, item, items
 
 BUILTIN = "builtin"  # all of them

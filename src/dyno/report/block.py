@@ -9,12 +9,12 @@ from dyno.facts.offline import OfflineSummary
 from dyno.facts.spread import Distribution, Latency, Spread
 from dyno.facts.summary import ClassSummary, Result, SessionSummary, Summary
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Answers
 from dyno.measure.reuse import reported_share
 from dyno.numbers import UNKNOWN, count, deviating, number, percent
 from dyno.report.machine import roofline_pairs, telemetry_pairs
 from dyno.report.table import terminal, text_table
 from dyno.screen import styled, verdict_style, wrapped
+from dyno.workload.request import Answers
 
 # Figures of vLLM's block, in its order, after the load's own lines.
 _COPIED = (

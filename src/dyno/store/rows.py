@@ -31,7 +31,6 @@ from dyno.facts.study import Place, PlannedTrial
 from dyno.facts.summary import Result, Summary
 from dyno.facts.telemetry import TelemetrySummary
 from dyno.facts.trial import TrialSpec, micro_name
-from dyno.facts.workload import OWN_FIELDS, WorkloadSpec
 from dyno.http import Url
 from dyno.measure import timing
 from dyno.measure.cost import hour
@@ -42,6 +41,7 @@ from dyno.measure.timing import Span
 from dyno.option import fields
 from dyno.store.run import Manifest, Run
 from dyno.units import NS_PER_MS, NS_PER_S, seconds
+from dyno.workload.spec import OWN_FIELDS, WorkloadSpec
 
 _TOOL = "dyno"
 # Engine settings as the server reports them.
@@ -228,12 +228,8 @@ def _workload(work: WorkloadSpec) -> Settings:
         "--random-range-ratio": f"{ratios[0]:.12g}, {ratios[1]:.12g}" if any(ratios) else None,
         "--class": "; ".join(f"{name}: {described(part)}" for name, part in work.classes.items()) or None,
     }
-    if not work.dataset.startswith("random") and work.input_len == fields(WorkloadSpec)["input_len"].default:
+    if not work.traits.exact and work.input_len == fields(WorkloadSpec)["input_len"].default:
         settings["input_len"] = None  # most other datasets don't use it
-    if work.dataset == "clients":
-        settings |= {"--num-clients": work.num_clients, "--client-rate": work.client_rate_rps}
-    if work.traits.sessions and not work.traits.file:
-        settings["--turn-input-len"] = work.turn_input_len
     return settings
 
 

@@ -25,8 +25,8 @@ from dyno.facts.study import Place
 from dyno.facts.summary import Result
 from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import Answers, CountedBy, DataFile, Request, StoredRequest, Templating
 from dyno.store import upgrade
+from dyno.workload.request import Answers, CountedBy, DataFile, Request, StoredRequest, Templating
 
 T = TypeVar("T")
 UNSCRUBBED = ".unscrubbed"  # is beside an engine's log as long as secrets may be in it: also where dyno was killed
@@ -37,7 +37,7 @@ RAW = {"exchanges*.spool": "+summary.json", "*.spool": "", "*.log": f"-{UNSCRUBB
 
 
 class StoredLengths(msgspec.Struct):
-    """A request without its prompt: see facts.workload.Turn."""
+    """A request without its prompt: see workload.request.Turn."""
 
     prompt_tokens: int
     output_tokens: int

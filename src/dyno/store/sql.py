@@ -22,12 +22,12 @@ from dyno.facts.price import Price
 from dyno.facts.record import Record
 from dyno.facts.spread import Distribution, Latency
 from dyno.facts.summary import CancelSummary, Result, ReuseSummary, SessionSummary, Summary
-from dyno.facts.workload import WorkloadSpec
 from dyno.files import opened
 from dyno.option import fields, sentences
 from dyno.store import imports, upgrade
 from dyno.store.run import read
 from dyno.store.shelf import look, look_around, trial_folders
+from dyno.workload.spec import WorkloadSpec
 
 TABLES = {
     "trials": "one row per run: its settings, its machine and every number of its summary",

@@ -14,11 +14,11 @@ from dyno.facts.load import LoadSpec
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
 from dyno.numbers import count
 from dyno.option import Option, declared, fields
 from dyno.study.document import Path, TomlDocument
 from dyno.transport import Transport
+from dyno.workload.spec import WorkloadSpec
 
 Hints = dict[str, Any]
 

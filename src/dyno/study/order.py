@@ -14,7 +14,7 @@ import msgspec
 
 from dyno.facts.study import PlannedTrial, Study
 from dyno.facts.trial import TrialSpec
-from dyno.facts.workload import WorkloadSpec
+from dyno.workload.spec import WorkloadSpec
 
 # For a model of some 8 to 70 billion parameters on a current accelerator; smaller ones are faster. What matters is
 # the sum over a study, and that is corrected as soon as one trial is done.
@@ -168,7 +168,7 @@ def output_tokens(trial: TrialSpec) -> int:
 
 def _prompts_s(work: WorkloadSpec, pace: EnginePace) -> float:
     """Return the time for all prompts, which the streams share."""
-    return work.num_prompts * (work.input_len if work.dataset == "random" else PROMPT_TOKENS) * pace.prompt_s
+    return work.num_prompts * (work.input_len if work.traits.exact else PROMPT_TOKENS) * pace.prompt_s
 
 
 def _offline_s(trial: TrialSpec, pace: EnginePace, output: int) -> float:

@@ -6,9 +6,8 @@ from pathlib import Path as FilePath
 from typing import Any, NamedTuple
 
 from dyno.errors import UsageError
-from dyno.facts import schedule
+from dyno.facts import rules, schedule
 from dyno.facts.client import ClientSpec
-from dyno.facts.draw import Draw
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.metric import GOODPUT
@@ -16,34 +15,35 @@ from dyno.facts.offline import OfflineSpec
 from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
 from dyno.facts.target import CONTROL, TargetSpec
-from dyno.facts.trial import ONE_ANSWER, TrialSpec, several_answers
-from dyno.facts.workload import MOST_PROMPTS, OWN_FIELDS, TRACES, TRAITS, TrafficClass, WorkloadSpec
+from dyno.facts.trial import TrialSpec
 from dyno.http import Url, check_plain
 from dyno.option import problems
 from dyno.study.cells import CELLS, CLIENT, OFFLINE, SERVING, TRANSPORT, converted
 from dyno.study.document import Path, TomlDocument, near
 from dyno.study.grid import GridCell, Section
+from dyno.workload.common import MOST_PROMPTS
+from dyno.workload.dataset import Dataset, DatasetTraits
+from dyno.workload.datasets import DATASETS, DEFAULT, DEFAULT_OF_CLASSES
+from dyno.workload.draw import Draw
+from dyno.workload.spec import TrafficClass, WorkloadSpec
 
 _DURATION_PROMPTS = 1000  # prepared for a closed loop that runs for a time; then they are sent again
 # Counted for each engine in its own words elsewhere; in a study the same for all, so that they can be compared.
 _SAMPLING = {"temperature": 0.0}
 _PERCENTILES = [50.0, 90.0, 95.0, 99.0]
 _WARMUPS = 8  # where no concurrency says better
-_OPTIONAL = ("sharegpt", "sonnet", "hf", "clients")  # datasets whose file is named elsewhere, or comes with dyno
-_SCHEDULES = {"rate_schedule": ("request_rate_rps", "ramp"), "concurrency_schedule": ("max_concurrency",)}
-_LEVELS, _RAMP = ("max_concurrency", "request_rate_rps", "ramp", *_SCHEDULES), ("ramp_start_rps", "ramp_end_rps")
 _COUNTS = ("num_prompts", "num_sessions", "requests_per_stream", "duration_s")
+_UNKNOWN = Dataset(name="", about="", make="", traits=DatasetTraits(times=True))  # breaks no rule
 _TURNS = "5"  # of a conversation, where nothing says how many
 
 
 class Known(NamedTuple):
-    """Engines, backends and datasets that dyno has, handed in: this room imports none of them."""
+    """Engines and backends that dyno has, handed in: this room imports none of them."""
 
     backends: Mapping[str, str]  # engine kind → its backend
     attached: frozenset[str]  # kinds that are not started
     paths: Mapping[str, str]  # backend → its route
     fields: Mapping[str, frozenset[str] | None]  # backend → the fields it takes; None: any
-    datasets: list[str]
     prompts_needed: Callable[[LoadSpec, WorkloadSpec], int | None]
     recipe_problem: Callable[[ModelRecipe], tuple[str, str] | None]  # the key of a model that is wrong, and why
     quality_problem: Callable[[QualitySpec], tuple[str, str] | None]  # likewise
@@ -69,14 +69,15 @@ class Trials:
             values["engine"]["weights"] = weights
         engine, target = self._engine(values["engine"], sections["engine"])
         cells = values["workload"]
-        cells.setdefault("dataset", "mix" if cells.get("classes") else "random")
+        cells.setdefault("dataset", DEFAULT_OF_CLASSES if cells.get("classes") else DEFAULT)
         paced = any(part.request_rate_rps for part in cells.get("classes", {}).values())
-        trace = paced or cells["dataset"] in (*TRACES, "clients")
-        load, offline = self._load(values["load"], sections["load"], trace)
+        dataset = DATASETS.get(cells["dataset"], _UNKNOWN)
+        paced = (paced or dataset.traits.paced) and not values["load"].keys() & set(rules.LEVELS)
+        load, offline = self._load(values["load"], sections["load"], paced)
+        self._check_rules(values, sections, dataset, recorded=paced or "arrivals" in values["load"])
         workload = self._workload(values, sections, load, offline)
         t = values["trial"]
         self._check_figures(t, sections["trial"])
-        self._check_answers(t, sections["trial"])
         if engine is None or target is None or workload is None:
             return None  # after all of it was checked
         sampling = t.pop("sampling", _SAMPLING)
@@ -104,21 +105,12 @@ class Trials:
             **t,
         )
 
-    def _check_answers(self, t: dict[str, Any], section: Section) -> None:
-        for key in ("sampling", "extra_body"):
-            if name := several_answers(t.get(key, {})):
-                where = (*section.paths[key], name)
-                self.doc.mistake(where, f"{t[key][name]} asks for several answers to each request, but {ONE_ANSWER}")
-
     def _check_figures(self, t: dict[str, Any], section: Section) -> None:
-        if not all(0 < p < 100 for p in t.get("percentiles", [])):
-            self.doc.mistake(section.paths["percentiles"], f"must be between 0 and 100, but are {t['percentiles']}.")
-        for name, limit in t.get("goodput_ms", {}).items():
-            where = (*section.paths["goodput_ms"], name)
-            if name not in GOODPUT:
-                self.doc.unknown_key(where, list(GOODPUT))
-            elif limit < 0:
-                self.doc.mistake(where, f"must be at least 0, but is {limit:g}.")
+        for name in t.get("goodput_ms", {}).keys() - set(GOODPUT):
+            self.doc.unknown_key((*section.paths["goodput_ms"], name), list(GOODPUT))
+        for mistake in rules.mistakes(rules.TRIAL, rules.GivenSettings(t, _UNKNOWN), "keys"):
+            inside = [mistake.inside] if mistake.inside else []
+            self.doc.mistake((*section.paths[mistake.rule.setting], *inside), mistake.text(_key_words))
 
     def _relative(self, key: str, value: Any) -> Any:
         """Resolve a path that begins with a dot from the study's folder."""
@@ -194,7 +186,7 @@ class Trials:
                 self.doc.unknown(sections[part].paths[key], named, list(self.models), "model")
         return out
 
-    def _load(self, cells: dict[str, Any], section: Section, trace: bool) -> tuple[LoadSpec, OfflineSpec | None]:
+    def _load(self, cells: dict[str, Any], section: Section, paced: bool) -> tuple[LoadSpec, OfflineSpec | None]:
         kind = cells.get("kind", "serve")
         wrong = [k for k in cells if k in (OFFLINE if kind == "serve" else SERVING)]
         for key in wrong:
@@ -203,45 +195,42 @@ class Trials:
         if kind != "serve":
             return LoadSpec(), OfflineSpec(kind, **{k: v for k, v in cells.items() if k in OFFLINE})
         serving = {k: v for k, v in cells.items() if k in SERVING}
-        if trace and not serving.keys() & set(_LEVELS):
+        if paced:
             serving.setdefault("arrivals", "recorded")
-        if "arrivals" in serving:
-            self._check_recorded(serving, section)
-        elif not serving.keys() & set(_LEVELS):
+        if "arrivals" not in serving and not serving.keys() & set(rules.LEVELS):
             text = "the load is missing. Give max_concurrency, request_rate_rps (inf: all at once), ramp or a schedule."
-            self.doc.missing(section.table, text, _LEVELS, _tables(section))
-        if "burstiness" in serving and not serving.keys() & {"request_rate_rps", "ramp", "rate_schedule"}:
-            self.doc.mistake(section.paths["burstiness"], "needs request_rate_rps.")
+            self.doc.missing(section.table, text, rules.LEVELS, _tables(section))
         self._schedules(serving, section)
-        if {"num_prompts", "requests_per_stream"} <= cells.keys():
-            self.doc.mistake(
-                section.paths["requests_per_stream"], "can't be combined with num_prompts. Give one of them."
-            )
         for key in ("request_rate_rps", "burstiness"):
             if serving.get(key) == math.inf:
                 serving[key] = None
-        load = LoadSpec(**serving)
-        if load.concurrency_schedule and load.duration_s is None:
-            where = section.paths["concurrency_schedule"]
-            self.doc.missing(where, "needs duration_s.", ["duration_s"], _tables(section))
-        if load.ramp and (load.ramp_start_rps is None or load.ramp_end_rps is None):
-            self.doc.missing(section.paths["ramp"], "needs ramp_start_rps and ramp_end_rps.", _RAMP, _tables(section))
-        if load.duration_s and load.closed_loop and not (load.max_concurrency or load.concurrency_schedule):
-            where = section.paths["duration_s"]
-            text = "needs max_concurrency, request_rate_rps, ramp or a schedule."
-            self.doc.missing(where, text, _LEVELS, _tables(section))
-        return load, None
+        return LoadSpec(**serving), None
 
-    def _check_recorded(self, serving: dict[str, Any], section: Section) -> None:
-        for key in ("request_rate_rps", "ramp", "rate_schedule", "burstiness"):
-            if key in serving and key in section.paths:
-                self.doc.mistake(section.paths[key], 'can\'t be combined with arrivals = "recorded". Remove one.')
+    def _check_rules(
+        self, values: dict[str, dict[str, Any]], sections: dict[str, Section], dataset: Dataset, recorded: bool
+    ) -> None:
+        """Collect the rules that load and workload break, each at its key; of a key that is missing, at the table."""
+        cells, work, kind = values["load"], sections["workload"], values["load"].get("kind", "serve")
+        # How many requests: the load's number goes before the workload's, and with workloads that have no sessions.
+        aside = {"num_sessions", "num_warmups", *(SERVING if kind != "serve" else ())}
+        load = {k: v for k, v in cells.items() if k not in aside}
+        given = load | {k: values["workload"].get(k) for k in work.cells if k != "num_prompts"}
+        each = [*rules.LOAD, *(rules.WORKLOAD if dataset is not _UNKNOWN else ())]
+        settings = rules.GivenSettings(given, dataset, recorded, micro=kind == "micro")
+        for mistake in rules.mistakes(each, settings, "keys"):
+            setting, text = mistake.rule.setting, mistake.text(_key_words)
+            section = work if setting in CELLS["workload"] and setting not in load else sections["load"]
+            where = section.paths.get(setting)
+            if where is None:
+                where, text = section.table, f"{setting} {text}"
+            if mistake.rule.mends:
+                self.doc.missing(where, text, mistake.rule.mends, _tables(section))
+            else:
+                self.doc.mistake(where, text)
 
     def _schedules(self, serving: dict[str, Any], section: Section) -> None:
         """Put the values of a file in place of its name."""
-        for key in serving.keys() & _SCHEDULES.keys():
-            if others := [name for name in _SCHEDULES[key] if serving.get(name)]:
-                self.doc.mistake(section.paths[key], f"can't be combined with {others[0]}. Give one of them.")
+        for key in serving.keys() & set(rules.SCHEDULES):
             try:
                 serving[key] = schedule.located(serving[key], self.folder)
             except UsageError as e:
@@ -256,55 +245,45 @@ class Trials:
         offline: OfflineSpec | None,
     ) -> WorkloadSpec | None:
         cells, how, section = values["workload"], values["load"], sections["workload"]
-        dataset = cells["dataset"]
-        if dataset not in self.known.datasets:
-            self.doc.unknown(section.paths["dataset"], dataset, self.known.datasets, "dataset")
+        if not self._check_dataset(cells, section, offline):
             return None
-        if not self._check_classes(cells.get("classes", {}), section):
-            return None
-        if offline and TRAITS[dataset].sessions:
-            self.doc.mistake(section.paths["dataset"], f"{dataset} needs a server: its load must be kind = 'serve'.")
-        self._check_prompts(cells, section, micro=offline is not None and offline.kind == "micro")
-        streams = load.max_concurrency
-        count = how.get("num_prompts")
-        if offline and offline.kind == "latency":
-            if count is not None:
-                self.doc.mistake(
-                    sections["load"].paths["num_prompts"], "is not for a latency load: its batch_size says how many."
-                )
-            count = offline.batch_size or 8  # as vLLM's; what a workload says is for other loads
-        if count is None and (each := how.get("requests_per_stream")):
-            if streams is None:
-                load_section = sections["load"]
-                where = load_section.paths["requests_per_stream"]
-                self.doc.missing(where, "needs max_concurrency.", ["max_concurrency"], _tables(load_section))
-            count = max(1, round(each * (streams or 1)))
+        if offline and offline.kind == "latency" and "num_prompts" in how:
+            where = sections["load"].paths["num_prompts"]
+            self.doc.mistake(where, "is not for a latency load: its batch_size says how many.")
         sessions = how.get("num_sessions", cells.get("num_sessions"))
+        count = _requested(how, load, offline)
         if count is None:
             count = cells.get("num_prompts") or self.known.prompts_needed(load, WorkloadSpec(**cells))
-            if count and dataset == "mix" and "num_prompts" not in cells:
+            if count and cells["dataset"] == DEFAULT_OF_CLASSES and "num_prompts" not in cells:
                 sessions = sessions or count  # the classes' rates are those of sessions
-        if count is None and sessions:  # about as many requests, for estimates
-            count = round(sessions * Draw.parse(cells.get("turns") or _TURNS).mean)
-        if count is not None and count > MOST_PROMPTS:
+        if count is None:
+            count = _implied(cells, load, offline, sessions)
+        if count is None:
+            text = (
+                "num_prompts is missing. Give it here or in the load, or give the load requests_per_stream or "
+                "duration_s."
+            )
+            self.doc.missing(section.table, text, _COUNTS, _tables(section) | _tables(sections["load"]))
+            return None
+        if count > MOST_PROMPTS:
             self.doc.mistake(section.table, f"would have {count:,} requests. The most is {MOST_PROMPTS:,}.")
             return None
-        if count is None and dataset in TRACES:
-            count = 0  # all of it
-        if count is None and load.duration_s:
-            count = max(_DURATION_PROMPTS, 20 * (streams or 1))
-        if count is None and offline:
-            count = 1 if offline.kind == "micro" else 1000  # as vLLM's procedure does
-        if count is None:
-            self.doc.missing(
-                section.table, "num_prompts is missing. Give it here or in the load, or give the load "
-                "requests_per_stream or duration_s.", _COUNTS, _tables(section) | _tables(sections["load"]),
-            )  # fmt: skip
-            return None
-        warmups = how.get(
-            "num_warmups", cells.get("num_warmups", 0 if offline else min(streams or _WARMUPS, count or _WARMUPS))
-        )
+        warmups = how.get("num_warmups", cells.get("num_warmups"))
+        if warmups is None:
+            warmups = 0 if offline else min(load.max_concurrency or _WARMUPS, count or _WARMUPS)
         return WorkloadSpec(**{**cells, "num_prompts": count, "num_sessions": sessions, "num_warmups": warmups})
+
+    def _check_dataset(self, cells: dict[str, Any], section: Section, offline: OfflineSpec | None) -> bool:
+        """Return whether there is such a data set, and those of its classes."""
+        dataset = cells["dataset"]
+        if dataset not in DATASETS:
+            self.doc.unknown(section.paths["dataset"], dataset, list(DATASETS), "dataset")
+            return False
+        if not self._check_classes(cells.get("classes", {}), section):
+            return False
+        if offline and DATASETS[dataset].traits.sessions:
+            self.doc.mistake(section.paths["dataset"], f"{dataset} needs a server: its load must be kind = 'serve'.")
+        return True
 
     def _check_classes(self, classes: dict[str, TrafficClass], section: Section) -> bool:
         def written(name: str) -> set[str]:
@@ -314,8 +293,8 @@ class Trials:
 
         for name, part in classes.items():
             where = (*section.paths["classes"], name)
-            if part.dataset not in self.known.datasets:
-                self.doc.unknown((*where, "dataset"), part.dataset, self.known.datasets, "dataset")
+            if part.dataset not in DATASETS:
+                self.doc.unknown((*where, "dataset"), part.dataset, list(DATASETS), "dataset")
                 return False
             for key in written(name) - set(TrafficClass.__struct_fields__):
                 self.doc.unknown_key((*where, key), list(TrafficClass.__struct_fields__))
@@ -325,28 +304,34 @@ class Trials:
                 self.doc.unknown_key((*where, "goodput_ms", limit), list(GOODPUT))
         return True
 
-    def _check_prompts(self, cells: dict[str, Any], section: Section, micro: bool) -> None:
-        dataset = cells["dataset"]
-        if TRAITS[dataset].file and dataset not in _OPTIONAL and "path" not in section.cells:
-            text = f"path is missing: {dataset} is read from a file."
-            self.doc.missing(section.table, text, ["path"], _tables(section))
-        for key in section.cells.keys() & OWN_FIELDS.keys():
-            if dataset not in OWN_FIELDS[key]:
-                datasets = " or ".join(OWN_FIELDS[key])
-                self.doc.mistake(section.paths[key], f"is for dataset {datasets}, but this is {dataset}.")
-        own = {"random": ("input_len", "output_len"), "prefix_repetition": ("prefix_len", "input_len", "output_len"),
-               "sonnet": ("input_len", "output_len")}  # fmt: skip
-        for key in own.get(dataset, ()):
-            if key not in section.cells:
-                self.doc.missing(
-                    section.table, f"{key} is missing: {dataset} prompts need it.", [key], _tables(section)
-                )
-            elif key in cells and cells[key] < 1 and not (micro or key == "prefix_len"):
-                self.doc.mistake(
-                    section.paths[key], f"must be at least 1, but is {cells[key]} (0 is for a micro benchmark only)."
-                )
-        if micro and cells.get("prefix_len"):
-            self.doc.mistake(section.paths["prefix_len"], "is not for a micro test: give the load a depth.")
+
+def _requested(how: dict[str, Any], load: LoadSpec, offline: OfflineSpec | None) -> int | None:
+    """Return the number of requests that a load asks for."""
+    if offline and offline.kind == "latency":
+        return offline.batch_size or 8  # as vLLM's; what a workload says is for other loads
+    if "num_prompts" in how:
+        number: int = how["num_prompts"]
+        return number
+    each: float | None = how.get("requests_per_stream")
+    return max(1, round(each * (load.max_concurrency or 1))) if each else None
+
+
+def _implied(cells: dict[str, Any], load: LoadSpec, offline: OfflineSpec | None, sessions: int | None) -> int | None:
+    """Return the number of requests where neither load nor workload gives one."""
+    if sessions:  # about as many, for estimates
+        return round(sessions * Draw.parse(cells.get("turns") or _TURNS).mean)
+    if DATASETS[cells["dataset"]].traits.trace:
+        return 0  # all of it
+    if load.duration_s:
+        return max(_DURATION_PROMPTS, 20 * (load.max_concurrency or 1))
+    if offline:
+        return 1 if offline.kind == "micro" else 1000  # as vLLM's procedure does
+    return None
+
+
+def _key_words(field: str) -> str:
+    """Return a setting's name in a study; of the only value that a key can have, with that."""
+    return 'arrivals = "recorded"' if field == "arrivals" else field
 
 
 def _tables(section: Section) -> set[Path]:

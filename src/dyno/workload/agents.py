@@ -12,11 +12,12 @@ import msgspec
 
 from dyno import files
 from dyno.errors import WorkloadError
-from dyno.facts.workload import Request, Turn, WorkloadSpec
 from dyno.visible import one_line
 from dyno.workload.blocks import Blocks
 from dyno.workload.calls import AgentSession, Call, checked_tools, converted, text_of
+from dyno.workload.common import CommonSpec
 from dyno.workload.recorded import numbered_lines, read
+from dyno.workload.request import Request, Turn
 from dyno.workload.rounds import block_session, rounds
 from dyno.workload.spans import spans
 from dyno.workload.tokenizer import Tokenizer, special_ids
@@ -36,7 +37,7 @@ class AgentDocument(NamedTuple):
     kind: str
 
 
-def agents(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+def agents(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield the model calls of recorded sessions, in the order of the file; traces by their times."""
     if spec.path is None:
         raise WorkloadError(f"The dataset agents needs its file: give it with --dataset-path. {_SHAPES}.")
@@ -49,7 +50,7 @@ def agents(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
 
 
 class _Turns:
-    def __init__(self, spec: WorkloadSpec, tokenizer: Tokenizer) -> None:
+    def __init__(self, spec: CommonSpec, tokenizer: Tokenizer) -> None:
         self._spec, self._tokenizer = spec, tokenizer
         self._special = len(special_ids(tokenizer))
 
@@ -89,7 +90,7 @@ class _Turns:
         return max(1, self._tokenizer.count(text) - self._special) if text else 0
 
 
-def _sessions(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[AgentSession]:
+def _sessions(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[AgentSession]:
     blocks: Blocks | None = None
     timed: list[AgentDocument] = []
     documents = (document for path in _paths(spec.path or "") for document in _documents(path))

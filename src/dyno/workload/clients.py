@@ -12,8 +12,9 @@ from numpy.random import Generator
 
 from dyno import files
 from dyno.errors import WorkloadError
-from dyno.facts.draw import Draw
-from dyno.facts.workload import Request, Turn, WorkloadSpec
+from dyno.workload.datasets.clients import ClientsSpec
+from dyno.workload.draw import Draw
+from dyno.workload.request import Request, Turn
 from dyno.workload.synthetic import RANDOM_OUTPUT_LEN, synthesize
 from dyno.workload.tokenizer import Tokenizer
 
@@ -30,7 +31,7 @@ class TrafficClient(NamedTuple):
     lengths: Lengths
 
 
-def clients(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+def clients(spec: ClientsSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield requests in the order of their times. All clients together have the rate asked for."""
     number = 0
     for window, each in enumerate(_recorded(Path(spec.path).expanduser(), spec) if spec.path else _generated(spec)):
@@ -51,7 +52,7 @@ def clients(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
             number += 1
 
 
-def _generated(spec: WorkloadSpec) -> Iterator[list[TrafficClient]]:
+def _generated(spec: ClientsSpec) -> Iterator[list[TrafficClient]]:
     """Yield the same clients for each window. Rates follow Zipf; bursts and lengths differ as much as ServeGen shows
     for real ones: most clients are near a Poisson process, a few far from it."""
     rng = np.random.default_rng([spec.seed, 9])
@@ -85,7 +86,7 @@ def _drawn(inputs: float, outputs: float) -> Lengths:
 # ---- ServeGen's files: chunk-N-trace.csv has a line for each window, chunk-N-dataset.json the lengths of some ----
 
 
-def _recorded(folder: Path, spec: WorkloadSpec) -> Iterator[list[TrafficClient]]:
+def _recorded(folder: Path, spec: ClientsSpec) -> Iterator[list[TrafficClient]]:
     """Yield the clients that are active in each window, from the start of the trace on that was asked for."""
     traces = sorted(folder.glob("chunk-*-trace.csv")) if folder.is_dir() else []
     if not traces:

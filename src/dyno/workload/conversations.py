@@ -11,9 +11,10 @@ import numpy as np
 
 from dyno import files
 from dyno.errors import WorkloadError
-from dyno.facts.draw import Draw
-from dyno.facts.workload import Dropped, Request, Turn, WorkloadSpec
+from dyno.workload.datasets.conversations import ChatSpec, ConversationsSpec
+from dyno.workload.draw import Draw
 from dyno.workload.recorded import read
+from dyno.workload.request import Dropped, Request, Turn
 from dyno.workload.synthetic import RANDOM_OUTPUT_LEN, synthesize
 from dyno.workload.tokenizer import Tokenizer, special_ids
 
@@ -52,11 +53,11 @@ class Dialogue(NamedTuple):
 class DrawnNumbers:
     """Draws the numbers of each conversation. They depend on the seed and its number alone."""
 
-    def __init__(self, spec: WorkloadSpec) -> None:
+    def __init__(self, spec: ChatSpec | ConversationsSpec, inputs: str = "1") -> None:
         self._seed = spec.seed
         self._turns = _parse("--turns", spec.turns or CHAT_TURNS)
         self._waits = _parse("--think-time", spec.think_time_s)
-        self._inputs = _parse("--turn-input-len", spec.turn_input_len)
+        self._inputs = _parse("--turn-input-len", inputs)
         outputs = spec.turn_output_len or (str(spec.output_len) if spec.output_len else None)
         self.output_given = outputs is not None
         self._outputs = _parse("--turn-output-len", outputs or str(RANDOM_OUTPUT_LEN))
@@ -141,10 +142,10 @@ def _content(message: Message) -> str:
 # ---- synthetic ----
 
 
-def chat(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+def chat(spec: ChatSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield conversations of prose. Their first turns have different beginnings, after the system prompt that all
     have where prefix_len isn't 0."""
-    drawn, recorded = DrawnNumbers(spec), spec.answers == "recorded"
+    drawn, recorded = DrawnNumbers(spec, spec.turn_input_len), spec.answers == "recorded"
     counter = TurnCounter(tokenizer, recorded)
     special = counter.special
     ends = {i: tokenizer.count("\n" * i + "the\n") - tokenizer.count("the") for i in (0, 1)}  # the line's own tokens
@@ -168,7 +169,7 @@ def chat(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
 # ---- from a file ----
 
 
-def conversations(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request | Dropped]:
+def conversations(spec: ConversationsSpec, tokenizer: Tokenizer) -> Iterator[Request | Dropped]:
     """Yield the conversations of a file in one of `_FORMS`, recognized entry by entry."""
     if spec.path is None:
         raise WorkloadError(f"The dataset conversations needs its file: give it with --dataset-path. It has {_FORMS}.")
@@ -191,7 +192,7 @@ def conversations(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request 
         raise WorkloadError(f"{spec.path} has no conversation with a question. Each must be {_FORMS}.")
 
 
-def _chosen(dialogue: Dialogue, spec: WorkloadSpec, drawn: DrawnNumbers, session: int) -> Dialogue:
+def _chosen(dialogue: Dialogue, spec: ConversationsSpec, drawn: DrawnNumbers, session: int) -> Dialogue:
     """Return its first turns, as many as wanted, with answers as long as wanted."""
     exchanges = dialogue.exchanges[: drawn.turns(session) if spec.turns else None]
     if spec.answers == "recorded" and any(exchange.answer is None for exchange in exchanges[:-1]):

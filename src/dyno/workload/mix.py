@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 
 from dyno.errors import WorkloadError
-from dyno.facts.workload import Request, TrafficClass, Turn, WorkloadSpec
+from dyno.workload.request import Request, Turn
+from dyno.workload.spec import TrafficClass, WorkloadSpec
 
 NumberedSession = tuple[int, list[Turn]]  # the number of its first request in the class, and all of them
 
@@ -20,7 +21,7 @@ def classes(spec: WorkloadSpec) -> dict[str, TrafficClass]:
             "The dataset mix needs classes of traffic: --class 'chat: request_rate_rps=2 input_len=512', once for each."
         )
     for name, part in spec.classes.items():
-        if part.dataset == "mix" or part.classes:
+        if part.dataset == spec.dataset or part.classes:
             raise WorkloadError(f"The class {name} is a mix. Give its classes beside the others.")
     paced = [part.request_rate_rps is not None for part in spec.classes.values()]
     if any(paced) != all(paced) or any(part.share and part.request_rate_rps for part in spec.classes.values()):

@@ -1,45 +1,51 @@
 """Shared prefixes: which prompts begin alike, with how many tokens."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from dyno.errors import WorkloadError
-from dyno.facts.workload import WorkloadSpec
+from dyno.workload.common import CommonSpec
 
 BLOCK = 16  # tokens; vLLM caches whole blocks of this length
 _MORE = 4  # tokens beyond the last shared block: where a prefix is cut inside a word, no block is lost
 _TRIES = 30
 
 
-def shares(spec: WorkloadSpec, lengths: Sequence[int], special: int) -> list[tuple[int, int]]:
+Choose = Callable[[CommonSpec, int], list[int]]  # of so many prompts, the number of each one's prefix
+
+
+def shares(spec: CommonSpec, lengths: Sequence[int], special: int, numbers: Sequence[int]) -> list[tuple[int, int]]:
     """Return the number of each prompt's prefix and its tokens. `lengths`: of whole prompts, with special tokens."""
     if spec.prefix_hit_rate is None:
         tokens = special + spec.prefix_len if spec.prefix_len else 0
-        return [(number, tokens) for number in _numbers(spec, len(lengths))]
+        return [(number, tokens) for number in numbers]
     if spec.prefix_len:
         raise WorkloadError("--prefix-hit-rate sets the length of prefixes: remove --random-prefix-len.")
-    numbers = _numbers(spec, len(lengths))
     cuts = _cuts(spec, lengths, numbers)
     return [(number, tokens + _MORE if tokens else 0) for number, tokens in zip(numbers, cuts, strict=True)]
 
 
-def _numbers(spec: WorkloadSpec, count: int) -> list[int]:
-    """Return the prefix of each prompt, by its number. Those of prefix_repetition are equally frequent."""
-    rng = np.random.default_rng([spec.seed, 4])
-    if spec.dataset == "prefix_repetition":
-        chosen = np.arange(count) % spec.num_prefixes
-        if spec.shuffle:
-            rng.shuffle(chosen)
-    else:
-        weights = np.arange(1, spec.num_prefixes + 1) ** -spec.prefix_zipf
-        chosen = rng.choice(spec.num_prefixes, size=count, p=weights / weights.sum())
+def equally_frequent(spec: CommonSpec, count: int) -> list[int]:
+    chosen = np.arange(count) % spec.num_prefixes
+    if spec.shuffle:
+        _rng(spec).shuffle(chosen)
     numbers: list[int] = chosen.tolist()
     return numbers
 
 
-def _cuts(spec: WorkloadSpec, lengths: Sequence[int], numbers: Sequence[int]) -> list[int]:
+def by_popularity(spec: CommonSpec, count: int) -> list[int]:
+    weights = np.arange(1, spec.num_prefixes + 1) ** -spec.prefix_zipf
+    numbers: list[int] = _rng(spec).choice(spec.num_prefixes, size=count, p=weights / weights.sum()).tolist()
+    return numbers
+
+
+def _rng(spec: CommonSpec) -> np.random.Generator:
+    return np.random.default_rng([spec.seed, 4])
+
+
+def _cuts(spec: CommonSpec, lengths: Sequence[int], numbers: Sequence[int]) -> list[int]:
     """Return how many tokens of each prompt's prefix count, so that the wanted share of all prompt tokens repeats."""
     assert spec.prefix_hit_rate is not None
     size, total = np.array(lengths), sum(lengths)

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 from dyno import files
 from dyno.errors import WorkloadError
-from dyno.facts.workload import Request, WorkloadSpec
+from dyno.workload.common import CommonSpec
+from dyno.workload.datasets.hf import HfSpec
 from dyno.workload.recorded import MAX_PROMPT_TOKENS, MAX_TOTAL_TOKENS, MIN_TOKENS, templated
+from dyno.workload.request import Request
 from dyno.workload.tokenizer import Tokenizer
 from dyno.workload.traces import table_rows
 
@@ -28,7 +30,7 @@ _PROMPTS = ("prompt", "question", "instruction", "text", "input")  # columns; th
 _ANSWERS = ("answer", "response", "output", "completion")
 
 
-def sonnet(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+def sonnet(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield lines of poems to pick from, chosen as vLLM chose them: the first lines are in every prompt."""
     text = files.read(_path(spec.path) if spec.path else _SONNET, files.TEXT).decode(errors="replace")
     lines = text.splitlines(keepends=True)
@@ -57,7 +59,7 @@ def sonnet(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     raise WorkloadError(f"No choice of lines has at most {spec.input_len} tokens. Raise --sonnet-input-len.")
 
 
-def hf(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+def hf(spec: HfSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield the prompts of a dataset folder or file: the first message of a conversation, or a column of questions."""
     if spec.path is None:
         raise WorkloadError("The dataset hf needs its file or folder: give it with --dataset-path, or --hf-name.")
@@ -90,7 +92,7 @@ def hf(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         )
 
 
-def _files(spec: WorkloadSpec, path: Path) -> list[Path]:
+def _files(spec: HfSpec, path: Path) -> list[Path]:
     """Return the files of the wanted subset and split."""
     if not path.is_dir():
         return [path]

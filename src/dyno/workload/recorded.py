@@ -13,7 +13,8 @@ import msgspec
 
 from dyno import files
 from dyno.errors import WorkloadError
-from dyno.facts.workload import Request, WorkloadSpec
+from dyno.workload.common import CommonSpec
+from dyno.workload.request import Request
 from dyno.workload.tokenizer import Tokenizer
 
 # Unpacked: JSON and CSV shrink to a tenth or a fiftieth, a bomb to a thousandth.
@@ -31,7 +32,7 @@ class Conversation(msgspec.Struct):
     conversations: list[ShareGptTurn] = []
 
 
-def sharegpt(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+def sharegpt(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield the first two turns of recorded conversations, chosen as vLLM chooses them."""
     if spec.path is None:
         raise WorkloadError(
@@ -76,7 +77,7 @@ class CustomLine(msgspec.Struct):
     output_tokens: int | None = None
 
 
-def custom(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+def custom(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield prompts of the user's own: {"prompt": text or ids, "output_tokens": number} a line."""
     if spec.path is None:
         raise WorkloadError(

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dyno.errors import WorkloadError
-from dyno.facts.workload import Request, WorkloadSpec
 from dyno.workload import prefixes
+from dyno.workload.common import CommonSpec
+from dyno.workload.request import Request
 from dyno.workload.tasks import MAX_TOKENS, SIZES, TASKS, item
 from dyno.workload.tokenizer import Tokenizer, special_ids
 
@@ -33,7 +34,15 @@ _WORDS_FILE = Path(__file__).with_name("words.txt")
 _FILLERS = (" a", " the", ".", " I")
 
 
-def random(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+def random(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+    return _random(spec, tokenizer, prefixes.by_popularity)
+
+
+def prefix_repetition(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+    return _random(spec, tokenizer, prefixes.equally_frequent)
+
+
+def _random(spec: CommonSpec, tokenizer: Tokenizer, choose: prefixes.Choose) -> Iterator[Request]:
     special = len(special_ids(tokenizer))
     input_len = max(0, spec.input_len - special)
     for flag, ratio in (("input", spec.range_ratio_input), ("output", spec.range_ratio_output)):
@@ -47,13 +56,15 @@ def random(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         )
     pairs = random_lengths(msgspec.structs.replace(spec, input_len=input_len))
     lengths = [special + spec.prefix_len + tokens for tokens, _ in pairs]
-    for i, prefix in enumerate(_prefixes(spec, tokenizer, special, lengths)):
+    for i, prefix in enumerate(_prefixes(spec, tokenizer, special, lengths, choose)):
         yield Request(*synthesize(tokenizer, spec.seed, i, lengths[i], prefix), pairs[i][1])
 
 
-def _prefixes(spec: WorkloadSpec, tokenizer: Tokenizer, special: int, lengths: list[int]) -> Iterator[str]:
+def _prefixes(
+    spec: CommonSpec, tokenizer: Tokenizer, special: int, lengths: list[int], choose: prefixes.Choose
+) -> Iterator[str]:
     """Yield each prompt's prefix. `lengths`: of the whole prompts, with their special tokens."""
-    shares = prefixes.shares(spec, lengths, special)
+    shares = prefixes.shares(spec, lengths, special, choose(spec, len(lengths)))
     longest = max(tokens for _, tokens in shares)
     whole = cache(lambda number: synthesize(tokenizer, spec.seed, -1 - number, longest)[0])
     ids = cache(lambda number: tokenizer.encode(whole(number)))
@@ -65,7 +76,7 @@ def _prefixes(spec: WorkloadSpec, tokenizer: Tokenizer, special: int, lengths: l
             yield whole(number) if tokens == longest else part(number, tokens)
 
 
-def random_lengths(spec: WorkloadSpec) -> list[tuple[int, int]]:
+def random_lengths(spec: CommonSpec) -> list[tuple[int, int]]:
     """Return the lengths of each prompt, without a shared prefix, and of its output."""
     # Rule, generator and order of draws are vLLM's: the same seed gives the same lengths.
     rng = np.random.default_rng(spec.seed)
@@ -81,13 +92,13 @@ def _lengths(rng: np.random.Generator, middle: int, ratio: float, count: int, at
     return drawn
 
 
-def sharegpt_shaped(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+def sharegpt_shaped(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     for i, (tokens, output_tokens) in enumerate(sharegpt_lengths(spec.seed, spec.num_prompts)):
         prompt, count = synthesize(tokenizer, spec.seed, i, tokens)
         yield Request(prompt, count, spec.output_len or output_tokens)
 
 
-def questions(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request]:
+def questions(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Questions of the built-in tasks, one of each in turn: text that a model answers rather than continues."""
     names = list(TASKS)
     for number in count():

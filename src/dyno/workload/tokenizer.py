@@ -10,11 +10,11 @@ import msgspec
 
 from dyno import files
 from dyno.errors import TargetError, WorkloadError
-from dyno.facts.workload import CountedBy
 from dyno.http import Client
 from dyno.workload import chat_template as chat_templates
 from dyno.workload.chat_template import ChatTemplate
 from dyno.workload.hub_file import hub_file
+from dyno.workload.request import CountedBy
 from dyno.workload.tokenizer_check import growth_problem
 
 _LARGEST = 256 << 20  # bytes of a tokenizer.json; those of large vocabularies have 30 MB

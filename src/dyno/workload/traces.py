@@ -12,38 +12,18 @@ import msgspec
 
 from dyno import files
 from dyno.errors import WorkloadError
-from dyno.facts.workload import OUT_OF_ORDER, Dropped, Request, Turn, WorkloadSpec
 from dyno.scratch import scratch
 from dyno.visible import one_line
 from dyno.workload.blocks import Blocks
+from dyno.workload.datasets.traces import FORMATS, TimedTraceSpec, TraceFormat, TraceSpec
 from dyno.workload.recorded import numbered_lines, read
+from dyno.workload.request import OUT_OF_ORDER, Dropped, Request, Turn
 from dyno.workload.tokenizer import Tokenizer
 
 _MOST_TOKENS = 250_000_000  # of all prompts: their texts, and the requests made of them, take about 5 GB then
 _LATEST_S = 1e11  # a time after this is one in milliseconds or less
 _MOST_ROWS = 20_000_000  # of a Parquet file, which packs equal rows to nothing
 _SHOWN = 12  # columns in a message
-
-
-class TraceFormat(NamedTuple):
-    """The columns of a trace."""
-
-    time: str
-    input: str
-    output: str
-    hash_ids: str = ""  # '': it has none
-    unit_s: float = 1.0  # of a time that is a number
-    block: int = 0  # tokens that a hash id stands for
-    only: tuple[str, str] | None = None  # column and value of the rows that are used
-
-
-FORMATS = {
-    "mooncake": TraceFormat("timestamp", "input_length", "output_length", "hash_ids", unit_s=0.001, block=512),
-    "azure": TraceFormat("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
-    # As vLLM: GPT-4's rows alone.
-    "burstgpt": TraceFormat("Timestamp", "Request tokens", "Response tokens", only=("Model", "GPT-4")),
-    "bailian": TraceFormat("timestamp", "input_length", "output_length", "hash_ids", block=16),
-}
 
 
 class TraceEntry(NamedTuple):
@@ -54,7 +34,7 @@ class TraceEntry(NamedTuple):
     number: int  # of its row
 
 
-def trace(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request | Dropped]:
+def trace(spec: TraceSpec, tokenizer: Tokenizer) -> Iterator[Request | Dropped]:
     """Yield the requests of a trace, each as a session of its own that begins at its time."""
     if spec.path is None:
         raise WorkloadError(f"The dataset {spec.dataset} needs its file: give it with --dataset-path.")
@@ -77,7 +57,7 @@ def trace(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request | Droppe
         yield Turn(text, count, spec.output_len or entry.output, session=session, start_s=entry.time_s)
 
 
-def _chosen(entries: list[TraceEntry], spec: WorkloadSpec, form: TraceFormat) -> tuple[list[TraceEntry], list[Dropped]]:
+def _chosen(entries: list[TraceEntry], spec: TraceSpec, form: TraceFormat) -> tuple[list[TraceEntry], list[Dropped]]:
     """Return the requests of the window in the order of their times, and what was left out or sorted."""
     if not entries:
         only = f" with {form.only[0]} {form.only[1]}" if form.only else ""
@@ -100,7 +80,7 @@ def _chosen(entries: list[TraceEntry], spec: WorkloadSpec, form: TraceFormat) ->
     return short[: spec.num_prompts or None], [d for d in dropped if d.count]
 
 
-def _window(entries: list[TraceEntry], spec: WorkloadSpec) -> list[TraceEntry]:
+def _window(entries: list[TraceEntry], spec: TraceSpec) -> list[TraceEntry]:
     first, last = entries[0].time_s, entries[-1].time_s
     start, end = spec.trace_start_s, math.inf if spec.trace_end_s is None else spec.trace_end_s
     if end <= start:
@@ -114,13 +94,13 @@ def _window(entries: list[TraceEntry], spec: WorkloadSpec) -> list[TraceEntry]:
     return window
 
 
-def _entries(spec: WorkloadSpec, path: str, form: TraceFormat) -> Iterator[TraceEntry]:
+def _entries(spec: TraceSpec, path: str, form: TraceFormat) -> Iterator[TraceEntry]:
     wanted = [form.time, form.input, form.output, *(form.only[:1] if form.only else ())]
     for number, place, row in table_rows(path):
         where = f"{path}, {place}"
         if missing := [name for name in wanted if row.get(name) is None]:
             advice = "Check --dataset-name: timed_trace reads columns of any name."
-            if spec.dataset == "timed_trace":
+            if isinstance(spec, TimedTraceSpec):
                 advice = "Name its columns with --timed-trace-label-timestamp, -input-length, -output-length."
             seen = one_line(", ".join(list(row)[:_SHOWN]))
             raise WorkloadError(f"{where}: no {' or '.join(missing)}. It has {seen}. {advice}")
@@ -132,8 +112,10 @@ def _entries(spec: WorkloadSpec, path: str, form: TraceFormat) -> Iterator[Trace
         yield TraceEntry(time_s, prompt, answer, _hash_ids(row.get(form.hash_ids), where), number)
 
 
-def trace_format(spec: WorkloadSpec) -> TraceFormat:
-    return FORMATS.get(spec.dataset) or TraceFormat(
+def trace_format(spec: TraceSpec) -> TraceFormat:
+    if not isinstance(spec, TimedTraceSpec):
+        return FORMATS[spec.dataset]
+    return TraceFormat(
         spec.timed_trace_label_timestamp,
         spec.timed_trace_label_input_length,
         spec.timed_trace_label_output_length,

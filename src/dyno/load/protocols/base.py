@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from dyno.facts.record import ABORTED, ABORTS
-from dyno.facts.workload import Request
+from dyno.workload.request import Request
 
 # What decoding an event may raise: it is not JSON, not of the expected form, not text, or nested without end.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

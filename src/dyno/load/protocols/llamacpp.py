@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from dyno.facts.workload import Request
 from dyno.load.protocols.base import Asked, StreamReading, decoded, finish, settle_silent, several_choices
+from dyno.workload.request import Request
 
 
 class _CompletionEvent(msgspec.Struct, gc=False):

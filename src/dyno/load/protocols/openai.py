@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from dyno.facts.workload import ChatRequest, Request
 from dyno.load.protocols.base import (
     UNREADABLE,
     Asked,
@@ -17,6 +16,7 @@ from dyno.load.protocols.base import (
     stream_error,
     tokens_between,
 )
+from dyno.workload.request import ChatRequest, Request
 
 
 class _CachedTokens(msgspec.Struct, gc=False):

@@ -1,0 +1,10 @@
+"""Recorded sessions of agents."""
+
+from dyno.workload.dataset import Dataset, DatasetTraits
+
+AGENTS = Dataset(
+    name="agents",
+    about="recorded agent sessions: calls that wait for calls, tools and sub-agents",
+    make="agents:agents",
+    traits=DatasetTraits(file=True, sessions=True, times=True, tools=True),
+)

@@ -1,0 +1,38 @@
+"""Questions of a data set of the Hugging Face Hub."""
+
+from typing import Annotated
+
+from dyno.option import Option
+from dyno.workload.common import CommonSpec
+from dyno.workload.dataset import Dataset, DatasetTraits, LengthFlag
+
+
+class HfSpec(CommonSpec, frozen=True):
+    hf_name: Annotated[
+        str | None,
+        Option(
+            "--hf-name", "OWNER/NAME", "dataset in the Hub's cache, where --dataset-path names none (default: none)"
+        ),
+    ] = None
+    hf_subset: Annotated[
+        str | None, Option("--hf-subset", "NAME", "subset: its files have it in their path (default: all)")
+    ] = None
+    hf_split: Annotated[
+        str | None, Option("--hf-split", "NAME", "split: its files have it in their path (default: train)")
+    ] = None
+
+
+HF = Dataset(
+    name="hf",
+    about="questions of a dataset of the Hugging Face Hub that is on this machine: `--hf-name`",
+    make="published:hf",
+    traits=DatasetTraits(file=True, template=True),
+    spec=HfSpec,
+    file_optional=True,
+    lengths=(
+        LengthFlag(
+            "output_len", "output-len", None, "tokens to generate (default: as in the file; 256 where it has none)"
+        ),
+    ),
+    hub_name="hf_name",
+)

@@ -1,0 +1,198 @@
+"""Workloads: from a spec to the requests that will be sent, and others to warm up with."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from hashlib import sha256
+from itertools import count, islice
+from random import Random
+from typing import TypeVar
+
+import msgspec
+from msgspec import structs
+
+from dyno.errors import WorkloadError
+from dyno.workload import mix
+from dyno.workload.datasets import DATASETS
+from dyno.workload.prefixes import BLOCK
+from dyno.workload.request import Dropped, Request, Templating, Turn
+from dyno.workload.spec import Workload, WorkloadSpec
+from dyno.workload.synthetic import synthesize
+from dyno.workload.tokenizer import Tokenizer
+
+T = TypeVar("T", bound=WorkloadSpec)
+
+
+def make(spec: WorkloadSpec, tokenizer: Tokenizer) -> Workload:
+    """Make the requests of a workload, counted by the tokenizer."""
+    spec = _checked(spec)
+    dropped: Counter[str] = Counter()
+    entries = _noting(_entries(spec, tokenizer), dropped)
+    requests = list(_wanted(spec, entries))
+    turns = [r for r in requests if isinstance(r, Turn)]
+    has_tools = any(map(_has_tools, turns))
+    if has_tools and spec.answers == "server":
+        raise WorkloadError(
+            "The file has results of tools, which belong to the recorded answers: a server makes other calls. Use "
+            "--answers recorded, or leave it out."
+        )
+    warmups = _warmups(spec, tokenizer, requests, iter(()) if turns else entries)
+    if spec.oversample and not turns:
+        rng = Random(spec.seed)  # again as vLLM does it
+        requests += [rng.choice(requests) for _ in range(spec.num_prompts - len(requests))]
+    repeated = 0 if turns else len(requests) - len({_start(r.prompt, None) for r in requests})
+    if spec.lora_modules:
+        requests = mix.with_adapters(spec, requests)
+    return Workload(
+        spec=spec if spec.num_prompts else msgspec.structs.replace(spec, num_prompts=len(requests)),
+        requests=requests,
+        warmups=warmups,
+        tokenizer=tokenizer.name,
+        counted_by=tokenizer.counted_by,
+        sha256=_checksum(requests),
+        repeated=repeated,
+        starts_s=_starts_s(turns),
+        answers=spec.answers or ("recorded" if has_tools else "server"),
+        dropped=dict(dropped),
+        template=_templating(spec, tokenizer, requests),
+    )
+
+
+def _entries(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request | Dropped]:
+    """Yield what the data set makes of the spec; of classes, what each of their data sets makes."""
+    if DATASETS[spec.dataset].make:
+        yield from DATASETS[spec.dataset].requests(spec, tokenizer)
+        return
+    parts = {name: _checked(part) for name, part in mix.classes(spec).items()}
+    dropped: Counter[str] = Counter()
+    entries = {name: _noting(_entries(part, tokenizer), dropped) for name, part in parts.items()}
+    yield from mix.merged(spec.seed, parts, entries)
+    yield from (Dropped(reason, number) for reason, number in dropped.items())
+
+
+def _templating(spec: WorkloadSpec, tokenizer: Tokenizer, requests: Sequence[Request]) -> Templating | None:
+    skipped = spec.skip_chat_template and not spec.traits.template_always
+    if skipped or not spec.traits.template or not any(isinstance(r.prompt, str) for r in requests):
+        return None
+    return "applied" if tokenizer.template else "missing"
+
+
+def within(work: Workload, context: int | None) -> Workload:
+    """Return the workload without the requests of sessions that a server with this context can't take, and without
+    those that had to follow them. Numbers are those of what is left."""
+    turns = [r for r in work.requests if isinstance(r, Turn)]
+    if context is None or not work.spec.traits.sessions or len(turns) < len(work.requests):
+        return work
+    number: dict[int, int] = {}  # of those that are left: old → new
+    sessions: list[int] = []  # likewise
+    left: list[Request] = []
+    for i, turn in enumerate(turns):
+        needs = {*turn.after, *([] if turn.history is None else [turn.history])}
+        if turn.prompt_tokens + turn.output_tokens > context or not needs <= number.keys():
+            continue
+        if turn.session not in sessions[-1:]:
+            sessions.append(turn.session)
+        number[i] = len(left)
+        history = None if turn.history is None else number[turn.history]
+        after = [number[j] for j in turn.after]
+        left.append(structs.replace(turn, session=len(sessions) - 1, after=after, history=history))
+    lost = len(work.requests) - len(left)
+    if not lost or not left:
+        return work
+    return structs.replace(
+        work,
+        requests=left,
+        starts_s=work.starts_s and [work.starts_s[session] for session in sessions],
+        dropped={**work.dropped, f"requests beyond the context of {context:,} tokens": lost},
+        sha256=_checksum(left),
+    )
+
+
+def _checksum(requests: list[Request]) -> str:
+    """Hash them as one JSON list, which isn't made: a trace may have a GB of prompts."""
+    digest, before = sha256(), b"["
+    for request in requests:
+        digest.update(before + msgspec.json.encode(request))
+        before = b","
+    digest.update(b"]" if requests else b"[]")
+    return digest.hexdigest()
+
+
+def _noting(entries: Iterator[Request | Dropped], dropped: Counter[str]) -> Iterator[Request]:
+    """Yield the requests, and count what the dataset leaves out."""
+    for entry in entries:
+        if isinstance(entry, Dropped):
+            dropped[entry.reason] += entry.count
+        else:
+            yield entry
+
+
+def _wanted(spec: WorkloadSpec, entries: Iterator[Request]) -> Iterator[Request]:
+    """Yield whole sessions until there are enough of them, or of requests."""
+    last = -1
+    for number, request in enumerate(entries):
+        session = request.session if isinstance(request, Turn) else number
+        if session != last:
+            enough = 0 < spec.num_prompts <= number if spec.num_sessions is None else session >= spec.num_sessions
+            if enough:
+                return
+            last = session
+        yield request
+        if not isinstance(request, Turn) and number + 1 == (spec.num_sessions or spec.num_prompts):
+            return  # the next entry may be a warmup
+
+
+def _starts_s(turns: list[Turn]) -> list[float] | None:
+    """Return when each session begins, counted from the first; None where the file has no times."""
+    firsts = [turn for i, turn in enumerate(turns) if not i or turn.session != turns[i - 1].session]
+    times = [turn.start_s for turn in firsts if turn.start_s is not None]
+    return [time - min(times) for time in times] if times and len(times) == len(firsts) else None
+
+
+def _has_tools(turn: Turn) -> bool:
+    """Whether it has a tool's result: that belongs to the recorded call, and not to one that a server makes up."""
+    return any(message.get("role") == "tool" for message in turn.messages)
+
+
+def _checked(spec: T) -> T:
+    if spec.dataset not in DATASETS:
+        near = get_close_matches(spec.dataset, DATASETS, n=1)
+        raise WorkloadError(
+            f"There is no dataset {spec.dataset!r}. "
+            + (f"Did you mean {near[0]}? " if near else "")
+            + f"dyno knows {', '.join(DATASETS)}."
+        )
+    if spec.num_prompts < (0 if spec.traits.trace else 1):
+        raise WorkloadError(f"{spec.num_prompts} prompts were asked for. Set --num-prompts to at least 1.")
+    if spec.num_warmups < 0 or spec.seed < 0:
+        raise WorkloadError("--num-warmups and --seed can't be negative.")
+    if spec.output_len == -1:  # vLLM's way to say 'as in the file'
+        spec = structs.replace(spec, output_len=None)
+    if spec.output_len is not None and spec.output_len < 1:
+        raise WorkloadError(f"An output of {spec.output_len} tokens is too short; it must be at least 1.")
+    return spec
+
+
+def _warmups(
+    spec: WorkloadSpec, tokenizer: Tokenizer, requests: list[Request], spare: Iterator[Request]
+) -> list[Request]:
+    """Return entries that aren't measured, then prose as long as the measured ones. What they leave in a prefix cache
+    must not help a measured request."""
+    if not spec.num_warmups:
+        return []
+    # A token is at least one character: prompts that differ within the first 16 characters (or ids) share no block.
+    taken = {_start(r.prompt, BLOCK) for r in requests}
+    warmups = list(islice((r for r in spare if _start(r.prompt, BLOCK) not in taken), spec.num_warmups))
+    for index in count(spec.num_prompts):
+        if len(warmups) == spec.num_warmups:
+            break
+        like = requests[len(warmups) % len(requests)]
+        prompt, tokens = synthesize(tokenizer, spec.seed, index, like.prompt_tokens)
+        # A prompt of less than a block leaves nothing behind, and there may be no other one so short.
+        if tokens < BLOCK or _start(prompt, BLOCK) not in taken:
+            warmups.append(Request(prompt, tokens, like.output_tokens))
+    return warmups
+
+
+def _start(prompt: str | list[int], length: int | None) -> str | tuple[int, ...]:
+    return prompt[:length] if isinstance(prompt, str) else tuple(prompt[:length])

@@ -1,0 +1,70 @@
+"""One request of a workload, and what is known of how it was made."""
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class Request(msgspec.Struct, frozen=True):
+    prompt: str | list[int]  # text, or token ids where the server takes them
+    prompt_tokens: int  # by the workload's tokenizer, special tokens included
+    output_tokens: int  # asked for as the server's max_tokens
+
+
+class ChatRequest(Request, frozen=True):
+    """A request that ends a conversation."""
+
+    before: list[tuple[str, str]] = []  # role and text of each message before the prompt
+
+
+class Turn(Request, frozen=True):
+    """A request of a session: of a conversation, of an agent, or a line of a trace. Its prompt_tokens include its
+    history, with answers as long as requested."""
+
+    session: int = 0  # numbered from 0; the requests of a session follow one another in the workload
+    after: list[int] = []  # requests of the session (numbers in the workload) that must have ended before
+    wait_s: float = 0.0  # from the end of the last of these, or from the start of the session
+    history: int | None = None  # the request whose history, messages and answer come before this one's messages
+    messages: list[dict[str, Any]] = []  # of its own, in OpenAI's form; empty: the prompt, from the user
+    answer: dict[str, Any] | None = None  # the recorded answer, in OpenAI's form
+    start_s: float | None = None  # of a session's first request: when it begins by the file; None: the load decides
+    group: str = ""  # class of traffic
+    body: dict[str, Any] = {}  # more fields of the request: tools, model (a LoRA adapter), priority
+
+
+class StoredRequest(Turn, frozen=True):
+    """Any request, as a run folder has it."""
+
+    before: list[tuple[str, str]] = []
+
+
+OUT_OF_ORDER = "rows out of order"  # of a trace
+
+# Where the answers in the history of a conversation come from.
+Answers = Literal["server", "recorded"]
+
+# Whether a completions prompt has the model's chat template, as vLLM sends it; missing: dyno didn't find one.
+Templating = Literal["applied", "missing"]
+
+# How prompt lengths were counted: by the named tokenizer, by the server's own /tokenize, or only guessed.
+CountedBy = Literal["tokenizer", "server", "approximate"]
+
+
+class DataFile(msgspec.Struct, frozen=True):
+    """The file of a data set that is on the Hub."""
+
+    origin: str  # hub:datasets/OWNER/NAME@COMMIT
+    file: str  # its path there
+    sha256: str
+    path: str  # on this machine
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """A dataset yields it for what it leaves out."""
+
+    reason: str  # begins with a noun in the plural: 'messages that are empty'
+    count: int = 1
+
+    def __str__(self) -> str:
+        verb = "sorted by time" if self.reason == OUT_OF_ORDER else "left out"
+        return f"{self.count:,} {self.reason} were {verb}"
