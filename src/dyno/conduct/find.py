@@ -34,7 +34,7 @@ from dyno.probe import rig
 from dyno.probe.telemetry.sampler import Sampler
 from dyno.report.find import time_words
 from dyno.store.run import Run, create, make_folder, pretty, read_optional, write
-from dyno.study.order import OUTPUT_TOKENS, TOKEN_S
+from dyno.study.order import TOKEN_S, output_tokens
 from dyno.units import seconds
 
 _FIRST_REQUESTS = 400  # of the first probe: how quick the server is isn't known yet
@@ -57,7 +57,7 @@ _OTHERS_CORES = 0.15  # of the cores, used by other programs
 
 def expected(trial: TrialSpec, spec: FindSpec) -> SearchTime:
     """Estimate the time before anything is known of the server."""
-    return search_time(spec, Pace((trial.workload.output_len or OUTPUT_TOKENS) * TOKEN_S))
+    return search_time(spec, Pace(output_tokens(trial) * TOKEN_S))
 
 
 class _ProbeWatcher(Watcher):

@@ -14,6 +14,7 @@ import msgspec
 
 from dyno.facts.study import PlannedTrial, Study
 from dyno.facts.trial import TrialSpec
+from dyno.workload.datasets import DATASETS
 from dyno.workload.spec import WorkloadSpec
 
 # For a model of some 8 to 70 billion parameters on a current accelerator; smaller ones are faster. What matters is
@@ -22,8 +23,7 @@ TOKEN_S = 0.03  # between two tokens of a stream
 TOGETHER = 256  # streams that such an engine works on at once
 OWN_START_S = 1.0  # of what comes with dyno
 OWN_BYTES_S, OWN_STREAM_BYTES_S = 5e9, 8e9  # of its weights: one stream, and each further one; on two cores
-OUTPUT_TOKENS, PROMPT_TOKENS = 200, 250  # of a dataset whose lengths aren't known yet
-_TASK_TOKENS = 10  # of an answer to dyno's own tasks: 8 in the mean
+PROMPT_TOKENS = 250  # of a dataset whose lengths aren't known yet
 _QUALITY_SHARE = 0.25  # of the limit of an answer, that answers of quality tasks have
 
 
@@ -163,7 +163,7 @@ def output_tokens(trial: TrialSpec) -> int:
         return math.ceil(w.output_len * _QUALITY_SHARE)
     if w.output_len is not None:
         return w.output_len
-    return _TASK_TOKENS if w.dataset == "tasks" else OUTPUT_TOKENS
+    return DATASETS[w.dataset].answer_tokens
 
 
 def _prompts_s(work: WorkloadSpec, pace: EnginePace) -> float:

@@ -56,6 +56,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
     hub_file: str = ""  # its file on the Hub, where none is given
     hub_name: str = ""  # the setting that names a data set in the Hub's cache
     rate: str = ""  # the setting that is the rate of its requests
+    answer_tokens: int = 200  # of an answer, about, where nothing limits it: for an estimate of the time
 
     @property
     def generate(self) -> Callable[[Any, Any], Iterator[Any]]:

@@ -7,4 +7,5 @@ TASKS = Dataset(
     about="questions of the built-in tasks, answered to the end token; use `--backend openai-chat`",
     make="synthetic:questions",
     offline=True,
+    answer_tokens=10,  # 8 in the mean
 )
