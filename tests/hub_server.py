@@ -9,6 +9,7 @@ by a redirect, as the Hub sends large files from its storage.
 """
 
 import argparse
+import functools
 import hashlib
 import json
 import re
@@ -21,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 LFS_BYTES = 10_000
@@ -137,13 +138,13 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def _described(self, path: Path, root: Path) -> dict[str, Any]:
-        data = path.read_bytes()
+        length, sums = path.stat().st_size, checksums(path)
         name = path.relative_to(root).as_posix()
         sizes = self.server.faults.sizes
-        size = sizes.get(f"{root.parent.name}/{root.name}/{name}", sizes.get(name, len(data)))
-        facts: dict[str, Any] = {"rfilename": name, "size": size, "blobId": git_sha1(data)}
-        if len(data) >= LFS_BYTES:
-            facts["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": size, "pointerSize": 134}
+        size = sizes.get(f"{root.parent.name}/{root.name}/{name}", sizes.get(name, length))
+        facts: dict[str, Any] = {"rfilename": name, "size": size, "blobId": sums.git_sha1}
+        if length >= LFS_BYTES:
+            facts["lfs"] = {"sha256": sums.sha256, "size": size, "pointerSize": 134}
         return facts
 
     def _resolve(self, root: Path, revision: str, name: str) -> None:
@@ -161,15 +162,14 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(404, "RevisionNotFound", "Invalid rev id")
         if not path.is_file():
             return self._refuse(404, "EntryNotFound", "Entry not found")
-        data = path.read_bytes()
-        if len(data) < LFS_BYTES:
-            return self._send_file(path, {"ETag": f'"{git_sha1(data)}"', "X-Repo-Commit": commit})
-        sha256 = hashlib.sha256(data).hexdigest()
+        length, sums = path.stat().st_size, checksums(path)
+        if length < LFS_BYTES:
+            return self._send_file(path, {"ETag": f'"{sums.git_sha1}"', "X-Repo-Commit": commit})
         self.send_response(302)
         self.send_header("Location", f"/storage/{path.relative_to(self.server.folder).as_posix()}")
         self.send_header("X-Repo-Commit", commit)
-        self.send_header("X-Linked-Etag", f'"{sha256}"')
-        self.send_header("X-Linked-Size", str(len(data)))
+        self.send_header("X-Linked-Etag", f'"{sums.sha256}"')
+        self.send_header("X-Linked-Size", str(length))
         self.send_header("Content-Length", "0")
         self.end_headers()
         return None
@@ -240,8 +240,25 @@ def _files(root: Path) -> list[Path]:
 
 
 def commit_of(root: Path) -> str:
-    named = "".join(f"{p.relative_to(root)} {p.stat().st_size} {git_sha1(p.read_bytes())}\n" for p in _files(root))
+    named = "".join(f"{p.relative_to(root)} {p.stat().st_size} {checksums(p).git_sha1}\n" for p in _files(root))
     return hashlib.sha1(named.encode()).hexdigest()
+
+
+class FileChecksums(NamedTuple):
+    git_sha1: str
+    sha256: str
+
+
+def checksums(path: Path) -> FileChecksums:
+    stat = path.stat()
+    return _checksums(path, stat.st_size, stat.st_mtime_ns, stat.st_ino)
+
+
+@functools.lru_cache(maxsize=1000)
+def _checksums(path: Path, *_: int) -> FileChecksums:
+    """Read a file again only where it has changed: lists and files are asked for often."""
+    data = path.read_bytes()
+    return FileChecksums(git_sha1(data), hashlib.sha256(data).hexdigest())
 
 
 def git_sha1(data: bytes) -> str:

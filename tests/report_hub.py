@@ -38,7 +38,7 @@ class HubModel(NamedTuple):
 _LLAMA_405B, _LLAMA_70B = (405.85e9, 128_256, 16_384), (70.55e9, 128_256, 8192)
 _LLAMA_8B, _LLAMA_2_7B = (8.03e9, 128_256, 4096), (6.74e9, 32_000, 4096)
 _F16, _FP8 = {"": "F16"}, {"": "Q8_0"}
-_GGUF = {"gguf:F16": "F16", "llama.cpp:Q8_0": "Q8_0", "llama.cpp:Q4_K_M": "Q4_1", "llama.cpp:Q4_0": "Q4_0"}
+_GGUF = {"gguf:F16": "F16", "llama.cpp:Q8_0": "Q8_0", "llama.cpp:Q4_1": "Q4_1", "llama.cpp:Q4_0": "Q4_0"}
 MODELS = {
     "meta-llama/Llama-3.1-405B-Instruct": HubModel(*_LLAMA_405B, 16, _F16),
     "meta-llama/Llama-3.1-405B-Instruct-FP8": HubModel(*_LLAMA_405B, 8, _FP8),

@@ -5,7 +5,8 @@ A twin is made from the file's own tree, so that it can't drift from it. It repl
 - engines: the llama.cpp that comes with dyno, with small slots. Settings that it can't have go into its environment
   (AS_TENSOR_PARALLEL=4), so that every setting is still one of its own.
 - models: the GGUF file in the repository of the same name (report_hub.py), in place of its safetensors. What a tool of
-  gigabytes would make of a model (convert, quantize) is another GGUF file there.
+  gigabytes would make of a model (convert, quantize) is another GGUF file there. A name in the study that claims a
+  precision which that file doesn't have is without it: dyno would notice.
 - sizes: numbers become small ones in the same order, and long axes keep their ends and their middle.
 - tasks of lm-eval, another such tool: dyno's own tasks.
 - a rig's commands (`before`, `after`), which need its hardware.
@@ -38,6 +39,8 @@ _DROPPED = ("kind", "zip", "backend", "container", "version", "accepts", "draft_
 _TWIN = {"kind": "llamacpp", "max_num_seqs": 4, "max_model_len": 512}  # the engine that comes with dyno
 _QUALITY = {"tasks": ["builtin"], "limit": 1, "max_tokens": 16, "concurrency": [2]}
 _RIG_COMMANDS = ("before", "after")
+_OTHER_PRECISION = re.compile(r"-?(FP8|GPTQ|quantized\.w8a8)")  # of safetensors
+_OTHER_TYPES = {"Q4_K_M": "Q4_1"}  # of GGUF, that dyno can't write
 # A number's twin, by its rank from 1 among all that the file has for this key.
 _SMALL = {
     "input_len": lambda rank: 8 * rank,
@@ -64,7 +67,10 @@ def shipped(name: str, given: Mapping[str, str] | None = None) -> Study:
 
 def twin(path: Path, keep: int = 3) -> str:
     """The text of a study that `dyno run` can run here. `keep`: how many values of an axis stay."""
-    tree = tomllib.loads(path.read_text())
+    text = path.read_text()
+    for theirs, ours in _OTHER_TYPES.items():
+        text = text.replace(theirs, ours)
+    tree = tomllib.loads(text)
     variables = tree.setdefault("variables", {})
     ranks = {key: _ranks(key, tree) for key in _SMALL}
     # What a rule names stays, or the rule would be about nothing.
@@ -185,7 +191,7 @@ def _own_model(table: Tree, tree: Tree) -> Tree:
 def _hub_models(engine: Tree, own: Tree, variables: Tree) -> Tree:
     """The models that an engine's table names by their repositories."""
     repositories = [name for key in _MODELS for name in _names(engine.get(key), variables) if name not in own]
-    return {_last(name): _fetched(name, report_hub.file_of(name)) for name in repositories}
+    return {_name(name): _fetched(name, report_hub.file_of(name)) for name in repositories}
 
 
 def _fetched(repository: str, file: str) -> Tree:
@@ -202,9 +208,9 @@ def _resolved(value: Any, variables: Tree) -> Any:
     return variables[whole[1]] if whole else value
 
 
-def _last(name: str) -> str:
-    """A repository's name without its owner, as a study shows it; a name of the study's own stays."""
-    return name.rpartition("/")[2]
+def _name(repository: str) -> str:
+    """The name of a repository's model in the twin; a name of the study's own stays."""
+    return _OTHER_PRECISION.sub("", repository.replace("/", "."))
 
 
 # ---- engines ----
@@ -244,6 +250,6 @@ def _engine(name: str, table: Tree, engines: Tree, variables: Tree, keep: int) -
 def _model(value: Any, variables: Tree) -> Any:
     """The names of the twin's models for those that the file gives. A variable with a list is an axis, and stays."""
     if isinstance(value, list):
-        return [_last(_resolved(name, variables)) for name in value]
+        return [_name(_resolved(name, variables)) for name in value]
     whole = _resolved(value, variables)
-    return value if isinstance(whole, list) else _last(whole)
+    return value if isinstance(whole, list) else _name(whole)
