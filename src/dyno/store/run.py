@@ -36,7 +36,7 @@ RAW = {"exchanges*.spool": "+summary.json", "*.spool": "", "*.log": f"-{UNSCRUBB
 
 
 class StoredLengths(msgspec.Struct):
-    """A request without its prompt: see facts.workload.Turn."""
+    """A request without its prompt: see workload.request.Turn."""
 
     prompt_tokens: int
     output_tokens: int
