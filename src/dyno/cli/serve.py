@@ -22,7 +22,7 @@ from dyno.errors import StoreError, UsageError
 from dyno.facts import rules, schedule
 from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
-from dyno.facts.target import CONTROL, TargetSpec
+from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.http import Url, check_certificates
 from dyno.load.protocols import PROTOCOLS
@@ -449,9 +449,9 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
 def target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
     from dyno.http import check_plain
 
-    for name in ("model", "served_model_name"):
-        if CONTROL.search(getattr(o, name) or ""):
-            raise UsageError(f"--{name.replace('_', '-')} contains a control character, such as a line end.")
+    given = {"model": o.model, "served_name": o.served_model_name, "endpoint": o.endpoint}
+    for mistake in rules.mistakes(rules.TARGET, rules.GivenSettings(given, DATASETS[DEFAULT]), "flags"):
+        raise UsageError(vocabulary.sentence(mistake))
     backend, host = o.endpoint_type or o.backend or "openai", o.host or "127.0.0.1"
     address = f"[{host}]" if ":" in host else host
     urls = [Url(text) for text in o.base_url or [f"http://{address}:{o.port or 8000}"]]
@@ -540,9 +540,6 @@ def _check_flags(o: argparse.Namespace) -> None:
     given = rules.GivenSettings(_given(o), DATASETS[o.dataset_name], _recorded(o))
     for mistake in rules.mistakes([*rules.LOAD, *rules.WORKLOAD, *rules.TRIAL], given, "flags"):
         raise UsageError(vocabulary.sentence(mistake))
-    refuse(
-        o.endpoint is not None and not o.endpoint.startswith("/"), f"--endpoint {o.endpoint} must begin with a slash."
-    )
     refuse(
         o.result_filename is not None and not (o.save_result or o.append_result),
         "--result-filename needs --save-result or --append-result; otherwise nothing is written.",

@@ -59,7 +59,7 @@ def _flags() -> dict[str, str]:
 
 def flag(field: str) -> str:
     """Return the flag of a setting."""
-    return _flags()[field]
+    return "--class" if field == "classes" else _flags()[field]
 
 
 def sentence(mistake: Mistake) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from dyno.facts.identity import describe
+from dyno.facts.target import CONTROL
 from dyno.facts.trial import ONE_ANSWER, several_answers
 from dyno.workload.dataset import Dataset
 from dyno.workload.datasets import DATASETS
@@ -145,13 +146,13 @@ LOAD = [
     _excludes("rate_schedule", "ramp"),
     _excludes("concurrency_schedule", "max_concurrency"),
     _excludes("ramp", "request_rate_rps"),
-    _excludes("requests_per_stream", "num_prompts"),
+    _excludes("requests_per_stream", "num_prompts")._replace(only="keys"),
     *(_at_recorded_times(setting) for setting in (*_RATES, "burstiness")),
     Rule("arrivals", _has_no_times, f"is for datasets with times: {_TIMED}."),
     # vLLM's command lines have a burstiness also where they have no rate.
     Rule("burstiness", _has_no_rate, "needs {request_rate_rps}.", only="keys"),
     _needs("concurrency_schedule", "duration_s"),
-    _needs("requests_per_stream", "max_concurrency"),
+    _needs("requests_per_stream", "max_concurrency")._replace(only="keys"),
     _needs("ramp", "ramp_start_rps", "ramp_end_rps"),
     _needs("ramp_start_rps", "ramp"),
     _needs("ramp_end_rps", "ramp"),
@@ -256,13 +257,30 @@ def _wrong_inside(setting: str, inside: Callable[[Any], str | None], text: str) 
     return Rule(setting, broken, text, inside=inside)
 
 
+def _is_one_line(setting: str) -> Rule:
+    def broken(given: GivenSettings) -> bool:
+        return CONTROL.search(given.values.get(setting) or "") is not None
+
+    return Rule(setting, broken, "contains a control character, such as a line end.")
+
+
+def _is_relative(given: GivenSettings) -> bool:
+    return not (given.values.get("endpoint") or "/").startswith("/")
+
+
 _SEVERAL = f"asks for several answers to each request ({{value}}), but {ONE_ANSWER}"
 
 TRIAL = [
     Rule("percentiles", _not_percent, "must be between 0 and 100, but are {value}."),
     _wrong_inside("goodput_ms", _below_zero, "must be at least 0 ms, but is {value}."),
-    _wrong_inside("sampling", several_answers, _SEVERAL),
+    _wrong_inside("sampling", several_answers, _SEVERAL)._replace(only="keys"),
     _wrong_inside("extra_body", several_answers, _SEVERAL),
+]
+
+TARGET = [
+    _is_one_line("model"),
+    _is_one_line("served_name"),
+    Rule("endpoint", _is_relative, "must begin with a slash, but is {value}."),
 ]
 
 

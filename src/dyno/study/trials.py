@@ -14,7 +14,7 @@ from dyno.facts.metric import GOODPUT
 from dyno.facts.offline import OfflineSpec
 from dyno.facts.quality import QualitySpec
 from dyno.facts.recipe import ModelRecipe
-from dyno.facts.target import CONTROL, TargetSpec
+from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.http import Url, check_plain
 from dyno.option import problems
@@ -161,9 +161,9 @@ class Trials:
             check_plain(endpoint, "it")
         except UsageError as e:
             self.doc.mistake(section.paths["endpoint"], str(e))
-        for key in ("model", "served_name"):
-            if CONTROL.search(cells.get(key) or ""):
-                self.doc.mistake(section.paths[key], "contains a control character, such as a line end.")
+        given = rules.GivenSettings({**cells, "endpoint": endpoint}, _UNKNOWN)
+        for mistake in rules.mistakes(rules.TARGET, given, "keys"):
+            self.doc.mistake(section.paths[mistake.rule.setting], mistake.text(_key_words))
         transport = {key: cells.pop(key) for key in TRANSPORT if key in cells}
         for key in ("insecure", "cacert", "cert", "cert_key"):
             if key in transport and not urls:

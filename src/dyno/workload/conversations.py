@@ -11,7 +11,8 @@ import numpy as np
 
 from dyno import files
 from dyno.errors import WorkloadError
-from dyno.workload.datasets.conversations import ChatSpec, ConversationsSpec
+from dyno.workload.datasets.chat import ChatSpec
+from dyno.workload.datasets.conversations import ConversationsSpec
 from dyno.workload.draw import Draw
 from dyno.workload.recorded import read
 from dyno.workload.request import Dropped, Request, Turn

@@ -7,14 +7,16 @@ import msgspec
 from dyno.workload.common import CommonSpec
 from dyno.workload.dataset import Dataset
 from dyno.workload.datasets.agents import AGENTS
+from dyno.workload.datasets.chat import CHAT, ChatSpec
 from dyno.workload.datasets.clients import CLIENTS, ClientsSpec
-from dyno.workload.datasets.conversations import CHAT, CONVERSATIONS, ChatSpec, ConversationsSpec
+from dyno.workload.datasets.conversations import CONVERSATIONS, ConversationsSpec
 from dyno.workload.datasets.custom import CUSTOM
 from dyno.workload.datasets.hf import HF, HfSpec
 from dyno.workload.datasets.mix import MIX
 from dyno.workload.datasets.prefix_repetition import PREFIX_REPETITION
 from dyno.workload.datasets.random import RANDOM
-from dyno.workload.datasets.sharegpt import SHAREGPT, SHAREGPT_SHAPED
+from dyno.workload.datasets.sharegpt import SHAREGPT
+from dyno.workload.datasets.sharegpt_shaped import SHAREGPT_SHAPED
 from dyno.workload.datasets.sonnet import SONNET
 from dyno.workload.datasets.tasks import TASKS
 from dyno.workload.datasets.traces import TRACES, TimedTraceSpec

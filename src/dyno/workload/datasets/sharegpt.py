@@ -1,4 +1,4 @@
-"""First turns of ShareGPT's conversations, and made-up text that is as long."""
+"""First turns of ShareGPT's conversations."""
 
 from dyno.workload.dataset import Dataset, DatasetTraits, LengthFlag
 
@@ -11,11 +11,4 @@ SHAREGPT = Dataset(
     offline=True,
     lengths=(LengthFlag("output_len", "output-len", None, "tokens to generate (default: as in the file)"),),
     hub_file="hub:anon8231489123/ShareGPT_Vicuna_unfiltered/ShareGPT_V3_unfiltered_cleaned_split.json",
-)
-
-SHAREGPT_SHAPED = Dataset(
-    name="sharegpt-shaped",
-    about="made-up text with the lengths of ShareGPT",
-    make="synthetic:sharegpt_shaped",
-    offline=True,
 )
