@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dry_runs import DryRun, dry_run
-from dyno.cli import offline, serve, settings
+from dyno.cli import offline, serve
 from dyno.cli.main import main, parse, parser
 from dyno.engines.kinds import kind_of
 from dyno.errors import UsageError
@@ -340,7 +340,7 @@ def test_each_flag_changes_the_trial(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x").write_text("{}")
-    monkeypatch.setattr(settings, "check_files", lambda _: None)
+    monkeypatch.setattr(serve, "check_certificates", lambda _: None)
     flag, words = action.option_strings[0], []
     value = VALUES.get(flag) or str(next((c for c in action.choices or () if c != action.default), "3"))
     value = "0.25" if action.type is float and value == "3" else value
