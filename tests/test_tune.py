@@ -134,7 +134,8 @@ def test_a_longer_load_that_was_cut_off_or_failed_is_known_after_a_resume(tmp_pa
     assert refused.objection == "The engine died." and starts_of(runs) == 2
 
 
-@pytest.mark.engines  # slow
+@pytest.mark.engines
+@pytest.mark.nightly  # tests/hostile/test_hostile_tune.py cuts one off, too
 def test_interrupted_and_killed_it_resumes_with_what_was_measured(tmp_path: Path) -> None:
     tune = 'confirm_repeats = 0\ntrials = 4\nsettings."gap_ms=" = { from = 1, to = 40, log = true }\n'
     path, runs = written(tmp_path, tune), tmp_path / "runs"

@@ -208,6 +208,7 @@ def test_transformers_tells_each_request_of_every_kind_of_trial(model: Path, tmp
     assert len({f.ready_s for f in facts if f}) == 1
 
 
+@pytest.mark.nightly  # half a minute
 def test_transformers_without_continuous_batching_counts_each_requests_own_tokens(model: Path, tmp_path: Path) -> None:
     engine = transformers(model, dtype="bf16", max_num_seqs=4, args=["--no-continuous-batching"])
     (outcome,) = measured([trial(engine, "throughput", 32, 16, 6, ratio=0.5)], tmp_path)

@@ -199,6 +199,7 @@ def test_a_model_that_vllm_cannot_load_is_told(model: Path, tmp_path: Path) -> N
     assert not alive(str(broken))
 
 
+@pytest.mark.nightly  # half a minute; tests/test_fleet.py kills a dyno with other engines
 def test_vllm_dies_with_a_dyno_that_is_killed_while_it_loads(model: Path, tmp_path: Path) -> None:
     name = f"killed-{os.getpid()}"
     command = [sys.executable, "-m", "dyno", "bench", "serve", "--engine", "vllm", "--model", str(model)]
