@@ -31,7 +31,7 @@ _STUDY = re.compile(r"[\w-]+\.toml\b")
 
 _WORKERS = 4  # of `make test-docs`: each begins with a fourth of the pages, in their order
 # Long pages whose sections need nothing of one another but the files and servers of the page: in so many parts.
-_PARTS = {"docs/traffic.md": 3}
+_PARTS = {"docs/find.md": 2, "docs/traffic.md": 3}
 
 
 class Part(NamedTuple):
