@@ -324,10 +324,12 @@ def test_the_gaps_are_those_of_the_servers_log_whatever_share_of_tokens_has_no_t
     scripted: Scripting, share: float, merged: float, backend: str, says: str
 ) -> None:
     events = with_silence(share, 24, 1, merged)
-    for _ in range(5):  # a client without a core finds several events in one read, and the last one is not told apart
+    for _ in range(5):
         (record,), s, (log,) = measure(scripted, [events], backend, says)
-        if not record.unseen:
+        if record.reads >= len(events):
             break
+        # The client had no core and read several events at once. If the server counts nothing, a finish reason without
+        # text that comes together with the event before it is taken for no token (load/decode.py).
     assert len(record.chunk_ns) == len(events)  # a gap for each event after the first
     silent = [i for i, event in enumerate(events) if not event.text]
     assert record.silent == silent and s.silent_chunks == len(silent)
