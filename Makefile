@@ -17,9 +17,9 @@ gallery: $(VENV)/.installed
 	    $(BIN)/dyno report $$folder --prices published/prices.toml --allow-void -o gallery/$$(basename $$folder).html || exit 1; \
 	done
 
-# Minutes on two cores: -n 3, as much of a test's time is waiting.
+# Minutes on two cores: -n 4, as much of a test's time is waiting.
 test: $(VENV)/.dev
-	$(BIN)/pytest -rfEs -n 3 --dist worksteal --durations 15
+	$(BIN)/pytest -rfEs -n 4 --dist worksteal --durations 15
 
 # The pure tests, in under 30 s: no process, no socket, no model, no drawn charts.
 test-fast: $(VENV)/.dev
@@ -62,6 +62,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff format --check src tests bench training lock
 	$(BIN)/ruff check src tests bench training lock
 	$(BIN)/mypy
+	$(BIN)/pytest -n 2 --dist worksteal -m house
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format src tests bench training lock

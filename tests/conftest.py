@@ -67,7 +67,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 REAL = {
     f"test_{name}"
     for name in (
-        "accelerators", "added_engine", "added_latency", "busy_machine", "charts", "cli", "compare_cli", "completion",
+        "accelerators", "busy_machine", "charts", "cli", "compare_cli", "completion",
         "container",
         "correctness", "docs_commands", "dry_run", "dstack",
         "embedded", "environment", "fleet", "frames", "gguf", "golden_real", "host", "model",
@@ -75,11 +75,14 @@ REAL = {
         "replicas", "report_cli", "rig", "rigs", "runs", "shipped_studies", "software", "sql", "start", "study",
         "telemetry", "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload", "clocks", "on_ray",
         "find", "find_servers", "find_studies", "tune", "sessions", "traces", "conversations", "agents", "mixes",
-        "session_figures", "study_pages", "additions",
+        "session_figures", "study_pages",
         "cancelling", "traffic_cli", "reasoning", "searches", "one_number", "tokens_in_chunks", "live_rates",
         "chat_template", "nursery", "find_picture", "search_listing", "tune_budget", "tune_repeats",
     )
 }  # fmt: skip
+
+# Folders of tests that a suite of their own runs.
+SUITES = ("engines", "hostile", "house", "pages", "tools")
 
 # Files whose tests, where engines start beside them, are about times: a search's answer is a server's speed.
 ALONE = {f"test_{name}" for name in ("find", "find_servers", "find_studies", "searches", "replicas")}
@@ -135,7 +138,7 @@ def _once_for_each_size(test: Callable[[Rig], peaks.Tested]) -> Callable[[Rig], 
 
 
 def _is_real(path: Path) -> bool:
-    return path.stem in REAL or path.parent.name in ("engines", "hostile", "pages", "tools")
+    return path.stem in REAL or path.parent.name in SUITES
 
 
 def _keeps_cores_busy(item: pytest.Item) -> bool:
@@ -146,7 +149,7 @@ def _keeps_cores_busy(item: pytest.Item) -> bool:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Tests that the markers leave out aren't even imported."""
     chosen, folder = config.option.markexpr, collection_path.parent.name
-    whole = folder in ("engines", "hostile", "pages", "tools") and f"not {folder}" in chosen
+    whole = folder in SUITES and f"not {folder}" in chosen
     return True if whole or (chosen == "not real" and _is_real(collection_path)) else None
 
 
@@ -169,8 +172,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("real")
         if item.path.stem in ALONE and not _keeps_cores_busy(item):
             item.add_marker("alone")
-        if item.path.parent.name == "hostile":
-            item.add_marker("hostile")
+        if item.path.parent.name in ("hostile", "house"):
+            item.add_marker(item.path.parent.name)
 
 
 def pytest_collection_finish() -> None:

@@ -1,20 +1,29 @@
 """The command line's own rules: help, mistakes in words and flags, completion, exit codes."""
 
 import argparse
+import ast
+import re
 import shlex
 from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import dyno
 from dyno.cli import exit_codes
 from dyno.cli.main import main, parser
-from dyno.cli.vocabulary import command, in_flags, in_keys
+from dyno.cli.vocabulary import command, in_keys
 from dyno.facts.engine import EngineSpec
 from dyno.facts.finding import Verdict
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
+from dyno.option import declared
+from dyno.study.cells import CELLS
 from dyno.workload.spec import WorkloadSpec
+
+SOURCE = Path(dyno.__file__).parent
 
 # ---- exit codes ----
 
@@ -134,27 +143,57 @@ def _name(action: argparse.Action) -> str:
 
 
 @pytest.mark.parametrize(
-    ("message", "flags", "keys"),
+    ("message", "keys"),
     [
-        ("Lower --max-concurrency.", "Lower --max-concurrency.", "Lower load.max_concurrency."),
-        ("doesn't support tensor_parallel = 2. Use `args`.", "doesn't support --tensor-parallel-size 2. Use "
-         "--engine-args.", "doesn't support tensor_parallel = 2. Use `args`."),
-        ("quantization = 'x' and dtype = 'y' contradict", "--quantization 'x' and --dtype 'y' contradict",
-         "quantization = 'x' and dtype = 'y' contradict"),
-        ("Turn it off (--no-enable-prefix-caching).", "Turn it off (--no-enable-prefix-caching).",
-         "Turn it off (engine.prefix_caching = false)."),
-        ("give --base-url or --host/--port, --runs DIR", "give --base-url or --host/--port, --runs DIR",
-         "give engine.base_url, --runs DIR"),
-        ('It said: "max_model_len --max-model-len". Lower max_model_len.',
-         'It said: "max_model_len --max-model-len". Lower --max-model-len.',
-         'It said: "max_model_len --max-model-len". Lower max_model_len.'),
-        ("with `container.image`, or /data/max_num_seqs.json", "with --engine-image, or /data/max_num_seqs.json",
-         "with `container.image`, or /data/max_num_seqs.json"),
+        ("Lower --max-concurrency.", "Lower load.max_concurrency."),
+        ("doesn't support --tensor-parallel-size 2. Use --engine-args.",
+         "doesn't support engine.tensor_parallel = 2. Use engine.args."),
+        ("--quantization 'x' and --dtype 'y' contradict",
+         "engine.quantization = 'x' and engine.dtype = 'y' contradict"),
+        ("--devices [7]: there is no accelerator 7.", "engine.devices = [7]: there is no accelerator 7."),
+        ("Turn it off (--no-enable-prefix-caching).", "Turn it off (engine.prefix_caching = false)."),
+        ("It needs --disable-shuffle.", "It needs workload.shuffle = false."),
+        ("give --base-url, --runs DIR", "give engine.base_url, --runs DIR"),
+        ("Use --random-input-len or --output-len.", "Use workload.input_len or workload.output_len."),
+        ('It said: "max_model_len --max-model-len". Lower --max-model-len.',
+         'It said: "max_model_len --max-model-len". Lower engine.max_model_len.'),
+        ("with --engine-image, or /data/max_num_seqs.json", "with engine.container.image, or /data/max_num_seqs.json"),
+        ("vLLM 0.9 has no --max-model-len", "vLLM 0.9 has no --max-model-len"),
+        ("--max-concurrency-schedule, x--seed", "--max-concurrency-schedule, x--seed"),
     ],
 )  # fmt: skip
-def test_a_setting_has_the_name_of_where_the_user_is(message: str, flags: str, keys: str) -> None:
-    assert in_flags(message) == flags
+def test_a_flag_in_a_message_is_a_key_for_who_writes_a_study(message: str, keys: str) -> None:
     assert in_keys(message) == keys
+
+
+def test_every_key_of_a_study_that_has_a_flag_is_found_by_it() -> None:
+    for section, cells in CELLS.items():
+        for name, hint in cells.items():
+            if flag := declared(hint)[1].flag:
+                assert in_keys(flag).removesuffix(" = false").rpartition(".")[2] == name, (section, flag)
+
+
+def test_messages_below_the_command_line_name_a_setting_by_its_flag() -> None:
+    """A study's own messages have its keys; the texts of findings are for both."""
+    known = {name: flag for cells in CELLS.values() for name, hint in cells.items() if (flag := declared(hint)[1].flag)}
+    keys = re.compile(rf"(?<![\w.$/'\[-])({'|'.join(name for name in known if '_' in name)})(?![\w'=/\]-])")
+    quoted = re.compile(rf"`({'|'.join(known)})`")
+    wrong = [
+        f"{path.name}:{line}: {match[1]} is {known[match[1]]}: {text}"
+        for room in ("conduct", "engines", "load", "models", "probe", "rigs")
+        for path in sorted((SOURCE / room).rglob("*.py"))
+        for line, text in _raised(ast.parse(path.read_text()))
+        for match in [*keys.finditer(text), *quoted.finditer(text)]
+    ]
+    assert wrong == []
+
+
+def _raised(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield the texts of errors, with their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise):
+            texts = [n for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+            yield from ((n.lineno, n.value) for n in texts)
 
 
 def test_a_command_to_paste_has_flags_that_dyno_takes() -> None:

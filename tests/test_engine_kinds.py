@@ -19,6 +19,7 @@ from dyno.facts.engine import ContainerSpec, EngineSpec, Launch
 from dyno.facts.rig import Rig
 from dyno.facts.target import TargetFacts
 from dyno.measure.agreement import contradicted, differences, same_quantization
+from dyno.option import fields, opposite
 from dyno.probe.telemetry import metrics
 
 COMMANDS = {
@@ -191,21 +192,21 @@ def test_chunked_prefill_is_said_as_the_version_wants_it(version: str | None, on
         ("vllm", "0.11.0", {"args": ["--num-scheduler-steps", "20"]}, ["0.11.0", "--num-scheduler-steps", "0.10.1"]),
         ("vllm", "0.11.0", {"args": ["--num_scheduler_steps=20"]}, ["vLLM 0.11.0", "--num-scheduler-steps"]),
         ("vllm", "0.32.0", {"args": ["--max-seq-len-to-capture", "1"]}, ["vLLM 0.32.0", "--max-seq-len-to-capture"]),
-        ("vllm", "0.32.0", {"args": ["--speculative-model", "x"]}, ["vLLM 0.32.0", "draft_model"]),
+        ("vllm", "0.32.0", {"args": ["--speculative-model", "x"]}, ["vLLM 0.32.0", "--draft-model"]),
         ("vllm", "0.6.3", {"args": ["--async-scheduling"]}, ["vLLM 0.6.3", "--async-scheduling", "0.10.0"]),
-        ("vllm", "0.9.2", {"chunked_prefill": False}, ["vLLM 0.9.2", "chunked_prefill", "from 0.11.1"]),
+        ("vllm", "0.9.2", {"chunked_prefill": False}, ["vLLM 0.9.2", "--no-enable-chunked-prefill", "from 0.11.1"]),
         ("vllm", "0.24.0", {"quantization": "Q4_K_M"}, ["vLLM 0.24.0", "Q4_K_M", "before 0.24.0"]),
-        ("llamacpp", "6500", {"prefix_caching": False}, ["llama.cpp 6500", "prefix_caching", "from 7716"]),
-        ("llamacpp", "11434", {"args": ["--draft-max", "4"]}, ["llama.cpp 11434", "draft_tokens"]),
-        ("vllm", "0.6.3", {"kv_cache_dtype": "bf16"}, ["vLLM 0.6.3", "kv_cache_dtype", "bf16"]),
-        ("vllm", "0.6.3", {"quantization": "nonsense"}, ["vLLM 0.6.3", "quantization", "nonsense"]),
-        ("tgi", "3.3.6", {"pipeline_parallel": 2}, ["TGI 3.3.6", "pipeline_parallel"]),
-        ("tgi", "3.3.6", {"load_format": "dummy"}, ["TGI 3.3.6", "load_format"]),
-        ("tgi", "3.3.6", {"draft_model": "d", "draft_tokens": 2}, ["TGI 3.3.6", "draft_model"]),
-        ("llamacpp", "6500", {"memory_fraction": 0.9}, ["llama.cpp", "memory_fraction"]),
-        ("llamacpp", "6500", {"chunked_prefill": False}, ["llama.cpp", "chunked_prefill"]),
-        ("transformers", "5.22.2", {"tensor_parallel": 2}, ["transformers serve 5.22.2", "tensor_parallel"]),
-        ("transformers", "5.22.2", {"max_model_len": 512}, ["transformers serve 5.22.2", "max_model_len"]),
+        ("llamacpp", "6500", {"prefix_caching": False}, ["llama.cpp 6500", "--no-enable-prefix-caching", "from 7716"]),
+        ("llamacpp", "11434", {"args": ["--draft-max", "4"]}, ["llama.cpp 11434", "--draft-tokens"]),
+        ("vllm", "0.6.3", {"kv_cache_dtype": "bf16"}, ["vLLM 0.6.3", "--kv-cache-dtype 'bf16'"]),
+        ("vllm", "0.6.3", {"quantization": "nonsense"}, ["vLLM 0.6.3", "--quantization 'nonsense'"]),
+        ("tgi", "3.3.6", {"pipeline_parallel": 2}, ["TGI 3.3.6", "--pipeline-parallel-size 2"]),
+        ("tgi", "3.3.6", {"load_format": "dummy"}, ["TGI 3.3.6", "--load-format 'dummy'"]),
+        ("tgi", "3.3.6", {"draft_model": "d", "draft_tokens": 2}, ["TGI 3.3.6", "--draft-model"]),
+        ("llamacpp", "6500", {"memory_fraction": 0.9}, ["llama.cpp", "--gpu-memory-utilization 0.9"]),
+        ("llamacpp", "6500", {"chunked_prefill": False}, ["llama.cpp", "--no-enable-chunked-prefill"]),
+        ("transformers", "5.22.2", {"tensor_parallel": 2}, ["transformers serve 5.22.2", "--tensor-parallel-size"]),
+        ("transformers", "5.22.2", {"max_model_len": 512}, ["transformers serve 5.22.2", "--max-model-len"]),
     ],
 )  # fmt: skip
 def test_what_a_version_cannot_do_is_an_error_that_names_it(
@@ -237,7 +238,8 @@ def test_every_portable_setting_is_either_said_or_refused(kind: str) -> None:
         try:
             said = launch(kind, model="m", **{name: value})[0]
         except UsageError as e:
-            assert name in str(e) or "draft" in str(e)
+            flag = fields(EngineSpec)[name].option.flag
+            assert flag in str(e) or opposite(flag) in str(e) or "draft" in str(e)
             continue
         assert (said.argv != plain.argv or said.env != plain.env) or (kind, name) in silent, name
 
@@ -473,7 +475,7 @@ def test_devices_none_hide_them_all_and_the_users_own_choice_is_kept() -> None:
     assert allowed(range(8), "nvidia", {"CUDA_VISIBLE_DEVICES": "4,5"}) == [4, 5]
     assert allowed(range(8), "nvidia", {"CUDA_VISIBLE_DEVICES": "GPU-uuid"}) == list(range(8))
     assert allowed(range(8), "nvidia", {}) == list(range(8))
-    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES in env contradicts"):
+    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES in --engine-env contradicts"):
         launch("vllm", model="m", replicas=2, env={"CUDA_VISIBLE_DEVICES": "0,1"}, devices=range(2), vendor="nvidia")
 
 
@@ -533,8 +535,8 @@ GIB = 1 << 30
     ("free_gib", "settings", "said"),
     [
         (23, {}, None),
-        (18, {}, "92 % of this machine's 24 GiB of memory (memory_fraction), but 18 GiB are free"),
-        (18, {}, "Set memory_fraction = 0.7, or free some."),
+        (18, {}, "92 % of this machine's 24 GiB of memory (--gpu-memory-utilization), but 18 GiB are free"),
+        (18, {}, "Set --gpu-memory-utilization 0.7, or free some."),
         (18, {"memory_fraction": 0.5}, None),
         (18, {"memory_fraction": 0.5, "replicas": 2}, "2 × 50 %"),
         (18, {"args": ["--gpu-memory-utilization=0.9"]}, "90 %"),

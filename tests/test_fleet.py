@@ -230,8 +230,8 @@ def test_a_port_in_use_is_told_before_the_start_with_who_has_it(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("says", "code", "told", "advice"),
     [
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried …", 1, "out of memory", "Lower max_model_len"),
-        ("ValueError: No available memory for the cache blocks.", 1, "cache blocks", "Raise memory_fraction"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried …", 1, "out of memory", "Lower --max-model-len"),
+        ("ValueError: No available memory for the cache blocks.", 1, "cache blocks", "Raise --gpu-memory-utilization"),
         ("OSError: [Errno 98] Address already in use", 1, "in use", "Run the command again"),
         ("OSError: x/y is not a local folder and is not a valid model", 1, "not a local", "Check its path"),
         ("Cannot access gated repo for url https://hub/x. Access to model x is restricted", 1, "gated", "HF_TOKEN"),

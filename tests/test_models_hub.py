@@ -123,6 +123,19 @@ def test_patterns_choose_files_as_the_hubs_own_command_does(server: HubServer, p
         pull(include=["*.gguf"])
 
 
+def test_many_files_with_the_same_bytes_are_fetched_at_the_same_time(
+    server: HubServer, pull: Pull, tmp_path: Path
+) -> None:
+    names = [f"same/{i}.json" for i in range(40)]
+    (tmp_path / "hub" / REPO / "same").mkdir()
+    for name in names:
+        (tmp_path / "hub" / REPO / name).write_bytes(b'{"same": true}')
+    entry = pull(include=["same/*"])
+    assert set(entry.files) == set(names)
+    assert {(entry.folder / name).read_bytes() for name in names} == {b'{"same": true}'}
+    assert not list(blobs(tmp_path).glob("*.incomplete"))
+
+
 def test_pickled_weights_are_left_out_where_the_same_are_safetensors_unless_they_are_named(
     server: HubServer, pull: Pull, tmp_path: Path
 ) -> None:

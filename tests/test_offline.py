@@ -372,7 +372,7 @@ def test_a_crash_while_it_loads_is_told_with_its_last_lines(stand_in: Any, tmp_p
     with pytest.raises(EngineError) as told:
         measured(tmp_path, trial("latency", engine=stand_in(body)))
     assert "vLLM exited with code 1" in str(told.value) and "while loading" in str(told.value)
-    assert "Tried to allocate 20 GiB" in str(told.value) and "Lower max_model_len" in str(told.value)
+    assert "Tried to allocate 20 GiB" in str(told.value) and "Lower --max-model-len" in str(told.value)
     assert "engine.log" in str(told.value)
 
 

@@ -364,4 +364,4 @@ def test_a_flag_that_the_engine_lacks_is_told_before_anything_is_fetched(
 ) -> None:
     Path("s.toml").write_text(STUDY.replace('kind = "llamacpp"', 'kind = "llamacpp"\nload_format = "dummy"'))
     assert run() == 2
-    assert "doesn't support load_format = 'dummy'" in capsys.readouterr().err and not hub.requests
+    assert "doesn't support engine.load_format = 'dummy'" in capsys.readouterr().err and not hub.requests

@@ -177,8 +177,11 @@ def test_a_container_gets_the_folder_and_the_variables(machine: Machine) -> None
     ("fields", "words"),
     [
         ({"prepare": ["tunable"]}, r"vllm has no such preparation. Known: tunableop, hipblaslt"),
-        ({"prepare": ["tunableop"], "env": {"PYTORCH_TUNABLEOP_TUNING": "1"}}, "PYTORCH_TUNABLEOP_TUNING in env"),
-        ({"compile_cache": "on", "env": {"VLLM_CACHE_ROOT": "/x"}}, "VLLM_CACHE_ROOT in env contradicts"),
+        (
+            {"prepare": ["tunableop"], "env": {"PYTORCH_TUNABLEOP_TUNING": "1"}},
+            "PYTORCH_TUNABLEOP_TUNING in --engine-env",
+        ),
+        ({"compile_cache": "on", "env": {"VLLM_CACHE_ROOT": "/x"}}, "VLLM_CACHE_ROOT in --engine-env contradicts"),
         ({"kind": "llamacpp", "prepare": ["tunableop"]}, "llamacpp has no such preparation. Known: none"),
         ({"kind": "llamacpp", "compile_cache": "on"}, "llamacpp has no compile cache"),
     ],

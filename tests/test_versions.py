@@ -142,7 +142,7 @@ def test_a_version_is_within_a_range_or_not(version: str, accepts: str, yes: boo
 
 
 def test_a_range_that_is_none_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"accepts = '~0.6' is not a range of versions. Write it as"):
+    with pytest.raises(UsageError, match=r"--engine-accepts '~0.6' is not a range of versions. Write it as"):
         accepted("0.6", "~0.6")
 
 

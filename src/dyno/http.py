@@ -119,7 +119,7 @@ class Route:
         if isinstance(error, ConnectionRefusedError):
             if self.proxy is not None:
                 return f"Nothing listens at {self.proxy}, the proxy that http_proxy or https_proxy names. Set no_proxy?"
-            return f"Nothing listens at {to}. Start the server, or give its address with --base-url or --host/--port."
+            return f"Nothing listens at {to}. Start the server, or give its address with --base-url."
         if isinstance(error, FileNotFoundError) and self.url.unix:
             return f"No socket {self.url.unix}. Start the server, or give its path with --base-url."
         if isinstance(error, TimeoutError):
@@ -130,12 +130,10 @@ class Route:
             )
         if isinstance(error, OSError) and error.errno and error.errno < 0:
             host = (self.proxy or self.url).host
-            return f"The host name {host!r} can't be resolved. Check the spelling in --base-url or --host."
+            return f"The host name {host!r} can't be resolved. Check the spelling in --base-url."
         what = str(error) or type(error).__name__
         wanted = " It may require a client certificate: --cert and --key." if self.url.tls and not self.via.cert else ""
-        return (
-            f"{to} can't be reached: {what}. Check --base-url or --host/--port, and that it is an HTTP server.{wanted}"
-        )
+        return f"{to} can't be reached: {what}. Check --base-url, and that it is an HTTP server.{wanted}"
 
 
 def check_certificates(targets: Iterable[Transport]) -> None:

@@ -18,7 +18,7 @@ from dyno.numbers import count
 
 
 class Option(NamedTuple):
-    flags: str = ""  # names with spaces between, the first for messages; '': a key of study files alone
+    flags: str = ""  # names with spaces between, the first for messages; '': no flag is made from it
     metavar: str | None = None
     help: str | None = None
     least: float | None = None
@@ -34,6 +34,12 @@ class Option(NamedTuple):
     identity: bool = True  # part of what was measured: two results that differ in it are not repeats
     always: bool = False  # among a result's settings also where it has its default
     subject: bool = True  # False: how much was measured, or how it was counted; no comparison is about it
+    added: str = ""  # flags that commands add for it by hand, the first for messages
+
+    @property
+    def flag(self) -> str:
+        """Its name in messages: a flag; '' where it is a key of study files alone."""
+        return (self.flags or self.added).partition(" ")[0]
 
     def problem(self, value: float | str) -> str | None:
         """Why this isn't a value for it, in words that follow its name."""
@@ -119,6 +125,14 @@ def switches(words: Sequence[str], known: Callable[[str], bool]) -> Iterator[tup
             value = rest.pop(0) if rest and rest[0].lower() in _TRUTH else "true"
         on = _TRUTH.get(value.lower())
         yield (word, None) if on is None else (name, on)
+
+
+def as_given(struct: type[msgspec.Struct], name: str, value: Any) -> str:
+    """Return a setting with its value, as on a command line."""
+    flag = fields(struct)[name].option.flag
+    if isinstance(value, bool):
+        return flag if value else opposite(flag)
+    return f"{flag} {value!r}"
 
 
 def opposite(flag: str) -> str:

@@ -1,7 +1,7 @@
 """Names and bodies that come from outside: a Hub, an archive, a rig, another user's run folder, a trace.
 
 An `OutsideName` is not a string and not a path. `below` is the only way to make a path of it, and the path is below the
-folder that it is given. `tests/test_outside.py` walks the source and refuses any other way.
+folder that it is given. `tests/house/test_outside.py` walks the source and refuses any other way.
 """
 
 import re

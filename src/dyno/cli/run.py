@@ -11,7 +11,7 @@ import msgspec
 
 from dyno import files, secrets
 from dyno.cli import exit_codes, flags, preparing, settings
-from dyno.cli.vocabulary import WORDS, in_flags, in_keys
+from dyno.cli.vocabulary import WORDS, in_keys
 from dyno.errors import UsageError
 from dyno.facts.elsewhere import ssh_problem
 from dyno.facts.price import PriceRule
@@ -345,7 +345,7 @@ def preview(
     wanted: list[PlannedTrial],
     machine: Rig,
     runs: Path,
-    words: Callable[[str], str] = in_flags,
+    words: Callable[[str], str] = str,
     rules: Sequence[PriceRule] = (),
     options: argparse.Namespace | None = None,
 ) -> int:

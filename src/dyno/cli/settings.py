@@ -12,7 +12,6 @@ from typing import Any, Literal
 import msgspec
 
 from dyno.cli import flags
-from dyno.cli.vocabulary import in_flags
 from dyno.engines.kinds import FOR_OTHERS, kind_of
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec
@@ -140,13 +139,13 @@ def _devices(words: list[str] | None) -> list[int] | None:
     return [int(n) for n in numbers]
 
 
-def print_plan(lines: Iterable[str], words: Callable[[str], str] = in_flags) -> None:
+def print_plan(lines: Iterable[str], words: Callable[[str], str] = str) -> None:
     """Print commands as they are, and comments in the user's words for settings."""
     for line in lines:
         print(words(line) if line.startswith("#") else line)
 
 
-def report_problems(problems: Collection[str], words: Callable[[str], str] = in_flags) -> int:
+def report_problems(problems: Collection[str], words: Callable[[str], str] = str) -> int:
     """Print what is wrong with the commands of a --dry-run; return the exit code. `words`: for settings."""
     for problem in problems:
         print(f"dyno: {words(problem)}", file=sys.stderr)

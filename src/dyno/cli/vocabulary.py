@@ -1,6 +1,7 @@
 """A setting has a flag on the command line and a key in a study: a message uses the word of where the user is.
 
-Below this room a message uses either. A key is recognized by an underscore, `backticks`, or a value: key = 'value'.
+Below this room a message names a setting by its flag, with its value after a space: --quantization 'fp8'. For a study
+each flag is looked up in the table of keys. What stands in quotation marks is a server's or an engine's, and stays.
 """
 
 import functools
@@ -10,42 +11,29 @@ from collections.abc import Callable
 from typing import Any
 
 from dyno import secrets
-from dyno.facts.client import ClientSpec
 from dyno.facts.engine import ContainerSpec, EngineSpec
-from dyno.facts.load import LoadSpec
-from dyno.facts.offline import OfflineSpec
 from dyno.facts.rules import Mistake
 from dyno.facts.trial import TrialSpec
-from dyno.option import fields, opposite
-from dyno.transport import Transport
-from dyno.workload.spec import WorkloadSpec
+from dyno.option import declared, fields, opposite
+from dyno.study.cells import CELLS, hints
 
-_STRUCTS = {
-    "engine": (EngineSpec, Transport), "engine.container": (ContainerSpec,), "load": (LoadSpec, OfflineSpec),
-    "workload": (WorkloadSpec,), "trial": (TrialSpec, ClientSpec),
-}  # fmt: skip
-_OTHERS = {  # flags that no field declares; of several for one key, the first is used for it
-    "--model": "engine.model", "--served-model-name": "engine.served_name", "--base-url": "engine.base_url",
-    "--backend": "engine.backend", "--endpoint": "engine.endpoint", "--header": "engine.api_key_env",
-    "--random-input-len": "workload.input_len", "--input-len": "workload.input_len",
-    "--random-output-len": "workload.output_len", "--output-len": "workload.output_len",
-    "--sharegpt-output-len": "workload.output_len", "--custom-output-len": "workload.output_len",
-    "--random-range-ratio": "workload.range_ratio_input", "--metric-percentiles": "trial.percentiles",
-    "--self-timed": "load.arrivals", "--goodput": "trial.goodput_ms", "--extra-body": "trial.extra_body",
-}  # fmt: skip
-# In no command of a setting.
+# Not in the command of a setting: they have their defaults there, or follow from others.
 _PLAIN = {"seed", "num_warmups", "percentiles", "kind", "weights", "goodput_ms", "reset_cache"}
 _QUOTED = re.compile(r'("[^"\n]*"|Known: [^.]*)')  # words of a server or an engine; names that it knows
+# A flag as a word of its own, and the beginning of a value: a number, a list or a text in quotes.
+_FLAG = re.compile(r"(?<![\w-])(?<!has no )(--[a-z]+(?:-[a-z]+)*)(?![\w-])( (?=[\d\['-]))?")
 
 
 @functools.cache
 def _keys() -> dict[str, str]:
     """Flag → key, with its section."""
-    known = {}
-    for section, structs in _STRUCTS.items():
-        for field in (f for struct in structs for f in fields(struct).values() if f.option.flags):
-            known[field.option.flags.split()[0]] = f"{section}.{field.name}"
-    return {**known, **_OTHERS}
+    known: dict[str, str] = {}
+    for section, cells in {**CELLS, "engine.container": hints(ContainerSpec)}.items():
+        for name, annotated in cells.items():
+            _, option = declared(annotated)
+            for flag in f"{option.flags} {option.added}".split():
+                known.setdefault(flag, f"{section}.{name}")
+    return known
 
 
 @functools.cache
@@ -75,16 +63,17 @@ def command(trial: TrialSpec) -> str:
         if isinstance(section, EngineSpec):
             words += ["--engine", section.kind]
         for field in fields(type(section)).values() if section is not None else ():
-            value, flag = getattr(section, field.name), _flags().get(field.name)
+            value, flag = getattr(section, field.name), field.option.flag
             implied = field.name in _PLAIN or (field.name == "ignore_eos" and trial.workload.traits.endless)
             if flag and value != field.default and not implied:
-                words += _words(flag, value)
+                words += _words(flag, value, field.default)
     return secrets.clean(shlex.join(secrets.without(secrets.values({}, words), words)))
 
 
-def _words(flag: str, value: Any) -> list[str]:
+def _words(flag: str, value: Any, default: Any) -> list[str]:
     if isinstance(value, bool):
-        return [flag if value != flag.startswith("--no-") else opposite(flag)]
+        turns_off = default is True
+        return [flag if value != turns_off else opposite(flag)]
     if flag in ("--engine-args", "--engine-container-args"):
         return [f"{flag}={shlex.join(value)}"]
     if isinstance(value, dict):
@@ -94,42 +83,19 @@ def _words(flag: str, value: Any) -> list[str]:
 
 def in_keys(text: str) -> str:
     """For `dyno run`: the keys of its file."""
-    text = re.sub(r"--base-url or --host(?:/--port)?", "--base-url", text)
-    return _outside_quotes(
-        text, lambda part: re.sub(r"(?<![\w-])(?<!has no )--[a-z]+(?:-[a-z]+)*(?![\w-])", _key, part)
-    )
+    parts = _QUOTED.split(text)  # every second one is quoted
+    parts[::2] = [_FLAG.sub(_key, part) for part in parts[::2]]
+    return "".join(parts)
 
 
 def _key(match: "re.Match[str]") -> str:
-    flag = match[0]
-    if (positive := flag.replace("--no-", "--", 1)) != flag and positive in _keys():
-        return f"{_keys()[positive]} = false"
-    return _keys().get(flag, flag)
+    flag, value_follows = match[1], match[2]
+    key = _keys().get(flag) or _keys().get(opposite(flag))
+    if key is None:
+        return match[0]
+    if flag.startswith(("--no-", "--disable-")):
+        return f"{key} = false{value_follows or ''}"
+    return f"{key} = " if value_follows else key
 
 
-def in_flags(text: str) -> str:
-    """For a command whose settings are flags."""
-    names = "|".join(sorted(_flags(), key=len, reverse=True))
-    snake = "|".join(name for name in sorted(_flags(), key=len, reverse=True) if "_" in name)
-    section = r"(?:(?:engine|container|load|workload|trial)\.)?"
-    patterns = {
-        rf"(?<![\w.$/-]){section}({names}) = ('[^']*'|[^\s,;:)]*[^\s,;:).])": lambda m: (
-            f"{_flags()[m[1]]} {m[2]}".replace(" []", " without a number")
-        ),
-        rf"`{section}({names})`": lambda m: _flags()[m[1]],
-        rf"(?<![\w.$/'-]){section}({snake})(?![\w'=/-])": lambda m: _flags()[m[1]],
-    }
-
-    def translated(part: str) -> str:
-        for pattern, replace in patterns.items():
-            part = re.sub(pattern, replace, part)
-        return part
-
-    return _outside_quotes(text, translated)
-
-
-def _outside_quotes(text: str, translate: Callable[[str], str]) -> str:
-    return "".join(part if i % 2 else translate(part) for i, part in enumerate(_QUOTED.split(text)))
-
-
-WORDS: dict[str, Callable[[str], str]] = {"flags": in_flags, "keys": in_keys}
+WORDS: dict[str, Callable[[str], str]] = {"flags": str, "keys": in_keys}  # by where the command has its settings

@@ -168,8 +168,8 @@ class EnginePlan:
         which = f"{over} of {len(needed)} requests" if len(needed) > 1 else "Requests"
         return (
             f"{which} need up to {max(needed)} tokens (prompt + output), but the limit is "
-            f"{context} ({self.limits.context_from}): they would fail. Use shorter requests, raise max_model_len, or "
-            "lower max_num_seqs where slots share the context."
+            f"{context} ({self.limits.context_from}): they would fail. Use shorter requests, raise --max-model-len, "
+            "or lower --max-num-seqs where slots share the context."
         )
 
     def _contradictions(self) -> Iterator[str]:
@@ -177,26 +177,26 @@ class EnginePlan:
         spec, model = self.spec, self.model
         if model and not model.format and spec.load_format != "dummy":
             yield (
-                f"{model.path} contains no weights (no *.safetensors). Give a folder with weights, or load_format = "
-                "'dummy' for random ones."
+                f"{model.path} contains no weights (no *.safetensors). Give a folder with weights, or "
+                "--load-format 'dummy' for random ones."
             )
         # An online quantization (fp8) is made from unquantized files; a quantized file is what it is.
         files = model.quantization if model else None
         if model and files and spec.quantization and same_quantization(spec.quantization, files, model.dtype) is False:
             yield (
-                f"quantization = {spec.quantization!r}, but the files at {model.path} are {files}. Give other "
+                f"--quantization {spec.quantization!r}, but the files at {model.path} are {files}. Give other "
                 "files, or remove the quantization."
             )
         unsaid = self.kind.unsaid_quantization(spec, self.program.version)  # no flag makes it, the files must
         if unsaid and model and model.format == "safetensors" and not files:
             yield (
-                f"quantization = {spec.quantization!r} needs quantized files, but those at {model.path} "
+                f"--quantization {spec.quantization!r} needs quantized files, but those at {model.path} "
                 "are not. Give quantized ones."
             )
         if not self.devices and spec.devices is None and spec.world > 1:
             yield (
-                f"{spec.world} accelerators are needed (tensor_parallel × pipeline_parallel), but none is detected "
-                "(`dyno doctor`). For a CPU, set devices = []."
+                f"{spec.world} accelerators are needed (--tensor-parallel-size × --pipeline-parallel-size), "
+                "but none is detected (`dyno doctor`). For a CPU, give an empty --devices."
             )
 
     def _memory(self, cache_tokens: int | None = None) -> Iterator[str]:
@@ -245,7 +245,7 @@ class EnginePlan:
         if refuses and concurrency and concurrency > refuses:
             notes.append(
                 f"{concurrency} requests in flight, but {self.kind.title} refuses more than {refuses} (HTTP 429): "
-                "raise its limit in `args`"
+                "raise its limit in --engine-args"
             )
         if self.spec.replicas > 1 and not self.devices:
             notes.append(f"{self.spec.replicas} copies share the cores of this machine: no accelerator is used")
@@ -254,7 +254,7 @@ class EnginePlan:
             notes.append(f"{self.kind.title} is {real}; the setting is written for {written} and accepts it")
         trained, asked = self.model and self.model.context, self.spec.max_model_len
         if trained and asked and asked > trained:
-            notes.append(f"max_model_len = {asked} exceeds what the model was trained for ({trained})")
+            notes.append(f"--max-model-len {asked} exceeds what the model was trained for ({trained})")
         tight = self._memory(self.limits.cache_tokens or self.limits.context or 0)
         if not self.problems() and (first := next(tight, None)):
             notes.append(f"One request of full length may not fit: {first}")
@@ -318,9 +318,9 @@ def _checked(kind: EngineKind, spec: EngineSpec, batch: Batch | None) -> EngineS
     if not kind.starts:
         raise UsageError(f"An engine of the kind {spec.kind} is not started by dyno: give its --base-url.")
     if min(spec.replicas, spec.tensor_parallel, spec.pipeline_parallel) < 1:
-        raise UsageError("replicas, tensor_parallel and pipeline_parallel must be at least 1.")
+        raise UsageError("--replicas, --tensor-parallel-size and --pipeline-parallel-size must be at least 1.")
     if spec.draft_tokens and not spec.draft_model:
-        raise UsageError("draft_tokens needs a draft_model.")
+        raise UsageError("--draft-tokens needs a --draft-model.")
     return _absolute(_offline(kind, spec, batch) if batch else spec)
 
 
@@ -329,14 +329,14 @@ def _check_devices(asked: list[int] | None, present: Sequence[int], embedded: bo
         return
     if present and (absent := [d for d in asked if d not in present]):
         raise UsageError(
-            f"devices = {asked}: there is no accelerator {', '.join(map(str, absent))}; there are "
+            f"--devices {asked}: there is no accelerator {', '.join(map(str, absent))}; there are "
             f"{', '.join(map(str, present))} (`dyno doctor`)."
         )
     if not present and (embedded or not dry):
         why = "the shipped engine runs on the CPU" if embedded else "none is detected (`dyno doctor`)"
-        raise UsageError(f"devices = {asked}: {why}. Remove devices.")
+        raise UsageError(f"--devices {asked}: {why}. Remove --devices.")
     if len(set(asked)) < len(asked):
-        raise UsageError(f"devices = {asked}: one is named twice.")
+        raise UsageError(f"--devices {asked}: one is named twice.")
 
 
 def _ports(spec: EngineSpec, first: int | None, dry: bool) -> list[int]:

@@ -74,7 +74,7 @@ class Session(msgspec.Struct, frozen=True):
     def _advice(self, status: int, trial: TrialSpec) -> str:
         listed = self.target.models_listed
         if status in (401, 403):
-            return "Check the API key: set OPENAI_API_KEY or --header (in a study, api_key_env)."
+            return "Check the API key: set OPENAI_API_KEY or --header."
         if status in (400, 404, 422) and listed and self.target.model not in listed:
             return f"The server lists {', '.join(listed[:5])}, but not {self.target.model}: check --model."
         if status in (404, 405):

@@ -59,8 +59,7 @@ class StartWatch:
         if spec.ready_timeout_s is not None and now - self._began > spec.ready_timeout_s:
             raise engine.failed(
                 f"wasn't ready within {spec.ready_timeout_s:g} s",
-                "ready_timeout_s (--engine-ready-timeout-sec) limits a start also while it makes progress. Raise or "
-                "remove it.",
+                "--engine-ready-timeout-sec limits a start also while it makes progress. Raise or remove it.",
             )
         if now - max(self._moved, self._computed) > spec.ready_stall_s:
             raise self._stalled(engine, now - self._moved, "")
@@ -125,7 +124,7 @@ class StartWatch:
         return engine.failed(
             f"made no progress for {_words(still_s)} while {self._doing}: {first}{', '.join(filter(None, seen))}",
             f"The limit is {limit_s:g} s without progress{f', {_COMPUTES} times that while it computes' * bool(first)}."
-            " Raise ready_stall_s (--engine-ready-stall-sec) if it needs more time.",
+            " Raise --engine-ready-stall-sec if it needs more time.",
         )
 
 

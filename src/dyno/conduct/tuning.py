@@ -64,7 +64,7 @@ def _make(plan: EnginePlan, name: str, headers: dict[str, str], start: Start, sa
     if not files:
         raise EngineError(
             f"Preparing {name} failed: {plan.title} wrote no {tuning.files} to {folder}. Does this build support it? "
-            f"Read {folder / 'engine.log'}, or remove {name!r} from `prepare`."
+            f"Read {folder / 'engine.log'}, or remove {name!r} from --engine-prepare."
         )
     result = Preparation(
         name,

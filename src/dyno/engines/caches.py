@@ -69,14 +69,15 @@ class Caches:
         known = TUNINGS if self._kind.on_torch else {}
         if unknown := [name for name in spec.prepare if name not in known]:
             names = ", ".join(known) or "none"
-            raise UsageError(f"prepare = {unknown}: {spec.kind} has no such preparation. Known: {names}.")
+            raise UsageError(f"--engine-prepare {unknown}: {spec.kind} has no such preparation. Known: {names}.")
         if spec.compile_cache and not self._kind.compile_caches:
-            raise UsageError(f"compile_cache = {spec.compile_cache!r}: {spec.kind} has no compile cache.")
+            raise UsageError(f"--engine-compile-cache {spec.compile_cache!r}: {spec.kind} has no compile cache.")
         own = {name for tuning in map(TUNINGS.__getitem__, spec.prepare) for name in tuning.measured}
         own |= set(self._kind.compile_caches) if spec.compile_cache else set()
         if twice := sorted(own & set(spec.env)):
             raise UsageError(
-                f"{', '.join(twice)} in env contradicts prepare or compile_cache, which set it. Remove one of them."
+                f"{', '.join(twice)} in --engine-env contradicts --engine-prepare or --engine-compile-cache, which "
+                "set it. Remove one of them."
             )
 
     def into(self, launch: Launch, index: int) -> Launch:

@@ -60,7 +60,8 @@ def missing(kind: EngineKind, spec: EngineSpec) -> str:
     way = f"Install it with `dyno engines install {kind.name}{which and ' --version' + which}`"
     return (
         f"{kind.title}{which} is not installed: dyno has no environment with it, and {' or '.join(kind.programs)} is "
-        f"not on PATH. {way}, or name its location with `python` or `binary`."
+        f"not on PATH. {way}, or name its location with --engine-python or "
+        "--engine-binary."
     )
 
 
@@ -93,11 +94,12 @@ def _named(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
     if spec.python:
         if not kind.module:
             raise UsageError(
-                f"{kind.title} is not a Python module. Name its program with `binary` instead of `python`."
+                f"{kind.title} is not a Python module. Name its program with --engine-binary instead of "
+                "--engine-python."
             )
         python = shutil.which(spec.python)
         if python is None:
-            raise UsageError(f"python = {spec.python!r}: no such interpreter.")
+            raise UsageError(f"--engine-python {spec.python!r}: no such interpreter.")
         version = spec.version if dry else version_in(python, kind.packages)
         if version is None and not dry:
             raise UsageError(f"{kind.title} ({', '.join(kind.packages)}) is not installed in {spec.python}.")
@@ -107,7 +109,7 @@ def _named(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
         # A path stays one: `./llama-server` is not the one on PATH.
         path = shutil.which(str(file.absolute()) if "/" in spec.binary else spec.binary)
         if path is None:
-            raise UsageError(f"binary = {spec.binary!r}: no such executable.")
+            raise UsageError(f"--engine-binary {spec.binary!r}: no such executable.")
         return _from_binary(kind, path, spec, dry)
     return None
 
@@ -246,7 +248,7 @@ def worker_argv(kind: EngineKind, spec: EngineSpec, program: Program, port: int,
     if python is None:
         raise UsageError(
             f"dyno can't find the Python interpreter of {program.argv[0]}. Give the one that has {kind.title} with "
-            "`python`."
+            "--engine-python."
         )
     return [python, str(WORKER), *kind.worker(spec, program, port, batch)]
 
@@ -257,13 +259,16 @@ def _shares(spec: EngineSpec, devices: Sequence[int]) -> list[list[int] | None]:
         return [[] for _ in range(spec.replicas)]
     if named := set(_VISIBLE.values()) & set(spec.env):
         if spec.replicas > 1 or spec.devices is not None:
-            raise UsageError(f"{named.pop()} in env contradicts replicas and devices. Use devices alone.")
+            raise UsageError(
+                f"{named.pop()} in --engine-env contradicts --replicas and --devices. Use --devices alone."
+            )
         return [None]
     world = spec.world
     if devices and len(devices) < world * spec.replicas:
         raise UsageError(
-            f"{spec.replicas} × {world} accelerators are needed (replicas × tensor_parallel × pipeline_parallel), but "
-            f"only {len(devices)} are available ({', '.join(map(str, devices))}). Lower one, or name more devices."
+            f"{spec.replicas} × {world} accelerators are needed (--replicas × --tensor-parallel-size × "
+            f"--pipeline-parallel-size), but only {len(devices)} are available ({', '.join(map(str, devices))}). "
+            "Lower one, or name more --devices."
         )
     if not devices or (spec.devices is None and spec.replicas == 1):
         return [None] * spec.replicas

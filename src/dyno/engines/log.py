@@ -21,12 +21,12 @@ _ADVICE = {
     r"cannot access gated":
         "The model is gated. Request access on its page, and set HF_TOKEN in dyno's environment.",
     r"no available memory for the cache blocks|can be stored in (?:the )?kv cache|kv cache is needed, which is":
-        "Weights and KV cache exceed its share of the memory. Raise memory_fraction, lower max_model_len, or use a "
-        "smaller quantization or more devices.",
+        "Weights and KV cache exceed its share of the memory. Raise --gpu-memory-utilization, lower "
+        "--max-model-len, or use a smaller --quantization or more --devices.",
     r"out of memory|outofmemoryerror|memoryerror|failed to allocate|unable to allocate|cudamalloc failed|"
     r"less than desired (?:gpu|device) memory utilization|std::bad_alloc|not enough (?:gpu )?memory":
-        "It ran out of memory. Lower max_model_len, max_num_seqs or memory_fraction, use a smaller quantization or "
-        "more devices, and stop other programs that use the memory.",
+        "It ran out of memory. Lower --max-model-len, --max-num-seqs or --gpu-memory-utilization, use a smaller "
+        "--quantization or more --devices, and stop other programs that use the memory.",
     r"address already in use|couldn't bind|could not bind|failed to bind|errno 98|port \d+ is (?:already )?in use":
         "Another program took the port. Run the command again.",
     r"unknown quantization|quantization method .{0,80}(?:not supported|does not match|is not)|"
@@ -36,7 +36,7 @@ _ADVICE = {
     r"no cuda gpus are available|failed to infer device type|no (?:hip|rocm|cuda)[- ]capable device|"
     r"driver version is insufficient|invalid device ordinal|not compiled with cuda|libcuda\.so|no gpu was found|"
     r"invalid device: |hipErrorNoDevice|/dev/kfd":
-        "It found no usable device. Check `dyno doctor`, the driver and `devices`; a container needs the "
+        "It found no usable device. Check `dyno doctor`, the driver and --devices; a container needs the "
         "device options.",
     r"first request for one token.{0,60}\b40[13]\b": "It requires a key: set OPENAI_API_KEY to it.",
     r"no space left on device": "The disk is full. Free some space, or move HF_HOME and the engine's cache.",
@@ -44,7 +44,7 @@ _ADVICE = {
         "Shared memory is too small. A container needs --ipc=host or a larger --shm-size.",
     r"unrecognized arguments|unexpected argument|invalid choice|error: argument|error: invalid argument|"
     r"unknown argument|no such option|error while handling argument":
-        "This version doesn't know one of the arguments. Check `args` against its flags.",
+        "This version doesn't know one of the arguments. Check --engine-args against its flags.",
     r"unknown (?:model )?architecture|not supported for now|unsupported architecture|model type .{1,60} but":
         "This version doesn't support the model's architecture. Use a newer one.",
     r"corrupted or incomplete|not within the file bounds|incomplete metadata|failed to read (?:header|magic)|"
@@ -57,7 +57,7 @@ _ADVICE = {
     r"no module named|cannot import name|undefined symbol|libtorch|image not found":
         "Its installation is broken. Reinstall it with `dyno engines install`.",
     r"cannot execute|exec format error|permission denied|no such command":
-        "The program can't be executed. Check `binary` or `python`, and its permissions.",
+        "The program can't be executed. Check --engine-binary or --engine-python, and its permissions.",
 }  # fmt: skip
 
 

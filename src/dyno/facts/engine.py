@@ -52,10 +52,11 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A setting of an engine. None always means: the engine's default."""
 
     kind: Annotated[str, Option(help="one of `dyno engines list`; openai: a running server", setting="engine")]
-    model: Annotated[str | None, Option(help="name, folder or GGUF file")] = None
-    served_name: Annotated[str | None, Option(help="model name in the API (default: the engine's)", identity=False)] = (
-        None
-    )
+    model: Annotated[str | None, Option(help="name, folder or GGUF file", added="--model")] = None
+    served_name: Annotated[
+        str | None,
+        Option(help="model name in the API (default: the engine's)", identity=False, added="--served-model-name"),
+    ] = None
     load_format: Annotated[
         str | None,
         Option("--load-format", "F", "how weights are loaded; dummy: random weights (default: the engine's)"),
@@ -331,7 +332,7 @@ def accepted(version: str, accepts: str) -> bool:
     """Return whether a version is within a range such as >=0.6.2,<0.7. llama.cpp's versions are whole numbers."""
     bounds = [_BOUND.fullmatch(part) for part in accepts.split(",")]
     if not all(bounds):
-        raise UsageError(f"accepts = {accepts!r} is not a range of versions. Write it as '>=0.6.2,<0.7'.")
+        raise UsageError(f"--engine-accepts {accepts!r} is not a range of versions. Write it as '>=0.6.2,<0.7'.")
     return all(_within(version, *bound.groups()) for bound in bounds if bound)
 
 

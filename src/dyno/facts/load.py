@@ -58,7 +58,11 @@ class LoadSpec(msgspec.Struct, frozen=True):
     ] = None  # fmt: skip
     arrivals: Annotated[
         Literal["recorded"] | None,
-        Option(help="recorded: sessions begin at the times of the file, divided by speedup", setting="speedup"),
+        Option(
+            help="recorded: sessions begin at the times of the file, divided by speedup",
+            setting="speedup",
+            added="--self-timed",
+        ),
     ] = None
     speedup: Annotated[
         float,

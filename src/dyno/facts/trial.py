@@ -37,14 +37,14 @@ class TrialSpec(msgspec.Struct, frozen=True):
         Option("--ignore-eos", help="generate the full length, also past the end token (always on for random prompts)"),
     ] = False
     sampling: Annotated[dict[str, Any], Option(help="sampling parameters, such as temperature")] = {}
-    extra_body: Annotated[dict[str, Any], Option(help="more fields for each request's body")] = {}
-    percentiles: Annotated[list[float], Option(help="percentiles to calculate", identity=False)] = msgspec.field(
-        default_factory=lambda: [99.0]
-    )
+    extra_body: Annotated[dict[str, Any], Option(help="more fields for each request's body", added="--extra-body")] = {}
+    percentiles: Annotated[
+        list[float], Option(help="percentiles to calculate", identity=False, added="--metric-percentiles")
+    ] = msgspec.field(default_factory=lambda: [99.0])
     goodput_ms: Annotated[  # counted from sent
         dict[str, float],
         Option(help="latency limits in ms by ttft, ttfo, tpot, e2el: goodput counts requests within all",
-               setting="--goodput", subject=False),
+               setting="--goodput", subject=False, added="--goodput"),
     ] = {}  # fmt: skip
     ready_check_timeout_s: Annotated[  # None: one test request, without waiting; in runs of older versions 0, none
         float | None,

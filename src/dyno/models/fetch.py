@@ -255,22 +255,21 @@ class Fetch:
                 whole = next((p for p in (blob, link) if p.is_file() and p.stat().st_size == file.size), None)
                 if whole and known:
                     return known
-                path = whole or self._fetched(name, file, blob)
-                sums = checksum.read(path)
+                sums = checksum.read(whole) if whole else self._fetched(name, file, blob)
                 if not file.etag or sums.matches(file.etag):
-                    if path != link:
-                        path.replace(blob)
+                    if whole != link:
                         place(blob, placed, root)
                     return sums.sha256
-                path.unlink()
+                if whole:
+                    whole.unlink(missing_ok=True)
                 _write(Event(note=f"{name} is corrupted: its checksum differs from the Hub's. Fetching it again"))
         raise ModelError(
             f"{name} of {self._job.repo} is corrupted: twice it came with another checksum than {file.etag}, which "
             f"{_hub()} lists. Try again later, or from another mirror (HF_ENDPOINT)."
         )
 
-    def _fetched(self, name: str, file: FetchedFile, blob: Path) -> Path:
-        """Return the file's path once all its bytes are there, checked or not."""
+    def _fetched(self, name: str, file: FetchedFile, blob: Path) -> checksum.Checksums:
+        """Fetch a file; return its checksums. It is at `blob` if they are right, and nowhere if they are wrong."""
         if self.listing.offline:
             raise ModelError(
                 f"{name} of {self._job.repo} is incomplete in the Hub's cache, and the Hub can't be asked."
@@ -278,13 +277,24 @@ class Fetch:
         blob.parent.mkdir(parents=True, exist_ok=True)
         part = partial_path(self._storage, file.etag)
         url = self._url(name, self.listing.commit)
-        with part.open("ab") as out:
-            fcntl.flock(out, fcntl.LOCK_EX)  # of two dynos, one fetches it
-            if file.size > constants.MAX_HTTP_DOWNLOAD_SIZE:  # the Hub sends these by its own protocol only, Xet
-                self._fill_by_xet(part, url, file)
-            else:
-                self._fill(out, url, file.size)
-        return part if part.exists() else blob  # the other dyno was first
+        while True:
+            with part.open("ab") as out:
+                # One at a time fetches it, to its place: two dynos, or two files of a repository with the same bytes.
+                fcntl.flock(out, fcntl.LOCK_EX)
+                if not _is_at(out, part):  # whoever was first has moved it
+                    if blob.is_file():
+                        return checksum.read(blob)
+                    continue
+                if file.size > constants.MAX_HTTP_DOWNLOAD_SIZE:  # the Hub sends these by its own protocol only, Xet
+                    self._fill_by_xet(part, url, file)
+                else:
+                    self._fill(out, url, file.size)
+                sums = checksum.read(part)
+                if sums.matches(file.etag):
+                    part.replace(blob)
+                else:
+                    part.unlink()
+                return sums
 
     def _fill_by_xet(self, part: Path, url: str, file: FetchedFile) -> None:
         """Let the Hub's own protocol write the file. hf_hub_download would choose the path by what the Hub answers."""
@@ -433,6 +443,14 @@ class _Pace:
             if here - self._here < _SLOWEST:
                 raise TimeoutError(errno.ETIMEDOUT, f"fewer than {_SLOWEST} bytes in {_SLOWEST_S:.0f} s")
             self._since, self._here = now, here
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    """Whether an open file is still the one at this path."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _length(out: BinaryIO) -> int:

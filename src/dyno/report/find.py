@@ -24,6 +24,36 @@ def target_words(spec: FindSpec) -> str:
     return ", ".join(limit.words for limit in spec.limits)
 
 
+# ---- what every table of answers says ----
+
+
+def targets(answers: Sequence[FindAnswer]) -> str:
+    return "; ".join(dict.fromkeys(target_words(answer.spec) for answer in answers))
+
+
+def load_unit(answers: Sequence[FindAnswer]) -> str:
+    """What the loads of these answers are counted in."""
+    overs = {answer.spec.over for answer in answers}
+    if len(overs) > 1:
+        return "load"
+    return "req/s" if overs == {"rate"} else "concurrency"
+
+
+def limits(answers: Sequence[FindAnswer]) -> dict[str, Limit]:
+    """Return the limits of their targets, by the figure that each is about."""
+    return {limit.metric: limit for answer in answers for limit in answer.spec.limits}
+
+
+def at_highest(answer: FindAnswer, metric: str) -> float | None:
+    """Return a figure at the highest load that meets the target."""
+    probe = answer.at_level(answer.low)
+    each = [f.value for f in probe.figures if f.limit.metric == metric] if probe else []
+    return each[0] if each else None
+
+
+# ---- in words ----
+
+
 def describe_search(spec: FindSpec) -> str:
     """What is searched for, before it is known."""
     low, high, _ = spec.range

@@ -9,7 +9,7 @@ import msgspec
 
 from dyno.facts.comparison import LEAST_VARIATION
 from dyno.facts.entry import Entry, Number
-from dyno.facts.find import FindAnswer, Over
+from dyno.facts.find import FindAnswer
 from dyno.facts.finding import Finding, worst_first
 from dyno.facts.metric import better
 from dyno.facts.spread import Distribution, Spread
@@ -220,41 +220,27 @@ def _searches(rows: Sequence[_TrialLine]) -> _Columns:
         return lambda row: _mean(x for a in _answers([row]) if (x := getattr(a, name)) is not None)
 
     def figure(metric: str) -> Callable[[_TrialLine], float | None]:
-        def value(row: _TrialLine) -> float | None:
-            best = [a.at_level(a.low) for a in _answers([row])]
-            each = [f for probe in best if probe for f in probe.figures if f.limit.metric == metric]
-            return _mean(f.value for f in each if f.value is not None)
-
-        return value
+        return lambda row: _mean(x for a in _answers([row]) if (x := find.at_highest(a, metric)) is not None)
 
     def speed(row: _TrialLine) -> float | None:
         return _mean(r.served.output_throughput for r in row.results if r.find and r.find.low is not None)
 
-    limits = {limit.metric: limit for answer in answers for limit in answer.spec.limits}
-    unit = _unit({answer.spec.over for answer in answers})
     figures = [
-        _Figure(f"highest\n{unit}", level("low"), count, better="higher", keep=True),
+        _Figure(f"highest\n{find.load_unit(answers)}", level("low"), count, better="higher", keep=True),
         _Figure("misses\nat", level("high"), count, keep=True),
     ]
-    for name, limit in limits.items():
+    for name, limit in find.limits(answers).items():
         figures.append(_Figure(find.limit_title(limit), figure(name), percent if name == "failed" else number))
     figures += [
         _Figure("tok/s", speed, better="higher", keep=True),
         _Figure("requests", lambda row: sum(p.sent for a in _answers([row]) for p in a.probes), count),
         _Figure("search\ns", lambda row: _mean(a.duration_s for a in _answers([row]))),
     ]
-    target = "; ".join(dict.fromkeys(find.target_words(answer.spec) for answer in answers))
     about = (
-        f"Highest load with {target}. The true one is between the first two columns, with 95 % confidence. Latencies "
-        "in ms and tok/s are of the highest load."
+        f"Highest load with {find.targets(answers)}. The true one is between the first two columns, with 95 % "
+        "confidence. Latencies in ms and tok/s are of the highest load."
     )
     return figures, about
-
-
-def _unit(overs: set[Over]) -> str:
-    if len(overs) > 1:
-        return "load"
-    return "req/s" if overs == {"rate"} else "concurrency"
 
 
 def _quality(rows: Sequence[_TrialLine]) -> _Columns:

@@ -106,15 +106,15 @@ def _searches(entries: Sequence[Entry]) -> list[Table]:
     if not pairs:
         return []
     answers = [answer for _, answer in pairs]
-    overs = {answer.spec.over for answer in answers}
-    unit = "" if len(overs) > 1 else {"rate": "requests/s"}.get(overs.pop(), "concurrency")
     drawn = [_Drawn(Column("series"), [Cell(e.series) for e in entries])]
     workloads = [e.load.workload.words for e in entries]
     if len(set(workloads)) > 1:
         drawn.append(_Drawn(Column("workload"), [Cell(words) for words in workloads]))
-    drawn.append(_Drawn(Column("highest load", unit, "figure"), [_highest(answer) for answer in answers]))
-    at_low, at_high = ([a.at_level(level) for a, level in each] for each in (
-        [(a, a.low) for a in answers], [(a, a.high) for a in answers]))  # fmt: skip
+    drawn.append(
+        _Drawn(Column("highest load", find.load_unit(answers), "figure"), [_highest(answer) for answer in answers])
+    )
+    at_low = [answer.at_level(answer.low) for answer in answers]
+    at_high = [answer.at_level(answer.high) for answer in answers]
     for where, probes in (("there", at_low), ("above", at_high)):
         texts = [_UNKNOWN if probe is None else Cell(find.figures(probe, speed=False)) for probe in probes]
         drawn.append(_Drawn(Column(f"figures {where}"), texts))
@@ -124,8 +124,8 @@ def _searches(entries: Sequence[Entry]) -> list[Table]:
     prices = [(c, cells) for c, cells in _prices(entries) if c.title == "output" and "/M" in c.unit]
     drawn += [_Drawn(Column("cost", f"{c.unit.split()[0]} output", "figure"), cells) for c, cells in prices]
     drawn.append(_verdicts(entries))
-    about = "; ".join(dict.fromkeys(find.target_words(a.spec) for a in answers))
-    return [_table("searches", "Highest load within the target", entries, drawn, f"Target: {about}.")]
+    about = f"Target: {find.targets(answers)}."
+    return [_table("searches", "Highest load within the target", entries, drawn, about)]
 
 
 def _highest(answer: FindAnswer) -> Cell:

@@ -52,10 +52,12 @@ CELLS: dict[str, Hints] = {
     "engine": {
         **hints(EngineSpec, "weights"),
         **TRANSPORT,
-        "base_url": Annotated[str | list[str], Option(help="address of a running server; a list: copies of it")],
-        "api_key_env": Annotated[str, Option(help="environment variable with the server's API key")],
-        "backend": Annotated[str, Option(help="protocol of the server (default: the engine's)")],
-        "endpoint": Annotated[str, Option(help="path of the route (default: the backend's)")],
+        "base_url": Annotated[
+            str | list[str], Option(help="address of a running server; a list: copies of it", added="--base-url")
+        ],
+        "api_key_env": Annotated[str, Option(help="environment variable with the server's API key", added="--header")],
+        "backend": Annotated[str, Option(help="protocol of the server (default: the engine's)", added="--backend")],
+        "endpoint": Annotated[str, Option(help="path of the route (default: the backend's)", added="--endpoint")],
     },
     "workload": hints(WorkloadSpec),
     "load": {
@@ -73,7 +75,10 @@ CELLS: dict[str, Hints] = {
     "trial": {
         **hints(TrialSpec, *_OF_ANOTHER_TABLE),
         **CLIENT,
-        "cache": Annotated[Literal["empty", "keep"], Option(help="prefix cache before each trial (default: empty)")],
+        "cache": Annotated[
+            Literal["empty", "keep"],
+            Option(help="prefix cache before each trial (default: empty)", added="--reset-prefix-cache"),
+        ],
     },
 }
 

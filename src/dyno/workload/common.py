@@ -34,13 +34,17 @@ class CommonSpec(msgspec.Struct, frozen=True):
     ] = 0  # fmt: skip
     seed: Annotated[int, Option("--seed", "N", "seed for prompts and arrival times", least=0, identity=False)] = 0
     input_len: Annotated[  # 0: in a micro benchmark
-        int, Option("", None, "tokens of a random prompt", least=0, most=MOST_TOKENS)
+        int,
+        Option(
+            "", None, "tokens of a random prompt", least=0, most=MOST_TOKENS, added="--random-input-len --input-len"
+        ),
     ] = 1024
     output_len: Annotated[
         int | None,
-        Option("", None, "tokens to generate; -1: as in the file (default: the dataset's)", least=-1, most=MOST_TOKENS),
-    ] = None
-    range_ratio_input: Annotated[float, _RATIO] = 0.0
+        Option("", None, "tokens to generate; -1: as in the file (default: the dataset's)", least=-1, most=MOST_TOKENS,
+               added="--random-output-len --output-len --sharegpt-output-len --custom-output-len"),
+    ] = None  # fmt: skip
+    range_ratio_input: Annotated[float, _RATIO._replace(added="--random-range-ratio")] = 0.0
     range_ratio_output: Annotated[float, _RATIO] = 0.0
     prefix_len: Annotated[
         int,

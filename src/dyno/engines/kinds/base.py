@@ -15,7 +15,7 @@ from dyno.facts.engine import About, EngineSpec, Limits, before, valued
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
 from dyno.facts.rig import Rig
-from dyno.option import opposite, switches
+from dyno.option import as_given, opposite, switches
 
 if TYPE_CHECKING:
     from dyno.engines.kinds.routes import Cards
@@ -298,7 +298,7 @@ class EngineKind:
         length = spec.max_model_len or count(valued(spec.args, *self.length_flags))
         slots = spec.max_num_seqs or count(valued(spec.args, *self.slots_flags))
         if length:
-            return Limits(length, slots, f"max_model_len = {length}")
+            return Limits(length, slots, f"--max-model-len {length}")
         return Limits(None if model is None else model.context, slots, "the model's context length")
 
     def worker_limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
@@ -342,10 +342,9 @@ class EngineKind:
         if words is not None:
             return words
         known = f" (versions {' or '.join(others)} support it)" if others else ""
-        shown = {True: "on", False: "off"}[value] if isinstance(value, bool) else repr(value)
         raise UsageError(
-            f"{self._named(version)} doesn't support {name} = {shown}{known}. Remove it, change "
-            "it, or put the engine's own flag into `args`."
+            f"{self._named(version)} doesn't support {as_given(EngineSpec, name, value)}{known}. Remove it, change it, "
+            "or put the engine's own flag into --engine-args."
         )
 
     def _named(self, version: str | None) -> str:
@@ -441,6 +440,6 @@ def with_dtype(spec: EngineSpec) -> EngineSpec:
         return spec
     if spec.dtype and word(spec.dtype) != named:
         raise UsageError(
-            f"quantization = {spec.quantization!r} and dtype = {spec.dtype!r} contradict each other. Give one of them."
+            f"--quantization {spec.quantization!r} and --dtype {spec.dtype!r} contradict each other. Give one of them."
         )
     return msgspec.structs.replace(spec, dtype=named, quantization=None)

@@ -66,9 +66,9 @@ _OPTIONS: EngineFlags = {
 }  # fmt: skip
 
 _OWN_FLAGS = {
-    "--draft-max": ("4159", "8955", "Use draft_tokens."),
+    "--draft-max": ("4159", "8955", "Use --draft-tokens."),
     "--draft-min": ("4159", "8955", "It is --spec-draft-n-min now."),
-    "--spec-draft-n-max": ("8955", "", "Use draft_tokens."),
+    "--spec-draft-n-max": ("8955", "", "Use --draft-tokens."),
     "--cache-ram": ("6723", "", "Remove it."),
 }
 
@@ -423,7 +423,7 @@ class LlamaCpp(EngineKind):
         slots = _slots(spec)
         total = count(valued(args, "-c", "--ctx-size"))
         if total is None and spec.max_model_len:
-            length, source = spec.max_model_len, f"max_model_len = {spec.max_model_len}"
+            length, source = spec.max_model_len, f"--max-model-len {spec.max_model_len}"
             return Limits(length, slots, source, cache_tokens=length * (slots or 1), spreads=True)
         source = f"--ctx-size {total}" if total else "the model's context length"
         total = total or (model.context if model else None)

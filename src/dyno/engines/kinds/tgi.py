@@ -160,7 +160,7 @@ class Tgi(EngineKind):
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         if spec.served_name and spec.served_name != spec.model:
-            raise UsageError("TGI has no served_name: it serves a model under its own name. Remove it.")
+            raise UsageError("TGI takes no --served-model-name: it serves a model under its own name. Remove it.")
         out = [*program.argv, "--model-id", self.model_of(spec), "--hostname", spec.host, "--port", str(port)]
         # Two of them on one machine must not meet: not at the second listener, nor at the shards' sockets.
         out += ["--shard-uds-path", f"/tmp/text-generation-server-{port}"]

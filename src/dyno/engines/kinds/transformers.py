@@ -69,7 +69,8 @@ class Transformers(EngineKind):
             raise UsageError(f"transformers serve {program.version} has no completions route; {_FIRST} or newer does.")
         if spec.served_name and spec.served_name != spec.model:
             raise UsageError(
-                "transformers serve has no served_name: it serves a model under its own name or path. Remove it."
+                "transformers serve takes no --served-model-name: it serves a model under its own name or path. "
+                "Remove it."
             )
         out = [*program.argv, "serve", self.model_of(spec), "--host", spec.host, "--port", str(port)]
         if spec.max_batched_tokens or spec.memory_fraction:

@@ -104,10 +104,10 @@ _OPTIONS: EngineFlags = {
 _OWN_FLAGS = {
     "--num-scheduler-steps": ("0.5.5", "0.10.1", "The newer scheduler needs no such setting. Remove it."),
     "--multi-step-stream-outputs": ("0.6.2", "0.10.1", "Remove it."),
-    "--speculative-model": ("", "0.8.3", "Use draft_model, which becomes --speculative-config."),
-    "--num-speculative-tokens": ("", "0.8.3", "Use draft_tokens, which becomes --speculative-config."),
+    "--speculative-model": ("", "0.8.3", "Use --draft-model, which becomes --speculative-config."),
+    "--num-speculative-tokens": ("", "0.8.3", "Use --draft-tokens, which becomes --speculative-config."),
     "--speculative-draft-tensor-parallel-size": ("", "0.8.3", "It is a key of --speculative-config now."),
-    "--speculative-config": ("0.8.2", "", "Use draft_model and draft_tokens."),
+    "--speculative-config": ("0.8.2", "", "Use --draft-model and --draft-tokens."),
     "--max-seq-len-to-capture": ("", "0.11.0", "Graphs cover all lengths now. Remove it."),
     "--max-context-len-to-capture": ("", "0.6.4", "It is --max-seq-len-to-capture until 0.11."),
     "--use-v2-block-manager": ("", "0.10.0", "It is the only one now. Remove it."),
@@ -130,7 +130,7 @@ _OWN_FLAGS = {
     "--engine-use-ray": ("", "0.6.1", "Remove it."),
     "--preemption-mode": ("", "0.11.0", "Remove it."),
     "--disable-async-output-proc": ("0.6.0", "0.11.0", "Remove it."),
-    "--kv-cache-memory-bytes": ("0.10.2", "", "Use memory_fraction."),
+    "--kv-cache-memory-bytes": ("0.10.2", "", "Use --gpu-memory-utilization."),
     "--async-scheduling": ("0.10.0", "", "Remove it."),
     "--compilation-config": ("0.6.5", "", "Remove it."),
     "--attention-backend": ("0.13.0", "", "Set VLLM_ATTENTION_BACKEND in env."),
@@ -340,11 +340,11 @@ class Vllm(EngineKind):
         if share is None or share * total * spec.replicas <= free:
             return None
         fits = math.floor(100 * (free / total / spec.replicas - _CPU_SPARE)) / 100
-        advice = f"Set memory_fraction = {fits:g}, or free some." if fits > 0 else "Free some."
+        advice = f"Set --gpu-memory-utilization {fits:g}, or free some." if fits > 0 else "Free some."
         times = f"{spec.replicas} × " if spec.replicas > 1 else ""
         return (
-            f"vLLM takes {times}{percent(share)} of this machine's {human_bytes(total)} of memory (memory_fraction), "
-            f"but {human_bytes(free)} are free: it would end after it has loaded. {advice}"
+            f"vLLM takes {times}{percent(share)} of this machine's {human_bytes(total)} of memory "
+            f"(--gpu-memory-utilization), but {human_bytes(free)} are free: it would end after it has loaded. {advice}"
         )
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
@@ -484,7 +484,7 @@ def _speculation(spec: EngineSpec, version: str | None) -> list[str]:
     if spec.draft_model is None and spec.draft_tokens is None:
         return []
     if spec.draft_model is None or spec.draft_tokens is None:
-        raise UsageError("Speculative decoding needs both draft_model and draft_tokens.")
+        raise UsageError("Speculative decoding needs both --draft-model and --draft-tokens.")
     model, tokens = spec.draft_model, spec.draft_tokens
     if within(version, "0.10.0", "0.15.0"):
         raise UsageError(f"vLLM {version} has no draft models. Use a version before 0.10.0, or 0.15.0 and later.")

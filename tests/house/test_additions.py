@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import additions
 import pytest
 
-import additions
 import dyno
 from dyno.workload.datasets import DATASETS
 
@@ -49,7 +49,7 @@ def added(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a dyno with the additions prints, stores and reads."""
     folder = tmp_path_factory.mktemp("added")
     package = additions.copy(SOURCE, folder)
-    paths = os.pathsep.join([str(folder), str(Path(additions.__file__).parent)])
+    paths = os.pathsep.join([str(folder), str(Path(additions.__file__).parents[1])])
     done = subprocess.run(
         [sys.executable, additions.__file__, str(folder)],
         env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, cwd=folder,

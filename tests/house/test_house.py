@@ -7,12 +7,12 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-
-import dyno
 from test_imports_point_down import imported, parsed
 
+import dyno
+
 SOURCE = Path(dyno.__file__).parent
-PAGE = Path(__file__).parent.parent / "ARCHITECTURE.md"
+PAGE = Path(__file__).parents[2] / "ARCHITECTURE.md"
 # Participles and prepositions say nothing as names.
 VAGUE = {"told", "found", "kept", "made", "of", "at", "there", "apart"}
 

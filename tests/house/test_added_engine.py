@@ -1,4 +1,4 @@
-"""An engine is one file: tests/added_engine/quick.py and its name make it known wherever an engine is named."""
+"""An engine is one file: tests/house/added_engine/quick.py and its name make it known wherever an engine is named."""
 
 import json
 import re
