@@ -18,10 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.fleet import running
-from dyno.conduct.offline import conduct
-from dyno.conduct.trial import Outcome
 from dyno.engines import environment, model
 from dyno.errors import DynoError
 from dyno.facts.engine import EngineSpec
@@ -31,6 +27,10 @@ from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.http import Client, Url
 from dyno.probe import rig
+from dyno.trial.engine_plan import EnginePlan
+from dyno.trial.fleet import running
+from dyno.trial.offline import conduct
+from dyno.trial.online import Outcome
 from dyno.workload.spec import WorkloadSpec
 
 CONTEXT = 1024

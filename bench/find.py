@@ -29,8 +29,8 @@ import numpy as np
 from servers import HELD_OUT, MODELS, Server, requests_of, server
 
 from dyno.facts.find import RANGES, ProbeLook
-from dyno.measure.judge import Judge
-from dyno.measure.search import Probe, ProbeStep, Search, enough, looks
+from dyno.search.judge import Judge
+from dyno.search.search import Probe, ProbeStep, Search, enough, looks
 
 SEEDS = 60
 BUDGET_S = 300.0

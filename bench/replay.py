@@ -18,9 +18,6 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from dyno.conduct.prepare import Prepared, Prompts
-from dyno.conduct.session import Session
-from dyno.conduct.trial import finish, measure
 from dyno.engines.fake import FakeSpec
 from dyno.engines.fake.engine import Fake
 from dyno.facts.client import ClientSpec
@@ -29,6 +26,9 @@ from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Stop
 from dyno.store.run import create
+from dyno.trial.online import finish, measure
+from dyno.trial.prepare import Prepared, Prompts
+from dyno.trial.session import Session
 from dyno.workload.prompts import make
 from dyno.workload.spec import Workload, WorkloadSpec
 from dyno.workload.tokenizer import ApproximateTokenizer

@@ -24,9 +24,6 @@ from dyno.audit.audit import audit
 from dyno.audit.document import read
 from dyno.conduct import study_plan
 from dyno.conduct.calibration import Shape, calibrate
-from dyno.conduct.prepare import Prepared, Prompts
-from dyno.conduct.session import Session
-from dyno.conduct.trial import finish, measure
 from dyno.engines.fake import FakeSpec
 from dyno.engines.fake.engine import Fake
 from dyno.facts.load import LoadSpec
@@ -34,6 +31,9 @@ from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.store.run import Run, create
 from dyno.store.study import StudyFolder
+from dyno.trial.online import finish, measure
+from dyno.trial.prepare import Prepared, Prompts
+from dyno.trial.session import Session
 from dyno.workload.request import Request
 from dyno.workload.spec import Workload, WorkloadSpec
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from dyno.facts.limits import Limit, parse, with_statistic
-from dyno.measure.timeline import LimitColumn, Requests
+from dyno.search.timeline import LimitColumn, Requests
 
 _NORMAL = NormalDist()
 _CHUNK = 256

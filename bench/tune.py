@@ -18,12 +18,12 @@ from pathlib import Path
 
 from dyno.cli.run import key_headers
 from dyno.conduct import study_plan
-from dyno.conduct.proposer import key_of
 from dyno.conduct.study import StudyWatcher
-from dyno.conduct.tune import Tuner
-from dyno.conduct.tune_plan import TunePlan, folder_for
 from dyno.facts.tune import Setting, words
 from dyno.probe import rig
+from dyno.search.proposer import key_of
+from dyno.search.tune import Tuner
+from dyno.search.tune_plan import TunePlan, folder_for
 
 AXES = {
     "max_num_seqs": [1, 8],

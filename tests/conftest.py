@@ -313,7 +313,7 @@ def drive(
     insecure: bool = False,
     **options: Any,
 ) -> Driven:
-    """A load on one server or on copies of it, as conduct/trial.py drives it. One request at a time unless `load`
+    """A load on one server or on copies of it, as trial/online.py drives it. One request at a time unless `load`
     says otherwise."""
     protocol = PROTOCOLS[backend]
     via, headers = options.pop("via", Transport(insecure=insecure)), options.pop("headers", None)

@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from dyno.conduct.trial import Outcome
 from dyno.facts.engine import EngineFacts, EngineSpec
 from dyno.facts.finding import Finding, verdict
 from dyno.facts.load import LoadSpec
@@ -19,6 +18,7 @@ from dyno.facts.target import TargetFacts, TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.measure.statistics import distribution_ms
 from dyno.store.run import Manifest, Run
+from dyno.trial.online import Outcome
 from dyno.workload.spec import WorkloadSpec
 
 PERCENTILES = [10.0, 25.0, 50.0, 75.0, 90.0, 99.0]

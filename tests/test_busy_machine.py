@@ -12,9 +12,7 @@ import msgspec
 import pytest
 
 from conftest import StartFake, drive, requests
-from dyno.conduct import lifecycle
 from dyno.conduct.calibration import busy_processes
-from dyno.conduct.engine_plan import EnginePlan
 from dyno.engines.process import CpuShare, EngineProcess
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
@@ -22,6 +20,8 @@ from dyno.facts.rig import Rig
 from dyno.load.scheduling import Priority, Stalls
 from dyno.measure import timing
 from dyno.store.run import Run
+from dyno.trial import lifecycle
+from dyno.trial.engine_plan import EnginePlan
 from dyno.units import NS_PER_MS
 
 FIRST_MS, GAP_MS, TOKENS = 150.0, 3.0, 60

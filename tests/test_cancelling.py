@@ -8,14 +8,14 @@ import pytest
 from conftest import StartFake
 from dyno.audit.document import read_bytes as imported
 from dyno.checks import requests
-from dyno.conduct import trial as conducting
-from dyno.conduct.trial import Outcome
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.report import result_json
 from dyno.report.block import block
 from dyno.store.rows import read_row
+from dyno.trial import online as conducting
+from dyno.trial.online import Outcome
 from dyno.workload.spec import WorkloadSpec
 
 

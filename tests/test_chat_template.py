@@ -68,12 +68,12 @@ def test_templates_are_rendered_as_their_models_expect(template: str, expected: 
 
 def test_llama_cpp_renders_the_same_text(tmp_path: Path) -> None:
     """Another implementation of the same template: that of the server which has the model."""
-    from dyno.conduct.engine_plan import EnginePlan
-    from dyno.conduct.fleet import running
     from dyno.engines import model
     from dyno.facts.engine import EngineSpec
     from dyno.facts.rig import Rig
     from dyno.http import Client, Url
+    from dyno.trial.engine_plan import EnginePlan
+    from dyno.trial.fleet import running
 
     spec = EngineSpec("llamacpp", model=str(model.build("Q4_0")), max_num_seqs=1, max_model_len=256)
     plan = EnginePlan(spec, Rig("test", "0", "any", "cpu", 2))

@@ -19,10 +19,10 @@ import pytest
 
 from conftest import Scripted, answer
 from dyno.cli.main import main
-from dyno.conduct import session
 from dyno.engines.fake import FakeSpec
 from dyno.engines.fake.engine import Fake
 from dyno.engines.kinds import KINDS
+from dyno.trial import session
 
 CAPTURES = Path(__file__).parent / "captures"
 

@@ -10,13 +10,13 @@ import pytest
 import offlines
 from dyno.cli.main import main
 from dyno.cli.micro import OUTPUTS, numbers
-from dyno.conduct import offline
 from dyno.errors import EngineError
 from dyno.facts.imported import Row
 from dyno.facts.trial import TrialSpec
 from dyno.report.micro import FORMATS, KNOBS, said_of
 from dyno.store import rows
 from dyno.store.run import Run
+from dyno.trial import offline
 
 Asked = Callable[..., list[TrialSpec]]
 

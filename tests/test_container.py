@@ -15,8 +15,6 @@ import msgspec
 import pytest
 
 import containers
-from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.offline import same_engine
 from dyno.engines import container
 from dyno.engines import image as images
 from dyno.engines.port import free_port
@@ -26,6 +24,8 @@ from dyno.facts.engine import ContainerSpec, EngineSpec, Launch
 from dyno.facts.offline import Batch
 from dyno.facts.rig import Rig
 from dyno.probe import software
+from dyno.trial.engine_plan import EnginePlan
+from dyno.trial.offline import same_engine
 
 CACHE = Path("/home/u/.cache/huggingface")
 

@@ -14,10 +14,6 @@ import pytest
 from conftest import STREAM_HEAD, Scripted, StartFake, chunked
 from dyno.checks import correctness as checks
 from dyno.checks.evidence import Evidence
-from dyno.conduct import correctness
-from dyno.conduct import trial as conducting
-from dyno.conduct.session import Session
-from dyno.conduct.trial import Outcome
 from dyno.facts.correctness import MAX_TOKENS, PROMPTS, Correctness
 from dyno.facts.load import LoadSpec
 from dyno.facts.target import TargetFacts, TargetSpec
@@ -25,6 +21,10 @@ from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Stop
 from dyno.load.protocols import PROTOCOLS
 from dyno.store.run import create
+from dyno.trial import correctness
+from dyno.trial import online as conducting
+from dyno.trial.online import Outcome
+from dyno.trial.session import Session
 from dyno.workload.spec import WorkloadSpec
 
 Reply = Callable[[str, int], str | None]  # prompt, and how often it came before → text; None: an error
@@ -110,7 +110,7 @@ Ask = Callable[[Reply], Model]
 
 @pytest.fixture
 def model(scripted: Callable[..., Scripted], monkeypatch: pytest.MonkeyPatch) -> Ask:
-    monkeypatch.setattr("dyno.conduct.correctness.SPENT_S", 20.0)  # on a busy machine, too, all prompts are asked
+    monkeypatch.setattr("dyno.trial.correctness.SPENT_S", 20.0)  # on a busy machine, too, all prompts are asked
     return lambda reply: Model(reply, scripted)
 
 
@@ -194,7 +194,7 @@ def test_a_changed_answer_is_quoted_and_asked_for_once_more(model: Ask, tmp_path
 def test_a_slow_server_is_asked_one_prompt_a_side(
     spent_s: float, model: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dyno.conduct.correctness.SPENT_S", spent_s)
+    monkeypatch.setattr("dyno.trial.correctness.SPENT_S", spent_s)
 
     def slow(prompt: str, times: int) -> str:
         time.sleep(0.04)

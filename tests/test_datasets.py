@@ -7,8 +7,8 @@ from typing import Any
 import duckdb
 import pytest
 
-from dyno.conduct import dataset
 from dyno.errors import WorkloadError
+from dyno.trial import dataset
 from dyno.workload.prompts import make
 from dyno.workload.spec import WorkloadSpec
 from dyno.workload.tokenizer import ApproximateTokenizer

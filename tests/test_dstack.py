@@ -14,7 +14,7 @@ from dyno.cli.main import main
 from dyno.errors import RigError
 from dyno.facts.elsewhere import DstackSpec
 from dyno.facts.study import RigWanted
-from dyno.rigs import dstack
+from dyno.remote import dstack
 
 CLOUD = RigWanted(accelerator="H100", accelerators=8, dstack=DstackSpec(regions=["eu-west-1"], max_price=40.0))
 

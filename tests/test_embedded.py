@@ -24,8 +24,6 @@ from jinja2 import Template
 from tokenizers import Tokenizer
 
 from dyno.cli.main import main
-from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.fleet import running
 from dyno.engines import embedded, model
 from dyno.engines.engine import Engine
 from dyno.engines.kinds import kind_of
@@ -37,6 +35,8 @@ from dyno.http import Client, Url
 from dyno.scratch import scratch
 from dyno.store.rows import read_row
 from dyno.store.run import Run
+from dyno.trial.engine_plan import EnginePlan
+from dyno.trial.fleet import running
 from dyno.workload import tasks
 
 TEXTS = [
@@ -412,8 +412,8 @@ def test_a_killed_dyno_has_its_cleanup_run_by_the_watcher(tmp_path: Path) -> Non
 PARENT = """
 import json, os, signal, sys, time
 from pathlib import Path
-from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.fleet import running
+from dyno.trial.engine_plan import EnginePlan
+from dyno.trial.fleet import running
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Rig
 from dyno.http import Client, Url

@@ -15,8 +15,6 @@ import pytest
 
 from conftest import StartFake
 from dyno.cli.main import main
-from dyno.conduct.find import Finder, disturbed, others
-from dyno.conduct.watcher import Watcher
 from dyno.facts.entry import Cost
 from dyno.facts.find import FindAnswer, FindSpec, LimitFigure, ProbeFacts
 from dyno.facts.finding import Finding
@@ -26,12 +24,14 @@ from dyno.facts.summary import Result
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Stop
-from dyno.measure.judge import OPEN_FILL, OPEN_LEAST_S, ROUGH
-from dyno.measure.search import ProbeStep
 from dyno.measure.statistics import distribution_ms
 from dyno.report.find import lines
 from dyno.screen import SCREEN, Screen
+from dyno.search.find import Finder, disturbed, others
+from dyno.search.judge import OPEN_FILL, OPEN_LEAST_S, ROUGH
+from dyno.search.search import ProbeStep
 from dyno.store.run import Run
+from dyno.trial.watcher import Watcher
 from dyno.workload.spec import WorkloadSpec
 
 MODEL = Path(__file__).parents[1] / "src" / "dyno" / "engines" / "dyno-5m"
@@ -265,7 +265,7 @@ def test_a_probe_is_spoiled_only_for_the_figures_that_its_target_has() -> None:
 def test_requests_that_are_sent_late_spoil_every_target_and_who_disturbed_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dyno.conduct.find.rig.look", lambda: SimpleNamespace(cores=2))
+    monkeypatch.setattr("dyno.search.find.rig.look", lambda: SimpleNamespace(cores=2))
     late = with_client(send_late=distribution_ms([5e9] * 10, [99]), others_cpu=1.8)
     why = disturbed(late, [Limit("ttft", 500.0, "p50")])
     assert why == "dyno sent late: 5,000 ms on average. Other programs used 1.8 of 2 cores."

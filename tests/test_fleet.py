@@ -18,9 +18,6 @@ import pytest
 
 from conftest import StartFake
 from dyno.cli.main import main
-from dyno.conduct import lifecycle, trial
-from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.fleet import Fleet, running
 from dyno.engines import model as own_model
 from dyno.engines.port import free_port
 from dyno.errors import EngineError, UsageError
@@ -32,6 +29,10 @@ from dyno.facts.trial import TrialSpec
 from dyno.http import Client, Url
 from dyno.report.block import block
 from dyno.store.run import Run, listed
+from dyno.trial import lifecycle
+from dyno.trial import online as trial
+from dyno.trial.engine_plan import EnginePlan
+from dyno.trial.fleet import Fleet, running
 from dyno.workload.spec import WorkloadSpec
 
 RIG = Rig("test", "0", "any", "cpu", 2, memory_free_bytes=8 * 2**30)

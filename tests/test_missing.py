@@ -64,8 +64,8 @@ def _refuses(call: Callable[[], object]) -> bool:
 
 
 def _ray_client_is_refused() -> bool:
-    from dyno.conduct import on_ray
     from dyno.facts.client import ClientSpec
+    from dyno.remote import on_ray
 
     return _refuses(lambda: on_ray.check(ClientSpec(on="ray", ray_address="ray://127.0.0.1:10001")))
 
@@ -80,13 +80,13 @@ def _proxies_are_refused() -> bool:
 
 
 def _capacity_is_not_waited_for() -> bool:
-    from dyno.rigs.dstack import _expect_offers
+    from dyno.remote.dstack import _expect_offers
 
     return _refuses(lambda: _expect_offers(SimpleNamespace(total_offers=0), {"type": "task"}, lambda _: None))
 
 
 def _hub_dataset_is_not_fetched() -> bool:
-    from dyno.conduct.dataset import located
+    from dyno.trial.dataset import located
     from dyno.workload.spec import WorkloadSpec
 
     spec = WorkloadSpec("hf", hf_name="nobody/has-this-dataset")
@@ -105,8 +105,8 @@ HOLDS: dict[str, Callable[[], bool]] = {
     "doesn't read `*.bin` and `*.pth`": lambda: "torch" not in _text("models/check.py"),
     "Pictures are not read": lambda: "pictures, which dyno doesn't read" in _text("audit/audit.py"),
     "Tasks that run generated code": lambda: "confirm_run_unsafe_code" not in _text("quality/harness.py"),
-    "by HTTP(S), not by a Unix socket": lambda: "can't reach a server by a Unix socket" in _text("conduct/lm_eval.py"),
-    "gets no chat template": lambda: "--apply-chat-template needs the chat form" in _text("conduct/lm_eval.py"),
+    "by HTTP(S), not by a Unix socket": lambda: "can't reach a server by a Unix socket" in _text("quality/lm_eval.py"),
+    "gets no chat template": lambda: "--apply-chat-template needs the chat form" in _text("quality/lm_eval.py"),
     "dyno doesn't wait for capacity": _capacity_is_not_waited_for,
     "dyno can't compare their other flags": lambda: "kv_unified" in _text("facts/llama.py") + _text("probe/server.py"),
     "dyno can't read values of `Q1_0`": lambda: "Q1_0" in _text("models/gguf.py"),

@@ -17,10 +17,6 @@ import psutil
 import pytest
 
 from dyno.cli.main import main
-from dyno.conduct import offline
-from dyno.conduct.offline import conduct, reopened
-from dyno.conduct.session import Watcher
-from dyno.conduct.trial import Outcome
 from dyno.engines.model import build
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec
@@ -31,6 +27,10 @@ from dyno.facts.trial import TrialSpec
 from dyno.probe import host
 from dyno.store.run import Run
 from dyno.store.study import StudyFolder
+from dyno.trial import offline
+from dyno.trial.offline import conduct, reopened
+from dyno.trial.online import Outcome
+from dyno.trial.session import Watcher
 from dyno.workload.spec import WorkloadSpec
 
 TINY = EngineSpec("llamacpp")

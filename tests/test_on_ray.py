@@ -17,13 +17,13 @@ import pytest
 import test_processes
 from conftest import StartFake
 from dyno.checks import client as checks
-from dyno.conduct import on_ray
-from dyno.conduct.trial import Outcome
 from dyno.errors import TargetError, UsageError
 from dyno.facts.client import ClientSpec
 from dyno.facts.clock import ClockReading, NodeClock
 from dyno.facts.load import LoadSpec
 from dyno.load import worker
+from dyno.remote import on_ray
+from dyno.trial.online import Outcome
 from dyno.units import NS_PER_MS, NS_PER_S
 from test_processes import outcome
 from test_wire import refused_port

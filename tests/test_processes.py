@@ -14,10 +14,6 @@ import psutil
 import pytest
 
 from conftest import StartFake
-from dyno.conduct import processes
-from dyno.conduct.prepare import Prepared, Prompts
-from dyno.conduct.session import Session, Watcher
-from dyno.conduct.trial import Outcome, finish, measure
 from dyno.errors import TargetError
 from dyno.facts.client import ClientSpec
 from dyno.facts.load import LoadSpec
@@ -29,6 +25,10 @@ from dyno.load.progress import Progress, Stop
 from dyno.load.spool import END, frames
 from dyno.probe import peaks, rig
 from dyno.store.run import Run, create
+from dyno.trial import processes
+from dyno.trial.online import Outcome, finish, measure
+from dyno.trial.prepare import Prepared, Prompts
+from dyno.trial.session import Session, Watcher
 from dyno.units import NS_PER_S
 from dyno.workload.request import Request
 from dyno.workload.spec import Workload, WorkloadSpec

@@ -13,8 +13,7 @@ import msgspec
 import pytest
 
 from dyno.cli.main import main
-from dyno.conduct import provide, weights
-from dyno.conduct.engine_plan import EnginePlan
+from dyno.conduct import provide
 from dyno.engines import install
 from dyno.engines.model import build
 from dyno.errors import EngineError, UsageError
@@ -24,6 +23,8 @@ from dyno.facts.rig import Rig
 from dyno.models import shelf
 from dyno.store.rows import read_row
 from dyno.store.run import Run
+from dyno.trial import weights
+from dyno.trial.engine_plan import EnginePlan
 from hub_server import HubServer, serving
 
 STUDY = """

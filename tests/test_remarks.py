@@ -9,12 +9,12 @@ import pytest
 
 from dyno import secrets
 from dyno.checks import examine
-from dyno.conduct.trial import log_remarks
 from dyno.engines.log import last_lines
 from dyno.engines.remarks import remarks
 from dyno.facts.engine import EngineFacts, EngineSpec, Remark
 from dyno.facts.rig import Accelerator, Rig
 from dyno.store.run import Run
+from dyno.trial.online import log_remarks
 from test_offline_figures import evidence
 
 HERE = Path(__file__).parent

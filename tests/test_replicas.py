@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 
 from conftest import Driven, Scripted, answer, drive, receive_request, requests
-from dyno.conduct.prepare import Prepared, Prompts
-from dyno.conduct.session import Session
-from dyno.conduct.trial import finish, measure
 from dyno.engines.fake import FakeSpec
 from dyno.engines.fake.engine import Fake
 from dyno.errors import TargetError
@@ -25,6 +22,9 @@ from dyno.load.progress import Progress, Stop
 from dyno.load.spool import END, SENT
 from dyno.probe import server
 from dyno.store.run import create
+from dyno.trial.online import finish, measure
+from dyno.trial.prepare import Prepared, Prompts
+from dyno.trial.session import Session
 from dyno.units import NS_PER_MS, NS_PER_S
 from dyno.workload.spec import Workload, WorkloadSpec
 from test_wire import https, most_at_once, refused_port, spans_of

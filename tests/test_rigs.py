@@ -15,14 +15,14 @@ import msgspec
 import pytest
 
 from dyno.cli.main import main
-from dyno.conduct import elsewhere, study_plan
-from dyno.conduct.elsewhere import Order, unpack
+from dyno.conduct import study_plan
 from dyno.errors import RigError, StoreError, Unreachable, UsageError
 from dyno.facts.elsewhere import RigEntry, RigPython, SshSpec
 from dyno.facts.rig import Rig
-from dyno.rigs import agent, wheel
-from dyno.rigs.register import Register, new_id
-from dyno.rigs.ssh import SshMachine
+from dyno.remote import agent, elsewhere, wheel
+from dyno.remote.elsewhere import Order, unpack
+from dyno.remote.register import Register, new_id
+from dyno.remote.ssh import SshMachine
 from dyno.store.pack import _is_raw, _passing
 from dyno.store.run import PASSING, RAW, UNSCRUBBED
 from studies import study
@@ -188,7 +188,7 @@ def test_dynos_wheel_has_the_whole_package_and_is_the_same_each_time(tmp_path: P
     first = hashlib.sha256(path.read_bytes()).digest()
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
-        assert {"dyno/__main__.py", "dyno/rigs/agent.py", "dyno/studies/demo.toml"} <= set(names)
+        assert {"dyno/__main__.py", "dyno/remote/agent.py", "dyno/studies/demo.toml"} <= set(names)
         assert not any("__pycache__" in name for name in names)
         (info,) = {name.partition("/")[0] for name in names} - {"dyno"}
         assert set(names) == set(archive.read(f"{info}/RECORD").decode().replace(",,", "").split())

@@ -11,12 +11,12 @@ import pytest
 from dyno.facts.find import ProbeLook, Weighed
 from dyno.facts.limits import Limit, parse
 from dyno.facts.record import Record
-from dyno.measure import backlog, start
-from dyno.measure.correlation import together
-from dyno.measure.evidence import Variation, doubt_of_meeting, doubt_of_missing
-from dyno.measure.judge import Judge
-from dyno.measure.search import Probe, ProbeStep, Search, enough, monotone
-from dyno.measure.timeline import ANSWERED, LimitColumn, Requests, Timeline
+from dyno.search import backlog, start
+from dyno.search.correlation import together
+from dyno.search.evidence import Variation, doubt_of_meeting, doubt_of_missing
+from dyno.search.judge import Judge
+from dyno.search.search import Probe, ProbeStep, Search, enough, monotone
+from dyno.search.timeline import ANSWERED, LimitColumn, Requests, Timeline
 from dyno.units import NS_PER_MS, NS_PER_S
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))

@@ -14,7 +14,6 @@ import pytest
 from dyno import secrets
 from dyno.cli.settings import check_headers
 from dyno.conduct import study_plan
-from dyno.conduct.prepare import hidden, public
 from dyno.engines.launch import public_spec, spec_secrets
 from dyno.errors import TargetError, UsageError
 from dyno.facts.engine import EngineSpec
@@ -25,6 +24,7 @@ from dyno.facts.target import TargetSpec
 from dyno.http import Url
 from dyno.secrets import HIDDEN
 from dyno.store.run import make_folder, pretty, write
+from dyno.trial.prepare import hidden, public
 from dyno.workload.spec import WorkloadSpec
 
 KEY = 'sk_9"/\\&Ü-very-secret'

@@ -10,8 +10,6 @@ import pytest
 
 from conftest import StartFake
 from dyno.audit.document import read_bytes as imported
-from dyno.conduct import trial as conducting
-from dyno.conduct.trial import Outcome
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.record import ClientFacts, Record
@@ -25,6 +23,8 @@ from dyno.report import result_json
 from dyno.report.block import block
 from dyno.store.rows import read_row
 from dyno.store.sql import RunTables
+from dyno.trial import online as conducting
+from dyno.trial.online import Outcome
 from dyno.units import NS_PER_MS, NS_PER_S
 from dyno.workload.dataset import Dataset
 from dyno.workload.datasets import DATASETS

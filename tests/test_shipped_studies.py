@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dyno.conduct import weights
-from dyno.conduct.engine_plan import EnginePlan
 from dyno.engines import model
 from dyno.facts.engine import EngineSpec, accepted
 from dyno.facts.rig import HostWanted, Rig
 from dyno.facts.study import PlannedTrial
 from dyno.probe import rig
 from dyno.study.order import sessions
+from dyno.trial import weights
+from dyno.trial.engine_plan import EnginePlan
 from studies import REPORTS, SHIPPED, shipped, study, twin
 
 

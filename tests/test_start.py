@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from dyno.conduct import start_watch
-from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.fleet import Fleet, running
-from dyno.conduct.worker import working
 from dyno.engines import port
 from dyno.errors import EngineError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.offline import Batch
+from dyno.trial import start_watch
+from dyno.trial.engine_plan import EnginePlan
+from dyno.trial.fleet import Fleet, running
+from dyno.trial.offline_engine import working
 from test_fleet import FAKE, RIG, descendants_of, script, wait_for
 
 IMPORTS = """

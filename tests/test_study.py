@@ -19,10 +19,10 @@ import pytest
 from conftest import Built, StartFake
 from dyno.cli.main import main
 from dyno.conduct import study
-from dyno.conduct.trial import measure
 from dyno.engines.fake.engine import Fake
 from dyno.errors import TargetError
 from dyno.store.study import StudyFolder
+from dyno.trial.online import measure
 
 STUDY = """
 repeats = 2

@@ -18,8 +18,6 @@ import pytest
 
 from conftest import Scripted, StartFake
 from dyno.clock import now_ns
-from dyno.conduct import trial
-from dyno.conduct.session import Session, Watcher
 from dyno.engines.kinds import metric_names
 from dyno.errors import TargetError
 from dyno.facts.engine import EngineFacts, EngineSpec
@@ -39,6 +37,8 @@ from dyno.probe.telemetry.sampler import Sampler
 from dyno.report import result_json
 from dyno.report.machine import telemetry_pairs
 from dyno.store.rows import read_row
+from dyno.trial import online as trial
+from dyno.trial.session import Session, Watcher
 from dyno.units import NS_PER_S
 from dyno.workload.spec import WorkloadSpec
 from machines import GiB, Nvml, lay, mi300x_in_cpx, strix_halo, xeon

@@ -22,10 +22,10 @@ from dyno.facts.summary import Summary
 from dyno.load.protocols import PROTOCOLS
 from dyno.measure import roofline, timing
 from dyno.measure.counting import Counting
-from dyno.measure.judge import Judge
 from dyno.measure.summary import Tally
-from dyno.measure.timeline import Timeline
 from dyno.measure.timing import Span
+from dyno.search.judge import Judge
+from dyno.search.timeline import Timeline
 from dyno.units import NS_PER_MS
 from matrix import sampled
 from test_roofline import LLAMA_8B, TARGET, VLLM, of_config

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,18 @@ import pytest
 from dyno.cli.main import main
 from dyno.cli.run import key_headers
 from dyno.conduct import study_plan
-from dyno.conduct.proposer import Proposer, key_of, possible
-from dyno.conduct.study import StudyWatcher
-from dyno.conduct.tune import Tuner, stored
-from dyno.conduct.tune_plan import LONGER, TunePlan, applied, folder_for
+from dyno.conduct.study_run import conduct_part
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Peaks
 from dyno.facts.tune import Setting, TuneAxis, TuneSpec, TuneTrial
 from dyno.probe import rig
 from dyno.probe.peaks import KnownPeaks
+from dyno.search.proposer import Proposer, key_of, possible
+from dyno.search.tune import Tuner, stored
+from dyno.search.tune_plan import LONGER, TunePlan, applied, folder_for
 from dyno.store.run import Run
 from dyno.store.study import Failure, StudyFolder, write_failure
+from dyno.trial.watcher import StudyWatcher
 
 FAKE = """
 [engines.fake]
@@ -95,7 +97,8 @@ def tuner_of(folder: Path, tune: str, **study: str) -> Tuner:
     path = folder_for(folder / "runs", plan).path
     path.mkdir(parents=True, exist_ok=True)
     (path / "search.json").write_text(plan.identity)
-    return Tuner(plan, text, StudyFolder(path), rig.look(), key_headers, StudyWatcher())
+    run = StudyFolder(path)
+    return Tuner(plan, run, rig.look(), partial(conduct_part, text, run, key_headers), StudyWatcher())
 
 
 @pytest.mark.engines  # slow

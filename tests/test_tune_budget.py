@@ -8,11 +8,11 @@ import pytest
 from dyno.cli import exit_codes
 from dyno.cli.main import main
 from dyno.cli.tune import _exit_code
-from dyno.conduct.tune import stored
-from dyno.conduct.tune_budget import TuneBudget
 from dyno.errors import UsageError
 from dyno.facts.tune import Setting, TuneSpec
 from dyno.report.tune import lines
+from dyno.search.tune import stored
+from dyno.search.tune_budget import TuneBudget
 from test_tune import FAKE, starts_of, written
 from tuned_model import Outcome, tuner
 

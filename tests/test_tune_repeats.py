@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from dyno.cli import exit_codes
 from dyno.cli.main import main
 from dyno.cli.tune import _exit_code
-from dyno.conduct.tune import stored
-from dyno.conduct.tune_plan import TunePlan
 from dyno.facts.study import PlannedTrial
 from dyno.facts.tune import Setting
 from dyno.report.tune import lines
+from dyno.search.tune import stored
+from dyno.search.tune_plan import TunePlan
 from test_tune import FAKE, written
 from tuned_model import Outcome, missing, tuner, void
 

@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.fleet import running
 from dyno.engines.caches import TUNINGS
 from dyno.engines.kinds import KINDS
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, EngineFacts, EngineSpec, Preparation
+from dyno.trial.engine_plan import EnginePlan
+from dyno.trial.fleet import running
 from test_fleet import RIG, script
 
 # In place of vLLM: it writes tuned kernels when it ends, as PyTorch does, and compiles into its cache.
@@ -69,8 +69,8 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setenv("DYNO_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("dyno.conduct.tuning._AT_ONCE", (1, 2))
-    monkeypatch.setattr("dyno.conduct.tuning._WORDS", (4, 16))
+    monkeypatch.setattr("dyno.trial.kernels._AT_ONCE", (1, 2))
+    monkeypatch.setattr("dyno.trial.kernels._WORDS", (4, 16))
     return Machine(tmp_path)
 
 

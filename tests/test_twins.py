@@ -17,12 +17,12 @@ import pytest
 
 import report_hub
 from dyno.cli.main import main
-from dyno.conduct.offline import counts
 from dyno.engines.model import default_cache
 from dyno.facts.study import PlannedTrial
 from dyno.models import hub as hub_names
 from dyno.store.run import Run
 from dyno.store.study import StudyFolder
+from dyno.trial.offline import counts
 from hub_server import TOKEN, HubServer, commit_of
 from studies import REPORTS, SHIPPED, study, twin
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from dyno.conduct.engine_plan import EnginePlan
 from dyno.engines.variables import misspelt
 from dyno.facts.engine import EngineSpec, Misspelt
 from dyno.facts.rig import Rig
+from dyno.trial.engine_plan import EnginePlan
 
 RIG = Rig("Debian", "6", "x86_64", "cpu", 16)
 ENVS = """

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from dyno.conduct.engine_plan import EnginePlan
 from dyno.engines import environment, install, llama_build, versions
 from dyno.engines.kinds import KINDS
 from dyno.engines.kinds.recipe import VARIANTS
@@ -20,6 +19,7 @@ from dyno.facts.engine import ContainerSpec, EngineSpec, accepted, numbers
 from dyno.facts.rig import Rig
 from dyno.facts.target import TargetFacts
 from dyno.measure.agreement import differences
+from dyno.trial.engine_plan import EnginePlan
 
 RIG = Rig("Linux", "6", "aarch64", "cpu", 2)
 

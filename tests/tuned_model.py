@@ -6,14 +6,13 @@ from typing import NamedTuple
 
 import pytest
 
-from dyno.cli.run import key_headers
 from dyno.conduct import study_plan
-from dyno.conduct.study import StudyWatcher
-from dyno.conduct.tune import Tuner
-from dyno.conduct.tune_plan import TunePlan, folder_for
-from dyno.facts.study import PlannedTrial
+from dyno.facts.study import PlannedTrial, Study
 from dyno.facts.tune import Setting, TuneTrial
 from dyno.probe import rig
+from dyno.search.tune import Tuner, Watch
+from dyno.search.tune_plan import TunePlan, folder_for
+from dyno.trial.watcher import StudyWatcher
 
 STUDY = """
 [engines.fake]
@@ -94,6 +93,10 @@ class ModelTuner(Tuner):
         )  # fmt: skip
 
 
+def unused(whole: Study, planned: Sequence[PlannedTrial], watch: Watch) -> None:
+    raise AssertionError("A model is asked instead.")
+
+
 class NewTuner(NamedTuple):
     tuner: ModelTuner
     remarks: list[str]
@@ -105,10 +108,10 @@ def tuner(
 ) -> NewTuner:  # fmt: skip
     path = folder / "study.toml"
     path.write_text(STUDY + tune)
-    study, text = study_plan.read(path)
+    study, _ = study_plan.read(path)
     plan, now, watcher = TunePlan(study), [0.0], Remarks()
-    monkeypatch.setattr("dyno.conduct.tune_budget.time.monotonic", lambda: now[0])
-    made = ModelTuner(plan, text, folder_for(folder / "runs", plan), rig.look(), key_headers, watcher, budget_s)
+    monkeypatch.setattr("dyno.search.tune_budget.time.monotonic", lambda: now[0])
+    made = ModelTuner(plan, folder_for(folder / "runs", plan), rig.look(), unused, watcher, budget_s)
     made.start_s, made.model, made.loads, made.now = start_s, model, [], now
     return NewTuner(made, watcher.texts)
 

@@ -11,14 +11,14 @@ import pytest
 from test_real_engines import CPU, OFFLINE, installed
 
 import tiny
-from dyno.conduct.offline import conduct
-from dyno.conduct.trial import Outcome
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import EngineSpec
 from dyno.facts.load import LoadSpec
 from dyno.facts.offline import Answer, Iteration, OfflineSpec, OfflineSummary
 from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
+from dyno.trial.offline import conduct
+from dyno.trial.online import Outcome
 from dyno.workload.spec import WorkloadSpec
 
 pytestmark = pytest.mark.engines

@@ -16,11 +16,6 @@ import psutil
 import pytest
 
 import tiny
-from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.fleet import Fleet, running
-from dyno.conduct.prepare import prepare
-from dyno.conduct.session import Session
-from dyno.conduct.trial import finish, measure, serve
 from dyno.engines import environment
 from dyno.errors import EngineError
 from dyno.facts.engine import EngineFacts, EngineSpec
@@ -29,6 +24,11 @@ from dyno.facts.target import TargetSpec
 from dyno.facts.trial import TrialSpec
 from dyno.probe import rig
 from dyno.store.run import Run, create
+from dyno.trial.engine_plan import EnginePlan
+from dyno.trial.fleet import Fleet, running
+from dyno.trial.online import finish, measure, serve
+from dyno.trial.prepare import prepare
+from dyno.trial.session import Session
 from dyno.workload.spec import WorkloadSpec
 
 pytestmark = pytest.mark.engines

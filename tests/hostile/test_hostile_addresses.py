@@ -12,7 +12,7 @@ from test_hostile_hub import Victim, body_answer, json_answer, listing, sibling,
 from conftest import Scripted, StartFake
 from dyno.cli.main import main
 from dyno.errors import RigError
-from dyno.rigs import dstack
+from dyno.remote import dstack
 
 SECRET = "hunter2-of-this-test"
 Run = Callable[..., tuple[int, str]]

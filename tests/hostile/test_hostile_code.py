@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dyno.conduct.lm_eval import _check_code, task_code
 from dyno.engines import environment
 from dyno.errors import UsageError
 from dyno.facts.quality import QualitySpec
 from dyno.models.workers import convert_gguf
+from dyno.quality.lm_eval import _check_code, task_code
 
 TASKS = {
     "a function": "process_results: !function utils.process\n",

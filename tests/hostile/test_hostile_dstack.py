@@ -15,7 +15,7 @@ from test_hostile_hub import memory_bytes
 from dyno.errors import DynoError, RigError
 from dyno.facts.elsewhere import DstackSpec, SshSpec
 from dyno.facts.study import RigWanted
-from dyno.rigs import dstack
+from dyno.remote import dstack
 from test_dstack import job, resolved
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07 red\r\nHost *\n  ProxyCommand touch owned\x00 \u202eabc"

@@ -16,16 +16,16 @@ from test_hostile_rigs import Rig, rig  # noqa: F401  (a fixture)
 from test_hostile_terminal import steering
 
 from dyno.cli.main import main
-from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.fleet import running
-from dyno.conduct.held import FarMachine, HeldEngine, HeldEvent
 from dyno.conduct.study import Conductor
 from dyno.engines.launch import public_spec
 from dyno.facts.engine import EngineSpec
 from dyno.facts.study import Study
 from dyno.probe import rig as this_machine
-from dyno.rigs.ssh import SshMachine
+from dyno.remote.engine import FarMachine, HeldEngine, HeldEvent
+from dyno.remote.ssh import SshMachine
 from dyno.store.study import StudyFolder, failure_of
+from dyno.trial.engine_plan import EnginePlan
+from dyno.trial.fleet import running
 from studies import study
 
 STUDY = """
@@ -56,7 +56,7 @@ ESCAPES = "\x1b[2J\x1b]0;owned\x07far\ndyno: all is well\r\u202e../../x<script>a
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """The event of a rig with an engine that runs, as dyno.conduct.hold sends it."""
+    """The event of a rig with an engine that runs, as dyno.conduct.far_side sends it."""
     folder, machine = tmp_path_factory.mktemp("held"), this_machine.look()
     plan = EnginePlan(EngineSpec("fake", args=["first_ms=2", "gap_ms=1"]), machine)
     with (

@@ -14,7 +14,6 @@ import pytest
 
 from conftest import Scripted
 from dyno.cli.main import main
-from dyno.conduct.lifecycle import log_facts
 from dyno.engines.kinds import KINDS, metric_names
 from dyno.errors import DynoError, TargetError, UsageError
 from dyno.facts.rig import Rig
@@ -24,6 +23,7 @@ from dyno.http import LARGEST_BYTES, Client, Url
 from dyno.probe import server
 from dyno.probe.telemetry import metrics
 from dyno.store.run import Manifest, Run
+from dyno.trial.lifecycle import log_facts
 from dyno.workload import prompts, tokenizer
 from dyno.workload.spec import WorkloadSpec
 from test_probe_server import LLAMA, SGLANG, TGI, VLLM, VLLM_METRICS

@@ -25,9 +25,6 @@ import psutil
 import pytest
 
 from conftest import Scripted, StartFake, answer, drive, receive_request, requests
-from dyno.conduct import lifecycle
-from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.fleet import running
 from dyno.engines import port as ports
 from dyno.engines import process as engine_process
 from dyno.engines.log import excerpt
@@ -39,6 +36,9 @@ from dyno.facts.rig import Rig
 from dyno.http import Route, Url
 from dyno.load import connection, pool
 from dyno.load.wire import REFUSED_PAUSE_NS
+from dyno.trial import lifecycle
+from dyno.trial.engine_plan import EnginePlan
+from dyno.trial.fleet import running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at in /proc")
 
@@ -166,7 +166,7 @@ DYNO = """
 import json, sys, time
 from pathlib import Path
 from dyno.engines.process import EngineProcess
-from dyno.conduct.signals import interrupt, lent
+from dyno.signals import interrupt, lent
 import signal
 with lent((signal.SIGTERM, signal.SIGHUP), interrupt):
     with EngineProcess(json.loads(sys.argv[1]), None, Path(sys.argv[2])) as process:
@@ -438,8 +438,8 @@ def test_a_connection_reaches_the_socket_that_is_bound_to_its_address_before_one
 HUNGRY = """
 import contextlib, os, resource, sys, time
 from pathlib import Path
-from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.fleet import running
+from dyno.trial.engine_plan import EnginePlan
+from dyno.trial.fleet import running
 from dyno.facts.engine import EngineSpec
 from dyno.facts.rig import Rig
 folder = Path(sys.argv[1])

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from test_hostile_hub import memory_bytes
 
 from conftest import StartFake
-from dyno.conduct import on_ray
 from dyno.errors import DynoError, TargetError, UsageError
 from dyno.facts.record import ClientFacts
 from dyno.load import relay
@@ -30,6 +29,7 @@ from dyno.load.progress import Progress, Stop
 from dyno.load.spool import CLOCK, END, READ, SENT, SINCE, TURN
 from dyno.load.worker import SliceWorker
 from dyno.measure import clocks
+from dyno.remote import on_ray
 from dyno.units import NS_PER_MS, NS_PER_S
 from test_on_ray import StandIn, on_nodes, ray
 

@@ -23,12 +23,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_hostile_hub import JSON, NAMES, memory_bytes
 
-from dyno.conduct import elsewhere
-from dyno.conduct.elsewhere import Elsewhere, unpack
+from dyno.conduct import study_plan
 from dyno.errors import DynoError, RigError, Unreachable
 from dyno.facts.elsewhere import RigPython, SshSpec
-from dyno.rigs import ssh, wheel
-from dyno.rigs.ssh import SshMachine
+from dyno.remote import elsewhere, ssh, wheel
+from dyno.remote.elsewhere import Elsewhere, unpack
+from dyno.remote.ssh import SshMachine
 from dyno.store.study import StudyFolder, trial_name
 from studies import study
 
@@ -240,7 +240,7 @@ class Rig:
         self.study = study(STUDY, folder / "s.toml")
         self.runs = StudyFolder(folder / "runs")
         self.runs.write(self.study, STUDY)
-        self.far = Elsewhere(self.study, STUDY, self.runs, "far", self.lines.append)
+        self.far = Elsewhere(self.study, STUDY, self.runs, "far", self.lines.append, study_plan.public)
         self.machine = SshMachine(SshSpec("me@far", folder=str(folder / "rig")), "job")
         (self.planned,) = self.study.trials
         self.name = trial_name(self.planned.place)
@@ -433,7 +433,7 @@ def job(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Rig:
     """A rig that takes a job and ends it, with the failure of its trial."""
     monkeypatch.setenv("DYNO_HOME", str(rig.folder / "dyno"))
     monkeypatch.setattr(wheel, "wheels", lambda remote, cache, say: [])
-    rig.far = Elsewhere(rig.study, STUDY, rig.runs, "far", rig.lines.append)
+    rig.far = Elsewhere(rig.study, STUDY, rig.runs, "far", rig.lines.append, study_plan.public)
     verbs = {"status": say(state="absent"), "look": LOOK, "install": QUIET, "start": QUIET, "stop": say(state="0")}
     rig.honest = {**verbs, "remove": "", "follow": rig.finished(), "pack": rig.pack({"failed.json": FAILURE})}
     return rig
@@ -478,7 +478,7 @@ def test_a_rig_that_changes_its_answers_writes_nothing_elsewhere(turns: dict[str
     for _ in range(2):
         with contextlib.suppress(RigError):
             job.far.conduct([job.planned], [])
-        job.far = Elsewhere(job.study, STUDY, job.runs, "far", job.lines.append)
+        job.far = Elsewhere(job.study, STUDY, job.runs, "far", job.lines.append, study_plan.public)
     assert outside(job) <= PLACES
     assert {p.name for p in (job.folder / "dyno").iterdir()} <= {"rigs"}
     assert not job.runs.done()
@@ -522,7 +522,7 @@ def test_an_agent_that_is_killed_there_ends_in_a_sentence_and_the_next_dyno_resu
     job.tricks(**job.honest)
     for entry in job.far.register.entries():  # as a new dyno: the one before is gone
         job.far.register.write(msgspec.structs.replace(entry, process=0))
-    Elsewhere(job.study, STUDY, job.runs, "far", job.lines.append).conduct([job.planned], [])
+    Elsewhere(job.study, STUDY, job.runs, "far", job.lines.append, study_plan.public).conduct([job.planned], [])
     assert (job.runs.run(job.planned.place).path / "failed.json").read_bytes() == FAILURE
 
 

@@ -12,12 +12,12 @@ from conftest import Scripted
 from dyno import secrets
 from dyno.cli.main import main
 from dyno.cli.settings import check_headers
-from dyno.conduct.engine_plan import EnginePlan
 from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, image_problem
 from dyno.facts.rig import Rig
 from dyno.http import Client, Url
 from dyno.store.pack import _without_quotes
+from dyno.trial.engine_plan import EnginePlan
 
 RUNS = Path(__file__).parents[1] / "fixtures" / "runs"
 RIG = Rig("test", "0", "any", "cpu", 2, memory_free_bytes=8 * 2**30)

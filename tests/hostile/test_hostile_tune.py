@@ -14,9 +14,9 @@ from test_hostile_kills import Place
 from test_hostile_processes import living_in, script, wait_for
 from test_hostile_terminal import steering
 
-from dyno.conduct.proposer import Proposer
 from dyno.errors import StoreError
 from dyno.facts.tune import TuneAxis
+from dyno.search.proposer import Proposer
 from rigs_over_ssh import DynoProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at in /proc")

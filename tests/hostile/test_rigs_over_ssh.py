@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dyno.rigs import agent
+from dyno.remote import agent
 from rigs_over_ssh import DynoProcess, SshRig
 
 SECRET = "sk-do-not-show-4f14c74afd0000"
@@ -204,7 +204,7 @@ def test_a_machine_that_lies_writes_nothing_outside_the_run_folder(ssh_rig: SshR
     ssh_rig.write()
     before = outside(ssh_rig)
     start = (
-        "import sys, pathlib, dyno.rigs.ssh as ssh; ssh._SOURCE = pathlib.Path('lie.py').read_bytes; "
+        "import sys, pathlib, dyno.remote.ssh as ssh; ssh._SOURCE = pathlib.Path('lie.py').read_bytes; "
         "from dyno.cli.main import main; sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", start, "run", "s.toml", "--plain", "--no-report"]

@@ -33,19 +33,19 @@ OWN: dict[str, tuple[str, set[str]]] = {
         "numbers",
         {"folder / f'fake-{i}.log'"},
     ),
-    "conduct/elsewhere.py": (
+    "remote/elsewhere.py": (
         "names in the source",
         {"run.path / name"},
     ),
-    "conduct/proposer.py": (
+    "search/proposer.py": (
         "beside the journal, in a folder of dyno's",
         {"path.with_name(f'{path.name}.lock')"},
     ),
-    "conduct/lifecycle.py": (
+    "trial/lifecycle.py": (
         "numbers",
         {"folder / (f'engine-{index + 1}.log' if index else 'engine.log')"},
     ),
-    "conduct/lm_eval.py": (
+    "quality/lm_eval.py": (
         "numbers",
         {"run.path / f'lm-eval-{concurrency}.cache'", "run.path / f'lm-eval-{concurrency}.json'"},
     ),
@@ -62,15 +62,15 @@ OWN: dict[str, tuple[str, set[str]]] = {
         "the name of the user's study",
         {"runs / f'{study.name}-{number}'", "runs / study.name"},
     ),
-    "conduct/tune.py": (
+    "search/tune.py": (
         "ProbeFacts.run has a pattern",
         {"run.path / probe.run"},
     ),
-    "conduct/tune_plan.py": (
+    "search/tune_plan.py": (
         "the name of the user's study",
         {"runs / f\"{plan.study.name}-tune{(f'-{n}' if n > 1 else '')}\""},
     ),
-    "conduct/tuning.py": (
+    "trial/kernels.py": (
         "a hash of settings",
         {"plan.caches.folder / f'.{name}.lock'"},
     ),
@@ -132,15 +132,15 @@ OWN: dict[str, tuple[str, set[str]]] = {
         "a part of the name that the file beside it has",
         {"path.with_name(f'results_{match[2]}.json')"},
     ),
-    "rigs/dstack.py": (
+    "remote/dstack.py": (
         "a run's name, made here",
         {"folder / f'{name}.key.pub'", "folder / f'{name}.{end}'"},
     ),
-    "rigs/register.py": (
+    "remote/register.py": (
         "an entry's id, made here",
         {"self.folder / f'{entry.id}.partial'", "self.folder / f'{name}.json'"},
     ),
-    "rigs/wheel.py": (
+    "remote/wheel.py": (
         "packages that are installed here",
         {"Path(folder, name)", "folder / f'{name}-{tag}.whl'"},
     ),
@@ -202,9 +202,9 @@ OWN: dict[str, tuple[str, set[str]]] = {
 }
 # Modules and folders in which no name comes from outside.
 INSIDE = {
-    "conduct/find.py": "ProbeFacts.run has a pattern; kinds of engines are a Literal",
+    "search/find.py": "ProbeFacts.run has a pattern; kinds of engines are a Literal",
     "engines/": "recipes and settings of this installation; the kernel's and pip's names",
     "measure/": "numbers",
     "probe/": "names in /proc and /sys; process ids",
-    "rigs/agent.py": "runs on the rig, with what home sends: home is trusted there",
+    "remote/agent.py": "runs on the rig, with what home sends: home is trusted there",
 }

@@ -13,7 +13,6 @@ import dyno
 from conftest import Scripted
 from dyno.audit import commands
 from dyno.cli.main import main
-from dyno.conduct import weights
 from dyno.engines import install, kinds, versions
 from dyno.engines.caches import Caches
 from dyno.engines.kinds import KINDS, metric_names, names
@@ -28,6 +27,7 @@ from dyno.probe.telemetry import metrics
 from dyno.results.columns import meaning
 from dyno.store.rows import read_row
 from dyno.store.run import Run
+from dyno.trial import weights
 
 SOURCE = Path(dyno.__file__).parent
 FILE = Path(__file__).parent / "added_engine" / "quick.py"

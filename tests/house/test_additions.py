@@ -29,8 +29,8 @@ OTHER_MEANINGS = {
     "results/tools/sglang.py": {"random"},
     # Quality tests: the form of their requests, and their tasks.
     "cli/eval.py": {"tasks"},
-    "conduct/lm_eval.py": {"chat", "tasks"},
-    "conduct/quality.py": {"chat"},
+    "quality/lm_eval.py": {"chat", "tasks"},
+    "quality/flow.py": {"chat"},
     "facts/quality.py": {"chat"},
     "facts/setting.py": {"tasks"},
     "quality/ask.py": {"chat", "tasks"},

@@ -23,7 +23,7 @@ import pytest
 import dstack_machine
 from dyno.facts.elsewhere import DstackSpec
 from dyno.facts.study import RigWanted
-from dyno.rigs import dstack
+from dyno.remote import dstack
 
 pytestmark = [pytest.mark.tools, pytest.mark.xdist_group("dstack")]  # dstack's ports on a machine are fixed
 

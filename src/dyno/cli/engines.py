@@ -19,8 +19,8 @@ from dyno.scratch import Scratch
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dyno.conduct.engine_plan import EnginePlan
-    from dyno.conduct.fleet import Fleet
+    from dyno.trial.engine_plan import EnginePlan
+    from dyno.trial.fleet import Fleet
 
 _STREAMS = 16  # of the load that is shown
 _LOAD = "--num-prompts 200"
@@ -98,8 +98,8 @@ def start_fake(options: argparse.Namespace) -> int:
 
 
 def start_engine(options: argparse.Namespace) -> int:
-    from dyno.conduct.engine_plan import EnginePlan
     from dyno.probe import rig
+    from dyno.trial.engine_plan import EnginePlan
 
     if options.model is None:
         for name, value in kind_of(options.engine).start_defaults(options.own_args).items():
@@ -121,7 +121,7 @@ def start_engine(options: argparse.Namespace) -> int:
 def _serve(plan: "EnginePlan", load: str) -> int:
     """Run an engine until Ctrl-C, or until it ends. Its folder stays where a message points there."""
     from dyno.cli.progress import ProgressLine
-    from dyno.conduct.fleet import running
+    from dyno.trial.fleet import running
 
     place, progress = Scratch("dyno-engine-"), ProgressLine()
     try:

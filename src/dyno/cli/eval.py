@@ -16,7 +16,7 @@ from dyno.facts.quality import QualitySpec
 from dyno.facts.trial import TrialSpec
 
 if TYPE_CHECKING:
-    from dyno.conduct.outcome import Outcome
+    from dyno.trial.outcome import Outcome
 
 _EXAMPLES = """examples:
   dyno eval --engine llamacpp --quantization Q4_0
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
         return _dry_run(trial)
 
     from dyno.cli.progress import ProgressLine
-    from dyno.conduct.quality import evaluate
+    from dyno.quality.flow import evaluate
 
     preparing.for_engines([trial], options)
     with ProgressLine() as watcher:
@@ -116,10 +116,10 @@ def _trial(o: argparse.Namespace, spec: QualitySpec) -> tuple[TrialSpec, dict[st
 
 
 def _dry_run(trial: TrialSpec) -> int:
-    from dyno.conduct.engine_plan import EnginePlan
     from dyno.engines.kinds import starts
     from dyno.probe import rig
     from dyno.quality.ask import describe
+    from dyno.trial.engine_plan import EnginePlan
 
     assert trial.quality is not None
     problems = []

@@ -64,9 +64,9 @@ def span(text: str) -> float:
 
 def run(options: argparse.Namespace) -> int:
     from dyno.cli.progress import ProgressLine
-    from dyno.conduct.find import expected, find
     from dyno.load.progress import Stop
     from dyno.report import find as text
+    from dyno.search.find import expected, find
     from dyno.store.run import create
     from dyno.study.prices import price_rules
 

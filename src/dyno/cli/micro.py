@@ -27,8 +27,8 @@ from dyno.workload.datasets import DEFAULT
 from dyno.workload.spec import WorkloadSpec
 
 if TYPE_CHECKING:
-    from dyno.conduct.outcome import Outcome
     from dyno.report.micro import Row
+    from dyno.trial.outcome import Outcome
 
 OUTPUTS = ("md", "json", "jsonl", "csv", "sql")  # as report/micro.py has them, which is not loaded for a help text
 # From the outermost loop to the innermost, as llama-bench nests them → help, default; 0|1: a switch.
@@ -326,7 +326,7 @@ def run(options: argparse.Namespace) -> int:
         return dry_run(wanted)
 
     from dyno.cli.progress import ProgressLine
-    from dyno.conduct import offline
+    from dyno.trial import offline
 
     preparing.for_engines(wanted, options)
     outputs = [(options.output, sys.stdout), *([(options.output_err, sys.stderr)] if options.output_err else [])]

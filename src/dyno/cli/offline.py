@@ -25,7 +25,7 @@ from dyno.workload.datasets import DATASETS, DEFAULT, DEFAULT_OF_A_FILE
 from dyno.workload.spec import WorkloadSpec
 
 if TYPE_CHECKING:
-    from dyno.conduct.outcome import Outcome
+    from dyno.trial.outcome import Outcome
 
 PERCENTILES = [10.0, 25.0, 50.0, 75.0, 90.0, 99.0]  # those that vLLM writes
 _BACKENDS = {"vllm": "vllm", "hf": "transformers"}
@@ -142,7 +142,7 @@ def _add_rest(p: argparse.ArgumentParser, g: argparse._ArgumentGroup) -> None:
 def run(options: argparse.Namespace) -> int:
     flags.check_refused(options)
     trial = spec(options)
-    from dyno.conduct import offline
+    from dyno.trial import offline
 
     if options.dry_run:
         return dry_run([trial])
@@ -165,8 +165,8 @@ def run(options: argparse.Namespace) -> int:
 
 def dry_run(trials: list[TrialSpec]) -> int:
     """Print each engine's setting once, however many trials are made with it."""
-    from dyno.conduct import offline
     from dyno.probe import rig
+    from dyno.trial import offline
 
     machine = rig.look()
     settings.print_plan(dict.fromkeys(line for trial in trials for line in offline.lines(trial, machine)))

@@ -14,7 +14,6 @@ from statistics import median
 from typing import Self
 
 from dyno.cli.terminal import draw
-from dyno.conduct.watcher import StudyWatcher, TrialEnd, Watcher
 from dyno.facts.offline import OfflineSummary
 from dyno.facts.study import PlannedTrial
 from dyno.facts.summary import Result
@@ -26,6 +25,7 @@ from dyno.report import find, quality, tune
 from dyno.screen import wrapped
 from dyno.study.order import trial_s
 from dyno.study.time_left import TimeLeft
+from dyno.trial.watcher import StudyWatcher, TrialEnd, Watcher
 from dyno.units import NS_PER_MS, seconds
 from dyno.visible import visible
 

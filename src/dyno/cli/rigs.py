@@ -31,7 +31,7 @@ def add(p: argparse.ArgumentParser) -> None:
 
 
 def list_(options: argparse.Namespace) -> int:
-    from dyno.conduct import elsewhere
+    from dyno.remote import elsewhere
 
     entries = elsewhere.register().entries()
     states = {entry.id: elsewhere.state(entry) for entry in entries}
@@ -56,7 +56,7 @@ def _time(entry: RigEntry) -> str:
 
 
 def stop(options: argparse.Namespace) -> int:
-    from dyno.conduct import elsewhere
+    from dyno.remote import elsewhere
 
     register = elsewhere.register()
     entries = register.entries()

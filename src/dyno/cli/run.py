@@ -141,7 +141,7 @@ def _read(options: argparse.Namespace) -> tuple[Study, str, bool]:
     from dyno.conduct import study_plan
 
     if options.study == "-":
-        from dyno.conduct.elsewhere import Order
+        from dyno.remote.elsewhere import Order
 
         try:
             order = msgspec.json.decode(files.taken(sys.stdin.buffer, files.FACTS, "stdin"), type=Order)

@@ -40,7 +40,7 @@ from dyno.store.shelf import (
 from dyno.store.study import StudyFolder, failure_of
 
 if TYPE_CHECKING:
-    from dyno.conduct.outcome import Outcome
+    from dyno.trial.outcome import Outcome
 
 _EXAMPLES = """examples:
   dyno runs                              list ./runs
@@ -330,9 +330,9 @@ def _show(word: str, options: argparse.Namespace) -> None:
 
 def _outcome(run: Run) -> "Outcome":
     """Read what a run measured; decode it first if dyno was killed while it ran."""
-    from dyno.conduct.offline import reopened
-    from dyno.conduct.outcome import Outcome
-    from dyno.conduct.trial import finish
+    from dyno.trial.offline import reopened
+    from dyno.trial.online import finish
+    from dyno.trial.outcome import Outcome
 
     if run.whole:
         manifest = run.manifest()

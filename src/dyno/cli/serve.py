@@ -34,10 +34,10 @@ from dyno.workload.datasets import DATASETS, DEFAULT, DEFAULT_OF_CLASSES
 from dyno.workload.spec import WorkloadSpec
 
 if TYPE_CHECKING:
-    from dyno.conduct.outcome import Outcome
     from dyno.facts.study import PlannedTrial
     from dyno.facts.summary import Result
     from dyno.store.study import StudyFolder
+    from dyno.trial.outcome import Outcome
 
 SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
@@ -215,7 +215,7 @@ def _result_flags(g: argparse._ArgumentGroup) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dyno.conduct import slots
+    from dyno.trial import slots
 
     flags.check_refused(options)
     _hand_over(options)
@@ -231,7 +231,7 @@ def run(options: argparse.Namespace) -> int:
         return dry_run(trial)
 
     from dyno.cli.progress import ProgressLine
-    from dyno.conduct.trial import serve
+    from dyno.trial.online import serve
 
     preparing.for_engines([trial], options)
     with ProgressLine(bar=not options.disable_tqdm) as watcher:
@@ -297,12 +297,12 @@ def loads(o: argparse.Namespace) -> Iterator[tuple[dict[str, Any], argparse.Name
 def _several(each: list[tuple[dict[str, Any], argparse.Namespace]], options: argparse.Namespace) -> int:
     from dyno.cli.run import conduct, preview
     from dyno.conduct import study_plan
-    from dyno.conduct.session import attach
-    from dyno.conduct.watcher import Watcher
     from dyno.facts.study import Place
     from dyno.load.progress import Stop
     from dyno.probe import rig
     from dyno.store.run import slug
+    from dyno.trial.session import attach
+    from dyno.trial.watcher import Watcher
 
     specs = [(varying, *spec(one)) for varying, one in each]
     _, first, headers = specs[0]
@@ -336,8 +336,8 @@ def _show(
     folder: "StudyFolder", wanted: list["PlannedTrial"], done: dict[str, "Result"], options: argparse.Namespace
 ) -> None:
     """Print one table of all trials, or a JSON list; save the result of each."""
-    from dyno.conduct.outcome import Outcome
     from dyno.report import study
+    from dyno.trial.outcome import Outcome
 
     runs = [(p.place, folder.run(p.place)) for p in wanted if p.place.id in done]
     outcomes = [(place, Outcome(run, run.manifest(), done[place.id])) for place, run in runs]
@@ -359,9 +359,9 @@ def _show(
 
 
 def dry_run(trial: TrialSpec) -> int:
-    from dyno.conduct.engine_plan import EnginePlan
-    from dyno.conduct.prepare import longest
     from dyno.probe import rig
+    from dyno.trial.engine_plan import EnginePlan
+    from dyno.trial.prepare import longest
 
     if not starts(trial.engine):
         raise UsageError("--dry-run needs --engine KIND or several loads: one load on a running server starts nothing.")

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from dyno import files
 from dyno.cli import settings
 from dyno.cli.terminal import for_programs
-from dyno.conduct.signals import lent
 from dyno.errors import StoreError, UsageError
 from dyno.numbers import number
 from dyno.report.table import markdown, terminal, text_table, write_csv
 from dyno.screen import styled, wrapped
+from dyno.signals import lent
 
 if TYPE_CHECKING:
     from dyno.store.sql import QueryResult, RunTables

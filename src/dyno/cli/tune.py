@@ -1,6 +1,7 @@
 """`dyno tune STUDY.toml`: an engine's best settings for a load; the same command resumes it."""
 
 import argparse
+import functools
 import math
 import sys
 from typing import TYPE_CHECKING
@@ -15,9 +16,9 @@ from dyno.facts.tune import TuneSpec
 from dyno.screen import wrapped
 
 if TYPE_CHECKING:
-    from dyno.conduct.tune_budget import TuneBudget
-    from dyno.conduct.tune_plan import TunePlan
     from dyno.facts.tune import TuneAnswer
+    from dyno.search.tune_budget import TuneBudget
+    from dyno.search.tune_plan import TunePlan
 
 _EXAMPLE = """examples:
   dyno tune study.toml
@@ -57,12 +58,13 @@ def add(p: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from dyno.cli.progress import TuneView
     from dyno.conduct import study_plan
-    from dyno.conduct.proposer import possible
-    from dyno.conduct.tune import Tuner
-    from dyno.conduct.tune_budget import TuneBudget
-    from dyno.conduct.tune_plan import TunePlan, folder_for
+    from dyno.conduct.study_run import conduct_part
     from dyno.probe import rig
     from dyno.report import tune as text
+    from dyno.search.proposer import possible
+    from dyno.search.tune import Tuner
+    from dyno.search.tune_budget import TuneBudget
+    from dyno.search.tune_plan import TunePlan, folder_for
 
     study, source = study_plan.read(study_path(options.study), given_variables(options.set))
     if options.trials and study.tune:
@@ -81,7 +83,8 @@ def run(options: argparse.Namespace) -> int:
     with folder.held():
         view = TuneView(study.name, plan.spec.trials, live=not options.plain)
         try:
-            tuner = Tuner(plan, source, folder, machine, key_headers, view, options.budget)
+            conduct = functools.partial(conduct_part, source, folder, key_headers)
+            tuner = Tuner(plan, folder, machine, conduct, view, options.budget)
             answer = tuner.run(command)
         finally:
             view.close()
@@ -103,11 +106,11 @@ def _exit_code(answer: "TuneAnswer") -> int:
 
 
 def _preview(plan: "TunePlan", budget: "TuneBudget") -> int:
-    from dyno.conduct.proposer import possible
     from dyno.conduct.study_plan import plans, problems
-    from dyno.conduct.tune_plan import SEARCH
     from dyno.numbers import count, duration, many
     from dyno.probe import rig
+    from dyno.search.proposer import possible
+    from dyno.search.tune_plan import SEARCH
 
     spec, default = plan.spec, plan.trial({})
     total = possible(spec.settings)

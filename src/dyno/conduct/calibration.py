@@ -11,10 +11,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from dyno.conduct.outcome import Outcome
-from dyno.conduct.prepare import Prepared, Prompts
-from dyno.conduct.session import Session
-from dyno.conduct.trial import finish, measure
 from dyno.engines.fake import FakeSpec
 from dyno.engines.fake.engine import Fake
 from dyno.engines.process import EngineProcess
@@ -25,6 +21,10 @@ from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Stop
 from dyno.measure.statistics import distribution_ms
 from dyno.store.run import create
+from dyno.trial.online import finish, measure
+from dyno.trial.outcome import Outcome
+from dyno.trial.prepare import Prepared, Prompts
+from dyno.trial.session import Session
 from dyno.units import NS_PER_S
 from dyno.workload.request import Request, Turn
 from dyno.workload.spec import Workload, WorkloadSpec

@@ -7,9 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from dyno import files, secrets
-from dyno.conduct import earlier, estimate, provide, rig_stock, study_plan
-from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.offline import counts
+from dyno.conduct import earlier, estimate, provide, study_plan
 from dyno.conduct.study_plan import SettingPlan
 from dyno.errors import EngineError, UsageError
 from dyno.facts.dry_run import Basis, CommandBlock, DiskNeed, DryRun, KnownBy, Needed, RigNeeds, SessionLine, TrialLine
@@ -20,9 +18,12 @@ from dyno.facts.trial import TrialSpec, micro_name
 from dyno.models import hub
 from dyno.numbers import human_bytes, many
 from dyno.quality.ask import describe, other_tasks
+from dyno.remote import dstack
+from dyno.remote import stock as rig_stock
 from dyno.report.find import describe_search
-from dyno.rigs import dstack
 from dyno.study.order import TrialGroup, sessions
+from dyno.trial.engine_plan import EnginePlan
+from dyno.trial.offline import counts
 
 Words = Callable[[str], str]
 _PHASES = ("fetch", "install", "convert", "quantize", "start", "load", "search", "quality")

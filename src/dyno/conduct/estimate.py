@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dyno.conduct import earlier, provide, weights
-from dyno.conduct.engine_plan import EnginePlan, online_share
+from dyno.conduct import earlier, provide
 from dyno.conduct.study_plan import SettingPlan
 from dyno.engines.kinds import kind_of
 from dyno.facts.dry_run import Basis, Phase, PhaseName, RigCost
@@ -28,6 +27,8 @@ from dyno.study.order import (
     EnginePace,
     trial_s,
 )
+from dyno.trial import weights
+from dyno.trial.engine_plan import EnginePlan, online_share
 
 OWN_MODEL_BYTES = 10_600_000  # dyno-5m in 16 bits
 # Tests, prompts and checks of a trial, outside its load: with the engine that comes with dyno, and with others.

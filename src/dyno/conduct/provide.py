@@ -12,7 +12,6 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from dyno import files
-from dyno.conduct import dataset, lm_eval, weights
 from dyno.engines import container, environment, image, install, versions
 from dyno.engines.kinds import kind_of, starts
 from dyno.engines.launch import contained, locate
@@ -25,11 +24,13 @@ from dyno.numbers import human_bytes, many
 from dyno.probe import model as model_files
 from dyno.probe import rig
 from dyno.probe.model import hub_cache
+from dyno.quality import lm_eval
 from dyno.quality.ask import other_tasks
+from dyno.saying import Say
+from dyno.trial import dataset, weights
 from dyno.workload.datasets import DATASETS
 from dyno.workload.spec import WorkloadSpec
 
-Say = Callable[[str], None]
 T = TypeVar("T")
 _ASKED_AT_ONCE = 8  # registries
 

@@ -8,15 +8,16 @@ from typing import NamedTuple
 from dyno import secrets
 from dyno.checks.host import HostSetting, settings
 from dyno.conduct import provide
-from dyno.conduct.lifecycle import Say, run_command
-from dyno.conduct.signals import interrupt, lent
 from dyno.conduct.study_plan import SettingPlan, fits
 from dyno.engines import image
 from dyno.errors import EngineError
 from dyno.facts.rig import Rig
 from dyno.facts.study import RigWanted
 from dyno.numbers import human_bytes
+from dyno.saying import Say
 from dyno.scratch import scratch
+from dyno.signals import interrupt, lent
+from dyno.trial.lifecycle import run_command
 
 
 @contextlib.contextmanager

@@ -20,21 +20,6 @@ from typing import NamedTuple
 import msgspec
 
 from dyno import secrets
-from dyno.conduct import find, on_ray, quality, weights
-from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.fleet import Fleet, running
-from dyno.conduct.held import FarMachine, HeldFleet, held
-from dyno.conduct.lifecycle import scrub_all
-from dyno.conduct.offline import engine_plan, same_engine
-from dyno.conduct.offline import finish as finish_offline
-from dyno.conduct.offline import measure as measure_offline
-from dyno.conduct.outcome import Outcome
-from dyno.conduct.prepare import Prepared, hidden, prepare
-from dyno.conduct.session import Session, attach
-from dyno.conduct.signals import interrupt, lent
-from dyno.conduct.trial import finish, measure
-from dyno.conduct.watcher import StudyWatcher, TrialEnd
-from dyno.conduct.worker import Worker, working
 from dyno.engines.kinds import starts
 from dyno.engines.log import excerpt
 from dyno.errors import (
@@ -55,9 +40,27 @@ from dyno.facts.summary import Result
 from dyno.load.progress import Stop
 from dyno.numbers import number
 from dyno.probe import rig
+from dyno.quality import flow as quality
+from dyno.remote import on_ray
+from dyno.remote.engine import FarMachine, HeldFleet, held
+from dyno.search import find
+from dyno.signals import interrupt, lent
 from dyno.store.run import UNSCRUBBED, Run, make_folder, write
 from dyno.store.study import Failure, StudyFolder, failure_of, write_failure
 from dyno.study import order
+from dyno.trial import weights
+from dyno.trial.engine_plan import EnginePlan
+from dyno.trial.fleet import Fleet, running
+from dyno.trial.lifecycle import scrub_all
+from dyno.trial.offline import engine_plan, same_engine
+from dyno.trial.offline import finish as finish_offline
+from dyno.trial.offline import measure as measure_offline
+from dyno.trial.offline_engine import Worker, working
+from dyno.trial.online import finish, measure
+from dyno.trial.outcome import Outcome
+from dyno.trial.prepare import Prepared, hidden, prepare
+from dyno.trial.session import Session, attach
+from dyno.trial.watcher import StudyWatcher, TrialEnd
 from dyno.workload.request import Request
 from dyno.workload.tokenizer import choose
 

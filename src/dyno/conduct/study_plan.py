@@ -11,11 +11,7 @@ import msgspec
 
 from dyno import files, secrets
 from dyno.checks.machine import differences as rig_differences
-from dyno.conduct import provide, slots
-from dyno.conduct.engine_plan import EnginePlan
-from dyno.conduct.offline import batch_of, same_engine
-from dyno.conduct.prepare import hidden, longest
-from dyno.conduct.prepare import public as public_trial
+from dyno.conduct import provide
 from dyno.engines import container, versions
 from dyno.engines.kinds import KINDS, starts
 from dyno.errors import EngineError, StoreError, UsageError
@@ -32,6 +28,11 @@ from dyno.quality import ask
 from dyno.store.study import StudyFolder
 from dyno.study import file
 from dyno.study.trials import Known
+from dyno.trial import slots
+from dyno.trial.engine_plan import EnginePlan
+from dyno.trial.offline import batch_of, same_engine
+from dyno.trial.prepare import hidden, longest
+from dyno.trial.prepare import public as public_trial
 
 _NO_TEXT = "# The file is not stored, because dyno can't remove a secret from it. study.json has every trial.\n"
 _AT_LEAST = 8  # accelerators that are assumed where a study doesn't say how many

@@ -7,20 +7,20 @@ from contextlib import closing
 import msgspec
 
 from dyno.conduct import study_plan
-from dyno.conduct.elsewhere import Elsewhere
-from dyno.conduct.held import FarMachine
-from dyno.conduct.signals import interrupt, lent
 from dyno.conduct.study import Conductor, Headers
-from dyno.conduct.watcher import StudyWatcher
 from dyno.errors import RigError, UsageError
 from dyno.facts.rig import Rig
 from dyno.facts.study import PlannedTrial, Study
 from dyno.http import check_certificates
 from dyno.load.progress import Stop
+from dyno.remote.elsewhere import Elsewhere
+from dyno.remote.engine import FarMachine
+from dyno.saying import Say
+from dyno.search.tune import Watch
+from dyno.signals import interrupt, lent
 from dyno.store.study import StudyFolder
 from dyno.study.order import sessions
-
-Say = Callable[[str], None]
+from dyno.trial.watcher import StudyWatcher
 
 
 class StudyChoices(msgspec.Struct, frozen=True):
@@ -42,6 +42,15 @@ class StudyChoices(msgspec.Struct, frozen=True):
 
 
 Views = Callable[[Sequence[PlannedTrial], int], StudyWatcher]  # of trials to run, and how many were done before
+
+
+def conduct_part(
+    text: str, folder: StudyFolder, headers: Headers, whole: Study, planned: Sequence[PlannedTrial], watch: Watch
+) -> None:
+    """Store a study as far as it is known, and run these trials of it: `dyno tune` plans while it measures."""
+    folder.write(*study_plan.public(whole, text))
+    study = msgspec.structs.replace(whole, trials=list(planned), on_failure="carry_on", interleave="engines", stop=None)
+    Conductor(study, folder, headers, watch.watcher, watch.stop, wants=watch.wants).conduct(planned)
 
 
 class StudyRun(msgspec.Struct, frozen=True):
@@ -99,7 +108,9 @@ class StudyRun(msgspec.Struct, frozen=True):
 
     def _on_rig(self, name: str, stop: Stop) -> None:
         mine = [p for p in self.wanted if p.place.rig == name]
-        far = Elsewhere(self.study, self.text, self.folder, name, lambda text: self.say(f"[{name}] {text}"))
+        far = Elsewhere(
+            self.study, self.text, self.folder, name, lambda text: self.say(f"[{name}] {text}"), study_plan.public
+        )
         if self.study.rigs[name].client == "rig":
             far.conduct(mine, self.choices.words())
         elif {p.place.id for p in mine} - self.folder.done():

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -21,8 +21,8 @@ import psutil
 from dyno.engines import image
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import accepted, is_of
+from dyno.saying import Say
 
-Say = Callable[[str], None]
 _MANIFEST = "dyno.json"
 
 

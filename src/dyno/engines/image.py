@@ -10,7 +10,7 @@ import struct
 import subprocess
 import tarfile
 import termios
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fcntl import ioctl
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from dyno.engines.log import excerpt, private
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec
 from dyno.numbers import human_bytes
+from dyno.saying import Say, silent
 from dyno.secrets import shown
 
 _URL = re.compile(r"(?:https?|git|ssh)://|git@|github\.com/")
@@ -28,12 +29,6 @@ _MOVES = re.compile(r"\b([0-9a-f]{12})\b.*?([\d.]+) ?([kMGT]?)(i?)b ?/ ?([\d.]+)
 _ENDS = re.compile(r"\b([0-9a-f]{12})\b:? (?:done|skipped|pull complete|already exists|download complete)", re.I)
 _PART = re.compile(r"\b[0-9a-f]{12}\b(?:: | \[| \.$| done| skipped)")  # of a bar: drawn again and again
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-
-Say = Callable[[str], None]
-
-
-def nothing(text: str) -> None:
-    """Nobody watches."""
 
 
 def prepare_commands(spec: ContainerSpec, tool: str, present: bool) -> list[list[str]]:
@@ -60,7 +55,7 @@ def hides(key: str, value: str) -> bool:
 
 
 def pull_or_build(
-    spec: ContainerSpec, tool: str, say: Say, log: Path, below: Say = nothing, pinned: str | None = None
+    spec: ContainerSpec, tool: str, say: Say, log: Path, below: Say = silent, pinned: str | None = None
 ) -> str:
     """Provide the image, and return its digest. `below` gets the progress; `pinned`: the digest that it must have."""
     if spec.build is not None and not is_url(spec.build) and not Path(spec.build).is_dir():
@@ -256,7 +251,7 @@ def _layers(command: list[str], timeout_s: float) -> RegistrySize:
 # ---- files ----
 
 
-def export(tool: str, image: str, file: Path, say: Say, log: Path, below: Say = nothing) -> Image:
+def export(tool: str, image: str, file: Path, say: Say, log: Path, below: Say = silent) -> Image:
     """Write the image to a file that docker and podman read, and check that the file holds it."""
     facts = _facts(tool, image)
     if facts is None:
@@ -274,7 +269,7 @@ def export(tool: str, image: str, file: Path, say: Say, log: Path, below: Say = 
     return Image(image, _id(facts), file.stat().st_size, facts["Created"][:10])
 
 
-def import_file(tool: str, file: Path, say: Say, log: Path, below: Say = nothing) -> Image:
+def import_file(tool: str, file: Path, say: Say, log: Path, below: Say = silent) -> Image:
     """Load an image from a file, and check that it is the one that the file names."""
     ids, names = contents(file)
     name = names[0] if names else ids[0]

@@ -23,7 +23,7 @@ import msgspec
 
 from dyno.engines import container, llama_build, versions
 from dyno.engines import image as images
-from dyno.engines.environment import Environment, Say, engines_folder, home, installed, locked, read, sweep, write
+from dyno.engines.environment import Environment, engines_folder, home, installed, locked, read, sweep, write
 from dyno.engines.kinds import KINDS
 from dyno.engines.kinds.llamacpp import BUILD_NEEDS
 from dyno.engines.kinds.recipe import Recipe
@@ -35,6 +35,7 @@ from dyno.engines.tools import RECIPES as TOOL_RECIPES
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, image_problem, is_of
 from dyno.numbers import duration, human_bytes
+from dyno.saying import Say
 from dyno.scratch import scratch
 
 

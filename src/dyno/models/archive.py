@@ -17,10 +17,11 @@ from dyno.archive import UnsafeMember, plain_files
 from dyno.errors import ModelError, UsageError
 from dyno.models import checksum, hub, shelf
 from dyno.models.cache import blob_path, etag, place, ref_path, snapshot_folder, storage_folder
-from dyno.models.shelf import ModelEntry, ModelFile, Say
+from dyno.models.shelf import ModelEntry, ModelFile
 from dyno.numbers import human_bytes
 from dyno.outside import OutsideName, UnsafeName, is_safe
 from dyno.probe.model import hub_cache
+from dyno.saying import Say
 from dyno.scratch import scratch
 
 _MANIFEST, _MANIFEST_MAX = "dyno-models.json", 64 << 20

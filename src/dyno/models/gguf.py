@@ -13,9 +13,10 @@ from dyno.engines.kinds import FOR_GGUF
 from dyno.errors import UsageError
 from dyno.facts.recipe import ModelRecipe
 from dyno.models import calibration, gguf_check, shelf, tool
-from dyno.models.shelf import ModelEntry, Say
+from dyno.models.shelf import ModelEntry
 from dyno.probe import model
 from dyno.probe.tensors import BLOCKS
+from dyno.saying import Say
 
 KIND = "llama-tools"
 CONVERSIONS = ("AUTO", "F32", "F16", "BF16", "Q8_0")

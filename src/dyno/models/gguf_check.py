@@ -12,9 +12,9 @@ import psutil
 from dyno.errors import EngineError, ModelError
 from dyno.files import BROKEN
 from dyno.models import tool
-from dyno.models.shelf import Say
 from dyno.numbers import human_bytes, many, number
 from dyno.probe.tensors import BLOCKS, Tensor, read_gguf, read_safetensors
+from dyno.saying import Say
 from dyno.visible import one_line
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import msgspec
 
 from dyno import secrets
-from dyno.engines.image import nothing
 from dyno.engines.process import EngineProcess
 from dyno.errors import ModelError, UsageError
 from dyno.facts.recipe import ModelRecipe
@@ -24,10 +23,11 @@ from dyno.files import free_bytes
 from dyno.models import check, checksum, shelf
 from dyno.models.cache import FetchedFile, blob_path, etag, partial_path, snapshot, snapshot_folder, storage_folder
 from dyno.models.messages import Event, Go, Job, Listing
-from dyno.models.shelf import ModelEntry, ModelFile, Say
+from dyno.models.shelf import ModelEntry, ModelFile
 from dyno.numbers import duration, human_bytes
 from dyno.outside import OutsideName, is_safe
 from dyno.probe.model import looks_local
+from dyno.saying import Say, silent
 from dyno.workload.datasets import DATASETS
 from dyno.workload.request import DataFile
 
@@ -83,7 +83,7 @@ def source_text(given: str, dataset: bool = False, revision: str | None = None) 
     return f"hub:{prefix}{name}" + (f"@{own or revision}" if own or revision else "")
 
 
-def pull(recipe: ModelRecipe, say: Say, below: Say = nothing) -> ModelEntry:
+def pull(recipe: ModelRecipe, say: Say, below: Say = silent) -> ModelEntry:
     """Return the files of a recipe, fetched where they aren't here and whole. The Hub isn't asked about those."""
     recipe = recipe.base
     source = parse(recipe.source)

@@ -16,9 +16,10 @@ from dyno.facts.model import ModelShape
 from dyno.facts.recipe import ModelRecipe
 from dyno.models import calibration, schemes, shelf, tool, verify
 from dyno.models.schemes import GROUP, Scheme
-from dyno.models.shelf import ModelEntry, Say
+from dyno.models.shelf import ModelEntry
 from dyno.numbers import human_bytes, percent
 from dyno.probe import model
+from dyno.saying import Say
 
 _WORKERS = Path(__file__).with_name("workers")
 _HEAD = "lm_head"  # left as it is where the recipe doesn't say: it decides on tokens, and is small

@@ -11,7 +11,7 @@ import fcntl
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -25,8 +25,8 @@ from dyno.models import checksum
 from dyno.numbers import duration, human_bytes
 from dyno.outside import OutsideName
 from dyno.probe.model import hub_cache
+from dyno.saying import Say
 
-Say = Callable[[str], None]
 _MANIFEST = "dyno.json"
 
 

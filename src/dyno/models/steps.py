@@ -8,7 +8,8 @@ import msgspec
 from dyno.errors import UsageError
 from dyno.facts.recipe import ModelOrigin, ModelRecipe
 from dyno.models import gguf, hub, quantize, schemes, shelf
-from dyno.models.shelf import ModelEntry, Say
+from dyno.models.shelf import ModelEntry
+from dyno.saying import Say
 
 Verb = Literal["pull", "convert", "quantize"]
 

@@ -11,8 +11,9 @@ from dyno.engines.environment import home
 from dyno.engines.process import EngineProcess
 from dyno.errors import EngineError, StoreError
 from dyno.files import free_bytes
-from dyno.models.shelf import Say, models_folder
+from dyno.models.shelf import models_folder
 from dyno.numbers import human_bytes
+from dyno.saying import Say
 
 Progress = Callable[[str], str]
 # Patterns of a failure, and what to do about it. Causes come before consequences.

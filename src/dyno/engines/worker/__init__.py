@@ -28,7 +28,7 @@ class WorkerEngine:
     begin: Callable[[], None]  # called right before the clock runs: waits until all replicas are prepared
 
     def facts(self) -> dict[str, Any]:
-        """Return what it knows once it is loaded: fields of `conduct.worker.Ready`."""
+        """Return what it knows once it is loaded: fields of `trial.offline_engine.Ready`."""
         raise NotImplementedError
 
     def generate(self, job: Job) -> dict[str, Any]:

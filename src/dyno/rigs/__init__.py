@@ -1,1 +1,0 @@
-"""Rigs on other machines: how they are reached, what dyno runs there, and a register of it."""

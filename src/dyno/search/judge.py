@@ -1,0 +1,396 @@
+"""A judge of one probe: what it contains, and what its requests show about each limit.
+
+Requests count in the order of sending. One that is open and older than its limit is late; a younger one counts as late
+when the load is to meet its target, and as in time when it is to miss it. So a figure never depends on which requests
+happened to end first.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dyno.facts.find import ProbeLook, Weighed
+from dyno.facts.limits import Limit
+from dyno.search import backlog, start
+from dyno.search.correlation import together
+from dyno.search.timeline import LimitColumn, Requests
+
+FEWEST = 20  # requests that count
+WAVES = 3  # so many times the concurrency
+LENGTHS = 3.0  # so many times the length of a request, after the start
+LEAST_S = 2.0
+OPEN_LENGTHS, OPEN_LEAST_S = 5.0, 6.0
+ROUGH_FEWEST = 6
+ROUGH = 2.5  # a probe that only shows where to look is shorter by this factor
+TAIL = 5  # requests beyond a percentile
+INDEPENDENT, OPEN_INDEPENDENT = 4, 8  # independent requests, by what neighbours have in common
+FILL_ENDS, FILL_LENGTHS = 2, 2.0
+OPEN_FILL_LENGTHS, OPEN_FILL = 3.0, 0.25  # lengths, or share of the time, that an empty server fills
+_FAR = 100.0  # times its limit: a failed request has not kept it
+# Of the time that counts: a limit's time is waited for, but no longer than these shares of it.
+_WAITED_FOR, _WAIT_SHARE = 0.6, 0.25
+_WAIT_LENGTHS = 5.0  # a limit that is many lengths away is waited for so long
+_HANGS = 3.0  # lengths after which the tokens of an open request may well never come
+_LOST = 10.0  # lengths after which an open request may well be one that fails
+_TURNS_LEAST = 0.4  # of its share of the load, that a turn must have among the requests that count
+_FAR_OVER = 0.7  # log of a figure over its limit
+_HALVES = 16  # requests from which on the second half is looked at alone
+_LEAST_VALUE = 1e-3  # of the limit: lower figures count as this
+
+
+class _Values(NamedTuple):
+    """A latency of each request that counts, in the order of sending."""
+
+    high: np.ndarray  # ms, at most
+    low: np.ndarray  # at least
+    late_high: np.ndarray  # 1: it is late; of gaps between tokens, the share that is
+    late_low: np.ndarray
+    weights: np.ndarray
+
+
+def _later_half(v: _Values) -> _Values:
+    half = slice(len(v.high) // 2, None)
+    weights = v.weights[half]
+    return _Values(
+        v.high[half], v.low[half], v.late_high[half], v.late_low[half], weights / max(float(weights.mean()), 1e-9)
+    )
+
+
+class Judge:
+    """Looks at a probe's requests. `wave`: requests in flight, of a closed loop; 0: an open one. `turns`: share of each
+    turn in the whole load. `alike_nearby`: how many requests were worth one in other probes of such a load."""
+
+    def __init__(
+        self, limits: Sequence[Limit], wave: int, turns: Sequence[float] = (), alike_nearby: float = 1.0
+    ) -> None:
+        self.limits, self.wave = limits, wave
+        self._turns = np.array(turns)
+        self._alike_nearby = alike_nearby
+        self._begins = False  # a closed loop whose latencies still fall or rise
+        self._failures_judged = any(limit.stem == "failed" for limit in limits)
+        self._tail = max((tail_requests(limit) for limit in limits), default=FEWEST)
+
+    def look(self, requests: Requests, now_s: float) -> ProbeLook:
+        sent_count = int(np.searchsorted(requests.sent, now_s, side="right"))
+        r = _first(requests, sent_count)
+        ended = int((r.end <= now_s).sum())
+        if not ended:
+            return ProbeLook(now_s, now_s, now_s, 0, 0.0, False)
+        length_s = float((np.minimum(r.end, now_s) - r.sent).sum()) / ended  # open ones count with their age
+        begun = self._start(r, now_s, self._from(r, now_s, length_s))
+        from_s = begun.ends_s
+        first = int(np.searchsorted(r.sent, from_s))
+        count = sent_count - first
+        window_s = now_s - from_s
+        rate = float(((r.end > from_s) & (r.end <= now_s)).sum()) / window_s if window_s > 0 else 0.0
+        grows = not self.wave and backlog.grows(r, 0.0, now_s)
+        least_s = window_s_of(self.limits, not self.wave, length_s)
+        ended_s = float((r.end - r.sent)[r.end <= now_s].mean())  # in overload, those that are open grow old
+        rough_s = window_s_of(self.limits, not self.wave, min(length_s, ended_s)) / ROUGH
+        rough = count >= max(ROUGH_FEWEST, self.wave) and window_s >= rough_s
+        ready = count >= max(FEWEST, WAVES * self.wave) and window_s >= least_s and self._turns_are_there(r, first)
+        filled = not self.wave and window_s >= max(OPEN_LEAST_S, ended_s)
+        weighed: list[Weighed] = []
+        if rough or grows or filled:
+            self._begins = begun.lasts
+            weighed = [self._weigh(r, limit, first, now_s, length_s) for limit in self.limits]
+        ready = ready or (filled and self._far_over(weighed))
+        swells = ready and not self.wave and backlog.swells(r, from_s, now_s)
+        settled = ready and not begun.lasts and count >= self._tail
+        settled = settled and all(w.count >= self._least_worth(w) for w in weighed)
+        return ProbeLook(now_s, from_s, length_s, count, rate, ready, ready or rough, weighed, grows, swells, settled)
+
+    def _far_over(self, weighed: Sequence[Weighed]) -> bool:
+        """Return whether a limit is missed by far already. An open loop begins with an empty server, and its latencies
+        only rise from there: to see how far would take as long as its queue grows."""
+        return any(w.count >= FEWEST and w.margin_low > _FAR_OVER for w in weighed)
+
+    def _least_worth(self, weighed: Weighed) -> float:
+        independent = INDEPENDENT if self.wave else OPEN_INDEPENDENT
+        return independent * max(weighed.alike, self._alike_nearby)
+
+    def _from(self, r: Requests, now_s: float, length_s: float) -> float:
+        """Return from when on requests count: a load begins with as many as it may send at once, or with an empty
+        server, and never looks like that again."""
+        begun = float(r.sent[0])
+        if not self.wave:
+            return begun + max(min(OPEN_FILL_LENGTHS * length_s, (now_s - begun) / 3), OPEN_FILL * (now_s - begun))
+        wanted = FILL_ENDS * self.wave
+        if len(r.end) <= wanted:
+            return now_s
+        return max(float(np.partition(r.end, wanted - 1)[wanted - 1]), begun + FILL_LENGTHS * length_s)
+
+    def _start(self, r: Requests, now_s: float, filled_s: float) -> start.Start:
+        """Return until when a closed loop still begins: its requests are sent together and part only slowly."""
+        if not self.wave:
+            return start.Start(filled_s, lasts=False)
+        columns = [r.columns[limit.metric].high for limit in self.limits if limit.stem != "failed"]
+        known = (r.sent >= filled_s) & (r.end <= now_s) & ~r.failed
+        starts = [start.ends(r.sent[known], column[known], self.wave) for column in columns]
+        ends_s = max((each.ends_s for each in starts), default=filled_s)
+        return start.Start(max(ends_s, filled_s), any(each.lasts for each in starts))
+
+    def _turns_are_there(self, r: Requests, first: int) -> bool:
+        if r.turn is None or len(self._turns) < 2:
+            return True
+        shares = np.bincount(r.turn[first:], minlength=len(self._turns))[: len(self._turns)] / (len(r.sent) - first)
+        return bool((shares >= _TURNS_LEAST * self._turns).all())
+
+    def _weigh(self, r: Requests, limit: Limit, first: int, now_s: float, length_s: float) -> Weighed:
+        window_s = now_s - (float(r.sent[first]) if first < len(r.sent) else now_s)
+        wait_s = 3 * length_s
+        if limit.stem in ("ttft", "e2el") and limit.percentile is not None:
+            wait_s = limit.most / 1e3
+        last = int(np.searchsorted(r.sent, now_s - min(wait_s, _WAIT_SHARE * window_s), side="right"))
+        part = _part(r, first, max(last, first))
+        if limit.stem == "failed":
+            return self._failures(part, limit, now_s, length_s)
+        values = self._values(part, limit, now_s, length_s)
+        if len(values.high) < 2:
+            return Weighed()
+        if limit.percentile is None:
+            return self._mean(values, limit)
+        return self._percentile(values, limit)
+
+    # ---- latencies, as far as they are known ----
+
+    def _values(self, r: Requests, limit: Limit, now_s: float, length_s: float) -> _Values:
+        column, open_ = _seen(r, r.columns[limit.metric], limit, now_s)
+        failed = r.failed & (r.end <= now_s)
+        known = ~np.isnan(column.high) & ~open_
+        age_ms = (now_s - r.sent) * 1e3
+        timed = limit.stem in ("ttft", "e2el")
+        if timed:  # an open request takes as long as it is old, at least
+            most = 2 * age_ms if limit.percentile is None else 2 * np.maximum(age_ms, limit.most)
+            least = age_ms
+        else:  # how quick its tokens come isn't known yet; a request that hangs has none
+            open_ = open_ & (age_ms > _HANGS * length_s * 1e3)
+            most, least = np.full(len(age_ms), _FAR * limit.most), np.zeros(len(age_ms))
+        high, low = np.where(open_, most, column.high), np.where(open_, least, column.low)
+        late_high = np.where(open_, 1.0, _late(column, column.high, limit))
+        late_low = np.where(open_, least > limit.most, _late(column, column.low, limit))
+        counts = known | open_ if timed or limit.percentile is not None else known
+        if not self._failures_judged and limit.percentile is not None:  # a failed request has not kept its limit
+            high, low = (np.where(failed, _FAR * limit.most, each) for each in (high, low))
+            late_high, late_low = (np.where(failed, 1.0, each) for each in (late_high, late_low))
+            counts = counts | failed
+        if not counts.any():
+            return _Values(*[np.zeros(0)] * 5)
+        weights = self._turn_weights(r, counts) * _parts_of(column, known, counts)
+        if timed:
+            weights = _spread_open(low[counts], open_[counts], weights)
+        known_high, weights = high[counts], weights / weights.mean()
+        if column.low is column.high and not open_.any():
+            late = late_high[counts]
+            return _Values(known_high, known_high, late, late, weights)
+        return _Values(known_high, low[counts], late_high[counts], late_low[counts], weights)
+
+    def _turn_weights(self, r: Requests, counts: np.ndarray) -> np.ndarray:
+        """Turns count as in the whole load, however many of each a probe happened to send."""
+        if r.turn is None or len(self._turns) < 2 or not counts.any():
+            return np.ones(int(counts.sum()))
+        turn = np.minimum(r.turn[counts], len(self._turns) - 1)
+        seen = np.bincount(turn, minlength=len(self._turns)) / len(turn)
+        each: np.ndarray = np.where(seen > 0, self._turns / np.maximum(seen, 1e-9), 0.0)[turn]
+        return each
+
+    # ---- a percentile: a share of late requests ----
+
+    def _percentile(self, v: _Values, limit: Limit) -> Weighed:
+        assert limit.percentile is not None
+        p = limit.percentile / 100
+        count = len(v.high)
+        worth = count / float((v.weights**2).mean())
+        ordered = _Ordered(v.high, v.weights)
+        low_ordered = ordered if v.low is v.high else _Ordered(v.low, v.weights)
+        high, low = ordered.quantile(p, upper=True), low_ordered.quantile(p, upper=False)
+        late_high = float((v.late_high * v.weights).mean())
+        late_low = float((v.late_low * v.weights).mean())
+        if count >= _HALVES and (not self.wave or self._begins):  # what gets worse is not yet as bad as it will be
+            half = _later_half(v)
+            high = max(high, _Ordered(half.high, half.weights).quantile(p, upper=True))
+            late_high = max(late_high, float((half.late_high * half.weights).mean()))
+            if self.wave:  # and what gets better not yet as good
+                low = min(low, _Ordered(half.low, half.weights).quantile(p, upper=False))
+                late_low = min(late_low, float((half.late_low * half.weights).mean()))
+        middle = ordered if v.low is v.high else _Ordered((v.high + v.low) / 2, v.weights)
+        value = middle.quantile(p, upper=True)
+        off = math.sqrt(p * (1 - p) / worth)
+        around = [ordered.quantile(x, upper=True) for x in (max(p - off, 0.0), min(p + off, 1.0))]
+        error = max(math.log(max(around[1], 1e-9) / max(around[0], 1e-9)) / 2, 1e-3)
+        return Weighed(
+            count=count,
+            worth=worth,
+            late_high=late_high,
+            late_low=late_low,
+            margin=_margin(value, limit),
+            margin_high=_margin(high, limit),
+            margin_low=_margin(low, limit),
+            error=error,
+            value=value if value < _FAR * limit.most / 2 else None,
+            factor=together(v.late_low[v.weights > 0], max(self.wave, 1)),
+            alike=self._alike(v.high[v.weights > 0], p),
+        )
+
+    def _alike(self, took: np.ndarray, p: float) -> float:
+        """Return how many neighbours are worth one, by who is above the figure itself and above the median."""
+        wave = max(self.wave, 1)
+        return max(together((took > top).astype(float), wave) for top in _quantiles(took, (0.5, p)))
+
+    # ---- a mean ----
+
+    def _mean(self, v: _Values, limit: Limit) -> Weighed:
+        high, low = float((v.high * v.weights).mean()), float((v.low * v.weights).mean())
+        value = (high + low) / 2
+        if len(v.high) >= _HALVES and (not self.wave or self._begins):
+            half = _later_half(v)
+            high = max(high, float((half.high * half.weights).mean()))
+            if self.wave:
+                low = min(low, float((half.low * half.weights).mean()))
+        worth = len(v.high) / float((v.weights**2).mean())
+        error = float(v.high.std(ddof=1)) / math.sqrt(worth) / max(value, 1e-9)
+        alike = together(v.high[v.weights > 0], max(self.wave, 1))
+        return Weighed(
+            count=len(v.high),
+            worth=worth,
+            margin=_margin(value, limit),
+            margin_high=_margin(high, limit),
+            margin_low=_margin(low, limit),
+            error=max(error, 1e-3),
+            value=value,
+            alike=alike,
+        )
+
+    # ---- failed requests ----
+
+    def _failures(self, r: Requests, limit: Limit, now_s: float, length_s: float) -> Weighed:
+        ended = r.end <= now_s
+        lost = ~ended & (now_s - r.sent > _LOST * length_s)
+        failed = (r.failed & ended).astype(float)
+        counts = ended | lost
+        count = int(counts.sum())
+        if not count:
+            return Weighed()
+        high, low = np.where(lost, 1.0, failed)[counts], failed[counts]
+        share = float(low.mean())
+        margin = 1.0 if share else -1.0
+        if limit.most:
+            margin = math.log(max(share, 0.25 / count, 1e-2 * limit.most) / limit.most)
+        return Weighed(
+            count=count,
+            worth=count,
+            late_high=float(high.mean()),
+            late_low=share,
+            margin=margin,
+            margin_high=margin,
+            margin_low=margin,
+            error=1 / math.sqrt(max(float(low.sum()), 0.25)),
+            value=share,
+            factor=together(high, max(self.wave, 1)),
+        )
+
+
+def window_s_of(limits: Sequence[Limit], open_loop: bool, length_s: float) -> float:
+    """Return how long requests must count: in an open loop long enough for a queue to show."""
+    timed = [limit.most / 1e3 for limit in limits if limit.stem in ("ttft", "e2el") and limit.percentile]
+    waited_s = min(max(timed, default=0.0) / _WAITED_FOR, _WAIT_LENGTHS * length_s)
+    if open_loop:
+        return max(OPEN_LEAST_S, OPEN_LENGTHS * length_s, waited_s)
+    return max(LEAST_S, LENGTHS * length_s, waited_s)
+
+
+def tail_requests(limit: Limit) -> int:
+    """Return how many requests a probe should contain, for some to be beyond its percentile."""
+    if limit.stem == "failed":
+        return math.ceil(TAIL / limit.most) if limit.most else FEWEST
+    if limit.percentile is None:
+        return FEWEST
+    share = min(limit.percentile, 100 - limit.percentile) / 100
+    return math.ceil(TAIL / share)
+
+
+def _late(column: LimitColumn, values: np.ndarray, limit: Limit) -> np.ndarray:
+    late: np.ndarray = (np.nan_to_num(values, nan=0.0) > limit.most).astype(float)
+    if column.late is not None:
+        late = np.nan_to_num(column.late)
+    return late
+
+
+def _parts_of(column: LimitColumn, known: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return how much each request counts: a share of gaps counts by their number."""
+    if column.parts is None:
+        return np.ones(int(counts.sum()))
+    usual = column.parts[known].mean() if known.any() else 1.0
+    parts: np.ndarray = np.maximum(np.where(known, column.parts, usual)[counts], 1e-9)
+    return parts
+
+
+def _spread_open(ages: np.ndarray, open_: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the weights, with that of each open request spread over those that took longer than it is old: it will
+    take as long as one of them (Kaplan and Meier). None did: it keeps its weight, and its bounds."""
+    if not open_.any():
+        return weights
+    order = np.lexsort((open_, ages))
+    w, ended = weights[order], ~open_[order]
+    at_risk = np.cumsum(w[::-1])[::-1]
+    stays = np.where(ended, 1 - w / at_risk, 1.0)
+    reached = np.concatenate(([1.0], np.cumprod(stays)[:-1]))
+    spread = np.where(ended, reached * w / at_risk, 0.0)
+    if not ended[-1]:
+        last = np.flatnonzero(ended)[-1] + 1 if ended.any() else 0
+        spread[last:] = (1 - spread.sum()) * w[last:] / w[last:].sum()
+    out = np.empty(len(w))
+    out[order] = spread * len(w)
+    return out
+
+
+def _quantiles(values: np.ndarray, shares: Sequence[float]) -> list[float]:
+    """As np.quantile, which takes longer for a few shares than the sorting."""
+    ordered = np.sort(values)
+    places = [share * (len(ordered) - 1) for share in shares]
+    return [float(ordered[int(x)] + (x % 1) * (ordered[math.ceil(x)] - ordered[int(x)])) for x in places]
+
+
+class _Ordered:
+    """Weighted values, sorted once."""
+
+    def __init__(self, values: np.ndarray, weights: np.ndarray) -> None:
+        order = np.argsort(values)
+        self._values, self._below = values[order], np.cumsum(weights[order])
+
+    def quantile(self, p: float, upper: bool) -> float:
+        """Return a percentile; between two values, the upper or the lower one."""
+        wanted = p * self._below[-1] * (1 - 1e-12)
+        place = int(np.searchsorted(self._below, wanted, side="right" if upper else "left"))
+        return float(self._values[min(place, len(self._values) - 1)])
+
+
+def _margin(value: float, limit: Limit) -> float:
+    return math.log(max(value / limit.most, _LEAST_VALUE))
+
+
+def _seen(r: Requests, column: LimitColumn, limit: Limit, now_s: float) -> tuple[LimitColumn, np.ndarray]:
+    """Return a latency as far as it is known at a time, and which requests may still get one."""
+    if limit.stem != "ttft":
+        return column, r.end > now_s
+    come = (r.first <= now_s) & (r.end > now_s) & np.isnan(column.high)
+    if come.any():  # by its first bytes, at the latest
+        at_most = (r.first - r.sent) * 1e3
+        column = LimitColumn(np.where(come, at_most, column.low), np.where(come, at_most, column.high))
+    return column, (r.first > now_s) & (r.end > now_s)
+
+
+def _first(r: Requests, count: int) -> Requests:
+    return r if count == len(r.sent) else _part(r, 0, count)
+
+
+def _part(r: Requests, a: int, b: int) -> Requests:
+    columns = {
+        name: LimitColumn(*(None if each is None else each[a:b] for each in column))  # type: ignore[arg-type]
+        for name, column in r.columns.items()
+    }
+    return Requests(
+        r.sent[a:b], r.first[a:b], r.end[a:b], r.failed[a:b], columns, None if r.turn is None else r.turn[a:b]
+    )

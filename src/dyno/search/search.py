@@ -1,0 +1,742 @@
+"""A search for the highest load within a target: which load to try next, for how long, and what is known so far.
+
+The higher the load, the sooner it misses the target. So probes at and above a load show that it meets the target, if
+they are good; probes at and below it show that it misses it, if they are bad. Brief probes bracket the load at which a
+monotone fit of their margins crosses the target, in large steps. Longer probes on both sides of it, in turns, then make
+both ends certain, as near to the crossing as the time allows. The search knows no clock and no server: whoever runs it
+says how much time is left.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import msgspec
+import numpy as np
+
+from dyno.facts.find import Outcome, ProbeLook, Weighed
+from dyno.facts.limits import Limit
+from dyno.measure.statistics import quantile
+from dyno.search.evidence import Variation, doubt_of_meeting, doubt_of_missing, requests_wanted
+from dyno.search.judge import LEAST_S, OPEN_FILL, ROUGH, window_s_of
+
+ERROR = 0.05  # that the interval doesn't contain the answer
+_EACH = 0.0125  # of it, for each end: a search looks several times
+_OTHERS = (0.1, 0.2, 0.35)  # errors of intervals that are printed where 95 % is not reached
+_STEP, _SMALL_STEP = 4.0, 2.0  # while no load misses
+_NEAR = -0.2  # a margin above this, 82 % of the limit: the target is near
+_OVERSHOOT = 1.1  # of a rate that was served: more may be, once the server has filled
+_COARSE = 1.5  # loads of a bracket, one over the other: narrower ones take long probes
+_AT_IT = 0.1  # a margin by which the crossing is found
+# How much the capacity of a server differs from one probe to the next, before probes have shown it.
+_VARIES, _VARIES_WORTH = 0.05, 3.0
+_OPEN_VARIES = 0.07  # the same in an open loop: queues vary more
+_COMPARED = 1.2  # a margin up to which probes of one load show how much probes differ
+_SINGLE, _DOUBLE = 0.7, 0.35  # margins at which one probe is enough, or two: half or twice the limit; 70 or 140 % of it
+_VISITS = 3  # of a load near the target
+_BETWEEN_S, _BETWEEN = 40.0, 0.15  # from the first probe of an end to the last; of a short search, this share
+_APART_S = 8.0  # probes that begin later than this after one another see another state of the server
+_FIRST_TRIES = (1, 4)  # probes for each end, at first: as many as there is time for
+_TRIES = (3, 4, 6, 8, 12)  # for a narrower one
+_BEGUN, _MOST_TRIES = 0.1, 6  # doubt with which a load is nearly certain; probes of it, at most
+_AMPLE = 10  # probes that the time left is for: then an end may be near the crossing at once
+_STUCK, _OUTWARD = 5, 1.5  # probes of a load that still is undecided; times as far to go then
+_SURPLUS = 1.2  # times as far as it must be
+_NEARER = 0.75  # of the distance of an end from the crossing: what a narrower one must reach
+_FARTHEST = 3.0  # log of a load over the crossing
+_FEW_STEPS = 8.0  # whole loads up to which the next one is far
+_SAME = 0.3  # of the distance from the crossing: loads nearer to each other than this are one
+_PROBE_SHARE = 0.125  # of the time left: what one probe may take
+_WORTH = 0.5  # of the time spent: what a narrower interval may cost
+_NARROW, _WORTH_S = 0.3, 60.0  # log of the interval: narrower ones may take as long as the search so far, or a minute
+_WIDE = 2.0  # one end over the other: the time that is left is for this
+_CLOSE_ENOUGH = 0.14  # log of the interval: narrower ones must be cheap
+_MOST_ERROR = 0.3  # of a margin: few failed requests say little about their share
+_ROUGHLY = 0.2  # what a probe that isn't ready counts in a fit
+_LINE, _LEAST_SLOPE = 0.5, 0.2  # margins near the target; by how much they rise at least
+_TOO_NEAR = 0.04  # a margin that takes very long
+_FAR = 0.35  # a margin that a brief probe need not look at closely
+_CLOSE = 0.12  # an error of the margin with which a brief probe ends
+_DIFFERS, _DIFFERS_AFTER, _LONGEST = 2.0, 3, 4.0  # times what is assumed; degrees of freedom; times as long
+_UNEVEN = (1.0, 1.4, 0.8)  # lengths of probes: not in step with what the server does
+_LONG_S, _LONG_SHARE = 6.0, 0.02  # that a probe near the target lasts; of a short search, this share
+_OPEN_S, _OPEN_MOST_S = 8.0, 20.0  # the same in an open loop: a queue takes its time
+_UNKNOWN_S = 10.0  # that a probe lasts at least, before one has shown it
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _remembered(method: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Calculate a method of Search once for each load, until a probe is added."""
+
+    @functools.wraps(method)
+    def known(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        memory: dict[Any, Any] = args[0]._known  # type: ignore[attr-defined]
+        key = (method.__name__, *args[1:])
+        if key not in memory:
+            memory[key] = method(*args, **kwargs)
+        value: _T = memory[key]
+        return value
+
+    return known
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """A load that was tried, once."""
+
+    level: float
+    look: ProbeLook
+    brief: bool
+    took_s: float = 0.0  # with all that a probe costs
+    began_s: float = 0.0  # since the search began
+
+
+class ProbeStep(msgspec.Struct, frozen=True):
+    """A probe to make."""
+
+    level: float
+    brief: bool
+    most_s: float
+    last_s: float = math.inf  # by then it ends, however little it has shown
+    least_s: float = 0.0
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """Between two loads, with so much confidence. 0, infinity: no bound is known."""
+
+    low: float
+    high: float
+    confidence: float
+
+
+class Shown(NamedTuple):
+    """What the probes on one side of a load show."""
+
+    doubt: float  # probability of the opposite
+    again: bool  # at different times, or by far
+
+    @property
+    def certain(self) -> bool:
+        return self.doubt <= _EACH and self.again
+
+
+def _order(shown: Shown) -> tuple[bool, bool, float]:
+    return shown.doubt > _EACH, not shown.again, shown.doubt
+
+
+class Search:
+    """Proposes probes until the interval is narrow enough. Whoever makes them adds what they show."""
+
+    def __init__(
+        self,
+        limits: Sequence[Limit],
+        least: float,
+        most: float,
+        *,
+        whole: bool,
+        resolution: float = 0.05,
+        start: float | None = None,
+    ) -> None:
+        self.limits = limits
+        self.least, self.most, self.whole = least, most, whole
+        self.resolution = resolution
+        self.probes: list[Probe] = []
+        self._start = min(max(start or least, least), most)
+        self._levels: list[float] = []  # in order
+        self.budget_s = 0.0
+        self._known: dict[tuple[Any, ...], Any] = {}  # what follows from the probes so far
+
+    def add(self, probe: Probe) -> None:
+        self.probes.append(probe)
+        self._known.clear()
+        if probe.level not in self._levels:
+            self._levels = sorted([*self._levels, probe.level])
+
+    # ---- what probes show ----
+
+    @_remembered
+    def probes_at(self, level: float) -> list[Probe]:
+        return [p for p in self.probes if p.level == level]
+
+    @_remembered
+    def _ready(self, low: float, high: float) -> list[Probe]:
+        return [p for p in self.probes if low <= p.level <= high and p.look.ready and p.look.weighed]
+
+    @_remembered
+    def meets(self, level: float) -> Shown:
+        """By the probes of this load and of the next higher ones, as far as they help: none of them would be good if
+        this one weren't."""
+        best = Shown(1.0, False)
+        for high in self._levels[self._levels.index(level) :]:
+            probes = self._ready(level, high)
+            if not probes or any(p.look.swells or p.look.grows for p in probes):
+                continue
+            by_limit = [self._limit_met(i, probes) for i in range(len(self.limits))]
+            if max(by_limit) == 1:  # with loads that are higher still, they look no better
+                break
+            doubt = max(by_limit)
+            best = min(best, Shown(doubt, doubt <= _EACH and self._seen_again(probes, level, below=True)), key=_order)
+        return best
+
+    @_remembered
+    def misses(self, level: float) -> Shown:
+        """By the probes of this load and of the next lower ones."""
+        best = Shown(1.0, False)
+        for low in self._levels[self._levels.index(level) :: -1]:
+            if any(p.look.grows for p in self.probes if low <= p.level <= level):
+                return Shown(0.0, True)
+            probes = self._ready(low, level)
+            if not probes:
+                continue
+            by_limit = [self._limit_missed(i, probes) for i in range(len(self.limits))]
+            if min(by_limit) == 1:
+                break
+            doubt = min(min(by_limit) * len(by_limit), 1.0)
+            best = min(best, Shown(doubt, doubt <= _EACH and self._seen_again(probes, level, below=False)), key=_order)
+        return best
+
+    def _limit_met(self, i: int, probes: Sequence[Probe]) -> float:
+        return doubt_of_meeting(self.limits[i], [p.look.weighed[i] for p in probes], self.variation())
+
+    def _limit_missed(self, i: int, probes: Sequence[Probe]) -> float:
+        return doubt_of_missing(self.limits[i], [p.look.weighed[i] for p in probes], self.variation())
+
+    def _seen_again(self, probes: Sequence[Probe], level: float, below: bool) -> bool:
+        """Return whether probes near the target were made at different times: a server may change. More often where
+        they look odd: better than a lower load, or worse than a higher one."""
+        margin = _margin(probes)
+        others = [x for x in self._levels if (x < level if below else x > level) and self._ready(x, x)]
+        odd = any(self.margin(x) > margin if below else self.margin(x) < margin for x in others)
+        wanted = _VISITS if odd else self._visits(margin)
+        if wanted == 1:
+            return True
+        between_s = self._between_s()
+        times = sorted(p.began_s for p in probes)
+        apart_s = min(_APART_S, between_s / 4)
+        visits = 1 + sum(b - a >= apart_s for a, b in itertools.pairwise(times))
+        return visits >= wanted and times[-1] - times[0] >= between_s
+
+    def _visits(self, margin: float) -> int:
+        """Return how often a load with such a margin must be seen: where margins rise steeply, they say little."""
+        distance = abs(margin) / max(self.slope(), 1.0)
+        if distance >= _SINGLE:
+            return 1
+        return 2 if distance >= _DOUBLE else _VISITS
+
+    def _between_s(self) -> float:
+        return min(_BETWEEN_S, _BETWEEN * self.budget_s)
+
+    @_remembered
+    def shown(self, level: float, error: float = _EACH) -> Outcome:
+        """What is certain of a load; with a larger error, also what only one visit shows."""
+        misses, meets = self.misses(level), self.meets(level)
+        if misses.doubt <= error and (misses.again or error > _EACH):
+            return "misses"
+        return "meets" if meets.doubt <= error and (meets.again or error > _EACH) else "undecided"
+
+    @_remembered
+    def outcome(self, level: float) -> Outcome:
+        """The same without another visit: what its probes and those beside it look like."""
+        if self.misses(level).doubt <= _EACH:
+            return "misses"
+        return "meets" if self.meets(level).doubt <= _EACH else "undecided"
+
+    def sides(self, level: float) -> list[bool | None]:
+        """Return for each limit whether a load keeps it. None: undecided."""
+        own, outcome = self._ready(level, level), self.outcome(level)
+        out: list[bool | None] = []
+        for i in range(len(self.limits)):
+            met = outcome == "meets" or (bool(own) and self._limit_met(i, own) <= _EACH)
+            missed = outcome == "misses" and len(self.limits) == 1
+            missed = missed or (bool(own) and self._limit_missed(i, own) * len(self.limits) <= _EACH)
+            within = True if met else None
+            out.append(False if missed else within)
+        return out
+
+    def judged_alone(self, level: float, look: ProbeLook) -> "Search":
+        """Return a search with one probe alone, and with what this one knows of how much probes differ."""
+        alone = Search(self.limits, self.least, self.most, whole=self.whole)
+        alone.add(Probe(level, look, False))
+        alone._known[("variation",)] = self.variation()
+        return alone
+
+    @_remembered
+    def margin(self, level: float) -> float:
+        """Return the log of the figure over its limit: of the limit that is missed most, over all its probes."""
+        probes = self.probes_at(level)
+        if any(p.look.grows for p in probes):
+            return max(p.look.margin for p in probes)
+        return _margin([p for p in probes if p.look.ready] or probes)
+
+    @_remembered
+    def variation(self) -> Variation:
+        """By the probes of one load, and by what is assumed before there are several."""
+        seen, degrees = self.seen_variation()
+        total = degrees + _VARIES_WORTH
+        return Variation(math.sqrt((degrees * seen**2 + _VARIES_WORTH * self._assumed() ** 2) / total), total)
+
+    def _assumed(self) -> float:
+        return (_VARIES if self.whole else _OPEN_VARIES) * max(self.slope(), 1.0)
+
+    @_remembered
+    def seen_variation(self) -> Variation:
+        """By the probes alone: of one load, and of loads whose margins fall where they should rise."""
+        near = [x for x in self._levels if self._ready(x, x) and abs(self.margin(x)) < _COMPARED]
+        squares, degrees = 0.0, 0
+        for level in near:
+            margins = [p.look.margin for p in self._ready(level, level)]
+            squares += float(np.var(margins)) * len(margins)
+            degrees += len(margins) - 1
+        means, counts = [self.margin(x) for x in near], [len(self._ready(x, x)) for x in near]
+        fit = monotone(means, counts)
+        squares += sum(n * (m - f) ** 2 for n, m, f in zip(counts, means, fit, strict=True))
+        degrees += len(near) - len(set(fit.tolist()))
+        return Variation(math.sqrt(squares / degrees) if degrees else 0.0, degrees)
+
+    # ---- what is known of all ----
+
+    @property
+    def met(self) -> float | None:
+        """The highest load that was shown to meet the target, below all that miss it."""
+        missed = self.missed or math.inf
+        return max((x for x in self._levels if x < missed and self.shown(x) == "meets"), default=None)
+
+    @property
+    def missed(self) -> float | None:
+        """The lowest load that was shown to miss it."""
+        return min((x for x in self._levels if self.shown(x) == "misses"), default=None)
+
+    @property
+    def contradictions(self) -> list[float]:
+        """Loads that met the target above one that missed it: the server varies more than the search looks for."""
+        missed = self.missed or math.inf
+        return sorted(x for x in self._levels if x >= missed and self.meets(x).certain)
+
+    @_remembered
+    def interval(self, error: float = _EACH) -> Interval:
+        """Return the loads between which the highest load within the target is."""
+        highs = [x for x in self._levels if self.shown(x, error) == "misses"]
+        lows = [x for x in self._levels if self.shown(x, error) == "meets"]
+        high = min(highs, default=math.inf)
+        low = max((x for x in lows if x < high), default=0.0)
+        above = max((x for x in lows if x > high), default=0.0)  # they contradict each other
+        high = min((x for x in highs if x > above), default=math.inf)
+        return Interval(low, high, 1 - (ERROR if error <= _EACH else 2 * error))
+
+    def best(self) -> Interval:
+        """Return the interval that the data supports with less confidence."""
+        known = self.interval()
+        for error in _OTHERS:
+            wider = self.interval(error / 2)
+            if wider.low and math.isfinite(wider.high):
+                return wider
+            if (wider.low > known.low) or (wider.high < known.high):
+                known = wider
+        return known
+
+    @_remembered
+    def bracket(self) -> tuple[float, float]:
+        """Return the loads between which the crossing is, by what the probes look like. 0, infinity: none."""
+        highs = [x for x in self._levels if self._beyond(x)]
+        lows = [x for x in self._levels if not self._beyond(x) and x < min(highs, default=math.inf)]
+        return max(lows, default=0.0), min(highs, default=math.inf)
+
+    def _beyond(self, level: float) -> bool:
+        outcome = self.shown(level)
+        return self.margin(level) >= 0 if outcome == "undecided" else outcome == "misses"
+
+    # ---- what to try next ----
+
+    def next(self, left_s: float, spent_s: float = 0.0) -> ProbeStep | None:
+        """Return the next probe. None: there is no more to learn in the time left."""
+        self.budget_s = max(self.budget_s, left_s + spent_s)
+        step = self._next(left_s, spent_s)
+        if step is None:
+            return None
+        last_s = left_s if self.probes else left_s / 2
+        return msgspec.structs.replace(step, most_s=min(step.most_s, last_s), last_s=last_s)
+
+    def _next(self, left_s: float, spent_s: float) -> ProbeStep | None:
+        if not self.probes:
+            return self._brief(self._start, left_s)
+        low, high = self.bracket()
+        if math.isinf(high):
+            return self._upwards(low, left_s)
+        if not low:
+            return self._downwards(high, left_s)
+        near = any(p.look.ready and abs(p.look.margin) < _AT_IT for p in self.probes)
+        top = min(high, max(self._served(), low * _SMALL_STEP))
+        if top / low > _COARSE and not near and not (self.whole and high - low <= 1):
+            share = (math.log(self.crossing()) - math.log(low)) / math.log(top / low)
+            level = self._rounded(low * (top / low) ** min(max(share, 0.2), 0.8))
+            if low < level < high and level not in self._levels:
+                return self._brief(level, left_s)
+        return self._prove(left_s, spent_s)
+
+    def _served(self) -> float:
+        """Return the highest rate that was served, where requests piled up: the answer is below."""
+        return min((_OVERSHOOT * p.look.rate for p in self.probes if p.look.grows), default=math.inf)
+
+    def _brief(self, level: float, left_s: float) -> ProbeStep:
+        return ProbeStep(self._rounded(level), True, max(min(1.5 * self._least_s(level), left_s / 3), LEAST_S))
+
+    def _long(self, level: float, left_s: float) -> ProbeStep:
+        uneven = _UNEVEN[len(self.probes) % len(_UNEVEN)]
+        least_s = self._least_s(level)
+        most_s = max(left_s * _PROBE_SHARE, min(1.5 * least_s, left_s / 2))
+        usual_s = _LONG_S
+        if not self.whole:  # the steeper figures rise, the longer a queue takes to show
+            usual_s = min(_OPEN_S * max(self.slope(), 1.0), _OPEN_MOST_S)
+        usual_s *= self._longer()
+        least_s = max(least_s, min(usual_s, self.budget_s * _LONG_SHARE * usual_s / _LONG_S))
+        return ProbeStep(level, False, most_s * uneven, least_s=min(least_s * uneven, most_s))
+
+    def _longer(self) -> float:
+        """Return how many times as long a probe lasts where probes differ much: a longer one averages over what
+        changes in the server, and its start costs once."""
+        seen, degrees = self.seen_variation()
+        if degrees < _DIFFERS_AFTER:
+            return 1.0
+        return min(max(seen / (_DIFFERS * self._assumed()), 1.0), _LONGEST)
+
+    def alike_nearby(self, level: float) -> float:
+        """Return how many requests were worth one in probes of such a load."""
+        near = [p.look for p in self.probes if p.look.ready and 0.6 <= p.level / level <= 1.6]
+        each = [w.alike for look in near for w in look.weighed]
+        return float(np.median(each)) if each else 1.0
+
+    def _least_s(self, level: float) -> float:
+        """Return how long a probe lasts at least, by those so far: until it is ready."""
+        near = [p for p in self.probes if p.look.rough]
+        if not near:
+            return _UNKNOWN_S
+        nearest = min(near, key=lambda p: abs(math.log(p.level / level)))
+        window_s = window_s_of(self.limits, not self.whole, nearest.look.length_s)
+        if not self.whole:
+            return 1.1 * window_s / (1 - OPEN_FILL)
+        return 1.1 * (nearest.look.from_s + window_s) * math.sqrt(max(level / nearest.level, 1.0))
+
+    def _upwards(self, last: float, left_s: float) -> ProbeStep | None:
+        if last < self.most:
+            near = self.margin(last) > _NEAR
+            return self._brief(min(last * (_SMALL_STEP if near else _STEP), self.most), left_s)
+        return None if self.shown(self.most) == "meets" else self._long(self.most, left_s)
+
+    def _downwards(self, last: float, left_s: float) -> ProbeStep | None:
+        if last > self.least:
+            step = _SMALL_STEP if last / self.least <= 8 else _STEP
+            return self._brief(max(last / step, self.least), left_s)
+        return None if self.shown(self.least) == "misses" else self._long(self.least, left_s)
+
+    def expected_s(self, step: ProbeStep) -> float:
+        """Return how long a probe will probably take."""
+        least_s = self._least_s(step.level)
+        if step.brief or len(self.probes) < 2:
+            return min(1.5 * least_s, step.most_s)
+        return max(min(max(1.5 * self._probe_s(), 2 * least_s), step.most_s), 1.3 * least_s)
+
+    def ready_s(self, step: ProbeStep) -> float:
+        """Return how long a probe must last to show anything."""
+        least_s = max(self._least_s(step.level), step.least_s)
+        return min(least_s / ROUGH if step.brief else least_s, step.last_s)
+
+    def _prove(self, left_s: float, spent_s: float) -> ProbeStep | None:
+        """Show a load that meets the target and one that misses it; then nearer ones, if that is worth its time."""
+        met, missed = self.met, self.missed
+        if met is not None and missed is not None:
+            return self._tighten(met, missed, left_s, spent_s)
+        sides = [below for below, known in ((True, met), (False, missed)) if known is None]
+        last = self.probes[-1].level <= self.crossing()
+        below = sides[0] if len(sides) == 1 else not last
+        begun = self._begun(below, left_s)
+        if begun is not None:
+            return self._long(begun, left_s)
+        fewest, most = _FIRST_TRIES
+        tries = int(min(max(left_s / self._probe_s() / 2 / len(sides), fewest), most))
+        return self._long(self._end(below, self._distance(tries, below)), left_s)
+
+    def _begun(self, below: bool, left_s: float) -> float | None:
+        """Return a load that is nearly certain on a side: the one nearest to the crossing, or if time is short the one
+        with the least doubt."""
+        shown = {x: self.meets(x) if below else self.misses(x) for x in self._levels if self._ready(x, x)}
+        nearly = [x for x, each in shown.items() if each.doubt < _BEGUN and len(self._ready(x, x)) < _MOST_TRIES]
+        if left_s < _AMPLE * self._probe_s():
+            return min(nearly, key=lambda x: shown[x].doubt, default=None)
+        nearest = max if below else min
+        return nearest(nearly, default=None)
+
+    def _tighten(self, met: float, missed: float, left_s: float, spent_s: float) -> ProbeStep | None:
+        """Return a load nearer to the crossing than an end, if it can be shown in a time that it is worth."""
+        if missed / met <= 1 + self.resolution or (self.whole and missed - met <= 1):
+            return None
+        most_s = self._worth_s(math.log(missed / met), left_s, spent_s)
+        pending = [x for x in self._levels if met < x < missed and self._pending(x)]
+        if pending and self._probe_s() <= most_s:
+            return self._long(min(pending, key=lambda x: self.probes_at(x)[-1].began_s), left_s)
+        gains = [self._gain(met, missed, most_s, *option) for option in itertools.product((True, False), _TRIES)]
+        between = [x for x in self._levels if met < x < missed]
+        gains += [self._gain_again(met, missed, most_s, x) for x in between]
+        best = max((gain for gain in gains if gain is not None), default=None)
+        if best is None and missed / met > _WIDE and left_s > self._probe_s():  # it may need fewer than expected
+            hopes = [self._gain_again(met, missed, math.inf, x) for x in between]
+            best = max((gain for gain in hopes if gain is not None), default=None)
+        return self._long(best.level, left_s) if best else None
+
+    def _gain(self, met: float, missed: float, most_s: float, below: bool, tries: int) -> "_Gain | None":
+        """Return what a nearer end gains each second if it takes `tries` probes. None: it isn't nearer, or takes too
+        long."""
+        known = met if below else missed
+        crossing = min(max(self.crossing(), met), missed)
+        distance = self._distance(tries, below)
+        level = self._end(below, distance)
+        if distance > _NEARER * abs(math.log(known / crossing)) or not met < level < missed:
+            return None
+        visited = len(self._ready(level, level))
+        cost_s = max(tries - visited, 1) * self._probe_s()
+        if cost_s > most_s or visited > tries:
+            return None
+        return _Gain(abs(math.log(known / level)) / cost_s, level)
+
+    def _gain_again(self, met: float, missed: float, most_s: float, level: float) -> "_Gain | None":
+        """Return the same for a load that was tried, by its margin. None: that is too small, or takes too long."""
+        margin, visited = self.margin(level), len(self._ready(level, level))
+        if abs(margin) < _TOO_NEAR or self.outcome(level) != "undecided" or visited >= _MOST_TRIES:
+            return None
+        tries = max(self._tries(margin), self._visits(margin))
+        cost_s = max(tries - visited, 1) * self._probe_s()
+        if cost_s > most_s:
+            return None
+        known = met if margin < 0 else missed
+        return _Gain(abs(math.log(known / level)) / cost_s, level)
+
+    def _pending(self, level: float) -> bool:
+        """Return whether a load is certain but for another visit."""
+        return any(shown.doubt <= _EACH and not shown.again for shown in (self.meets(level), self.misses(level)))
+
+    def _worth_s(self, wide: float, left_s: float, spent_s: float) -> float:
+        """Return how long a narrower interval may take: the wider it is, the more it is worth."""
+        most_s = left_s
+        if wide <= _NARROW:
+            most_s = min(most_s, max(spent_s, _WORTH_S))
+        if wide <= _CLOSE_ENOUGH:
+            most_s = min(most_s, _WORTH * spent_s)
+        return most_s
+
+    @_remembered
+    def _distance(self, tries: int, below: bool) -> float:
+        """Return how far from the crossing, in logs of the load, an end is certain after `tries` probes: farther than
+        those that were not, after several."""
+        spread, degrees = self.variation()
+        spread = max(spread, self._usual_error())
+        margin = _SURPLUS * quantile(1 - _EACH, degrees + tries - 1) * spread / math.sqrt(tries)
+        crossing = self.crossing()
+        farther = max((_OUTWARD * abs(math.log(x / crossing)) for x in self._stuck(below)), default=0.0)
+        return min(max(margin / max(self.slope(), 0.2), self.resolution / 2, farther), _FARTHEST)
+
+    @_remembered
+    def _usual_error(self) -> float:
+        errors = [_error_of(p.look) for p in self.probes if p.look.ready and abs(p.look.margin) < _SINGLE]
+        return float(np.median(errors)) if errors else 0.0
+
+    @_remembered
+    def _stuck(self, below: bool) -> list[float]:
+        """Return the loads on a side of the crossing that several probes have not decided."""
+        crossing = self.crossing()
+        side = [x for x in self._levels if (x < crossing if below else x > crossing)]
+        return [x for x in side if len(self._ready(x, x)) >= _STUCK and self.outcome(x) == "undecided"]
+
+    def _end(self, below: bool, distance: float) -> float:
+        """Return the load at this distance from the crossing, or one that was tried near it."""
+        crossing = self.crossing()
+        if self.whole and crossing < _FEW_STEPS:
+            distance = 0.0
+        level = self._outward(crossing * math.exp(-distance if below else distance), below)
+        if self.whole and (stuck := self._stuck(below)):
+            level = min(level, min(stuck) - 1) if below else max(level, max(stuck) + 1)
+        level = min(max(level, self.least), self.most)
+        side = [x for x in self._levels if (x < crossing if below else x > crossing) and x not in self._stuck(below)]
+        same = [x for x in side if abs(math.log(x / level)) < max(_SAME * distance, self.resolution / 2)]
+        return min(same, key=lambda x: abs(math.log(x / level)), default=level)
+
+    def _probe_s(self) -> float:
+        """Return how long a probe near the target takes, by those so far."""
+        long = [p.took_s for p in self.probes if not p.brief][-4:]
+        return float(np.mean(long)) if long else 2 * self._least_s(self.crossing())
+
+    # ---- the crossing ----
+
+    @_remembered
+    def crossing(self) -> float:
+        """Return the load at which the margins cross zero: by a line through those near it, between the loads that are
+        clearly on either side."""
+        x, y = self._monotone()
+        clear = self._clear()
+        below, above = np.flatnonzero((y < 0) & clear), np.flatnonzero((y >= 0) & clear)
+        line = self._line()
+        crossing = line.crossing if line else _interpolated(x, y)
+        low = x[below[-1]] if len(below) else -math.inf
+        high = x[above[0]] if len(above) else math.inf
+        return math.exp(float(min(max(crossing, low), high)))
+
+    @_remembered
+    def slope(self) -> float:
+        """Return by how much the margin rises with the log of the load, where it crosses zero."""
+        line = self._line()
+        return line.slope if line else 1.0
+
+    def _clear(self) -> np.ndarray:
+        """Return of which loads the side is clear by their margins."""
+        seen, degrees = self.seen_variation()
+        spread = seen if degrees >= 3 else max(seen, _VARIES)
+        each = [spread / math.sqrt(max(len(self.probes_at(x)), 1)) for x in self._levels]
+        return np.array([abs(self.margin(x)) > 2 * s for x, s in zip(self._levels, each, strict=True)])
+
+    @_remembered
+    def _line(self) -> "_MarginLine | None":
+        """Fit the margins of the loads near the target. None: there are none on both sides, or they don't rise."""
+        margins = np.array([self.margin(x) for x in self._levels])
+        if not (margins < 0).any() or not (margins >= 0).any():
+            return None
+        x = np.log(np.array(self._levels))
+        worth = np.array([sum(_weight(p.look) for p in self.probes_at(level)) for level in self._levels])
+        weights = worth * np.exp(-((margins / _LINE) ** 2))
+        nearest = np.argsort(np.abs(margins))[:2]
+        weights[nearest] = np.maximum(weights[nearest], 1e-3 * worth[nearest])
+        middle, height = np.average(x, weights=weights), np.average(margins, weights=weights)
+        across = float(np.average((x - middle) ** 2, weights=weights))
+        slope = float(np.average((x - middle) * (margins - height), weights=weights)) / max(across, 1e-12)
+        if slope < _LEAST_SLOPE:
+            return None
+        return _MarginLine(slope, float(middle - height / slope))
+
+    @_remembered
+    def _monotone(self) -> tuple[np.ndarray, np.ndarray]:
+        margins = [float(np.clip(self.margin(x), -2.0, 2.0)) for x in self._levels]
+        weights = [sum(_weight(p.look) for p in self.probes_at(x)) for x in self._levels]
+        return np.log(np.array(self._levels)), monotone(margins, weights)
+
+    def _rounded(self, level: float) -> float:
+        return float(round(level)) if self.whole else float(f"{level:.3g}")
+
+    def _outward(self, level: float, below: bool) -> float:
+        if not self.whole:
+            return self._rounded(level)
+        return float(math.floor(level + 1e-9) if below else math.ceil(level - 1e-9))
+
+    # ---- the time that would decide ----
+
+    def time_needed(self) -> float | None:
+        """Return how many seconds more would probably decide it, both sides. None: not known."""
+        if not any(p.look.ready for p in self.probes):
+            return None
+        known = {True: self.met, False: self.missed}
+        seconds = 0.0
+        for below in (True, False):
+            if known[below] is not None:
+                continue
+            side = [x for x in self._levels if (x <= self.crossing() if below else x >= self.crossing())]
+            options = [self._more_s(x) for x in side if abs(self.margin(x)) > _TOO_NEAR]
+            seconds += min(options, default=math.inf)
+        return seconds if math.isfinite(seconds) else None
+
+    def _more_s(self, level: float) -> float:
+        """Return how long a load still takes to be decided, by its margin and by how much probes differ."""
+        visited = len(self._ready(level, level))
+        by_figure_s = max(self._tries(self.margin(level)) - visited, 1.0) * self._probe_s() + self._between_s()
+        seen = [p for p in self.probes_at(level) if p.look.weighed]
+        return max([by_figure_s, *(self._requests_s(i, seen) for i in range(len(self.limits)))])
+
+    def _requests_s(self, i: int, probes: Sequence[Probe]) -> float:
+        """Return how long it takes until as many requests have come as one limit wants, at the pace of these probes."""
+        weighed = [p.look.weighed[i] for p in probes]
+        worth = sum(w.worth for w in weighed)
+        more = max(requests_wanted(self.limits[i], weighed, _EACH) - worth, 0.0)
+        return more * sum(p.took_s for p in probes) / max(worth, 1.0)
+
+    def _tries(self, margin: float) -> float:
+        """Return how many probes with such a margin show on which side it is, by how much probes differ."""
+        spread, degrees = self.variation()
+        return (quantile(1 - _EACH, degrees) * spread / abs(margin)) ** 2
+
+
+class _Gain(NamedTuple):
+    per_s: float  # log of the interval
+    level: float
+
+
+class _MarginLine(NamedTuple):
+    slope: float
+    crossing: float  # log of the load
+
+
+def _interpolated(x: np.ndarray, y: np.ndarray) -> float:
+    below, above = np.flatnonzero(y < 0), np.flatnonzero(y >= 0)
+    if not len(below) or not len(above):
+        return float(x[-1] if len(below) else x[0])
+    i, j = below[-1], above[0]
+    return float(x[i] + (x[j] - x[i]) * y[i] / (y[i] - y[j]))
+
+
+def _weight(look: ProbeLook) -> float:
+    worth = min((w.worth / w.alike for w in look.weighed), default=0.0)
+    return worth * (1.0 if look.ready else _ROUGHLY) + 0.1
+
+
+def _margin(probes: Sequence[Probe]) -> float:
+    """Return the mean margin of probes, of the limit that is missed most. Longer ones count more."""
+    weights = [p.look.now_s - p.look.from_s + 1e-3 for p in probes if p.look.weighed]
+    columns: list[list[Weighed]] = [p.look.weighed for p in probes if p.look.weighed]
+    total = sum(weights)
+    sums = (
+        sum(w.margin * weight for w, weight in zip(each, weights, strict=True)) for each in zip(*columns, strict=True)
+    )
+    return max((each / total for each in sums), default=0.0)
+
+
+def monotone(values: Sequence[float], weights: Sequence[float]) -> np.ndarray:
+    """Return the nearest values that never fall (pool adjacent violators)."""
+    blocks: list[tuple[float, float, int]] = []
+    for value, weight in zip(values, weights, strict=True):
+        blocks.append((value, weight, 1))
+        while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
+            (b, v, n), (a, w, m) = blocks.pop(), blocks.pop()
+            blocks.append(((a * w + b * v) / (w + v), w + v, m + n))
+    return np.array([*itertools.chain.from_iterable([value] * n for value, _, n in blocks)])
+
+
+def looks(step: ProbeStep, first_s: float = 0.5, times: float = 1.25) -> Iterator[float]:
+    """Yield when a probe is looked at: each time when it has lasted this many times as long."""
+    at_s = max(first_s, step.least_s)
+    while at_s < step.last_s:
+        yield at_s
+        at_s = min(at_s * times, step.most_s) if at_s < step.most_s else at_s * times
+    yield step.last_s
+
+
+def _error_of(look: ProbeLook) -> float:
+    """Return the error of the margin that counts, were the requests independent."""
+    worst = max(look.weighed, key=lambda w: w.margin)
+    return min(math.inf if worst.error is None else worst.error, _MOST_ERROR)
+
+
+def _error(look: ProbeLook) -> float:
+    worst = max(look.weighed, key=lambda w: w.margin)
+    return math.inf if worst.error is None else worst.error * math.sqrt(worst.alike)
+
+
+def enough(step: ProbeStep, look: ProbeLook) -> bool:
+    """Return whether a probe contains what it must."""
+    if look.grows or look.now_s >= step.last_s:
+        return True
+    if look.now_s >= step.most_s and (look.ready or (step.brief and look.rough)):
+        return True
+    if not look.rough:
+        return False
+    if step.brief:
+        clear = abs(look.margin) > max(2.5 * _error(look), _FAR)
+        return clear or (look.ready and (abs(look.margin) > max(3 * _error(look), 0.15) or _error(look) < _CLOSE))
+    return look.ready and (look.settled or abs(look.margin) > 2 * _SINGLE)

@@ -1,0 +1,459 @@
+"""A trial, from the spec to the result: the central flow of dyno, readable from top to bottom.
+
+serve: prepare → measure (warm up, drive) → finish (decode, summarize, check, store).
+"""
+
+import contextlib
+import datetime
+import itertools
+import re
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+import dyno
+from dyno import secrets
+from dyno.checks import examine
+from dyno.checks.evidence import Evidence
+from dyno.engines.kinds import metric_names
+from dyno.engines.log import excerpt
+from dyno.engines.remarks import remarks
+from dyno.errors import DynoError, Interrupted, NotSummedUp, StoreError, TargetError
+from dyno.facts.engine import Remark
+from dyno.facts.finding import verdict
+from dyno.facts.record import ClientFacts, Record
+from dyno.facts.summary import Result, Summary, Unfrozen
+from dyno.facts.telemetry import SamplerSpec, TelemetrySummary
+from dyno.facts.trial import TrialSpec
+from dyno.http import Url
+from dyno.load.progress import Stop
+from dyno.load.protocols import PROTOCOLS
+from dyno.load.sessions import Graph
+from dyno.load.spool import Spool, responses
+from dyno.load.wire import Wire
+from dyno.measure import freeze, roofline, telemetry
+from dyno.measure.counting import Counting, length_is_known
+from dyno.measure.reuse import ReuseTally
+from dyno.measure.summary import Tally
+from dyno.probe import rig
+from dyno.probe.telemetry import sampler
+from dyno.probe.telemetry.sampler import Sampler
+from dyno.remote import on_ray
+from dyno.remote.engine import HeldFleet
+from dyno.signals import lent
+from dyno.store.run import Manifest, Run, StoredLengths, create, sent_before
+from dyno.trial import correctness, processes
+from dyno.trial.engine_plan import EnginePlan
+from dyno.trial.outcome import Outcome
+from dyno.trial.prepare import Prepared, Prompts, closed_loop, hidden, longest, make_prompts, prepare, public, traffic
+from dyno.trial.serving import plan_of, refuse, serving
+from dyno.trial.session import Session, others_s
+from dyno.trial.watcher import Watcher
+from dyno.units import seconds
+from dyno.workload.request import Request, Turn
+from dyno.workload.tokenizer import Tokenizer
+
+_STEP = 64  # requests decoded between two words about it
+_CHUNK = re.compile(rb"\r\n[0-9a-fA-F]{1,8}\r\n")
+
+
+def serve(
+    trial: TrialSpec,
+    *,
+    runs: Path,
+    headers: dict[str, str],
+    watcher: Watcher | None = None,
+    stop: Stop | None = None,
+    keep_raw: bool = False,
+) -> Outcome:
+    """Measure one trial, on an engine started for it or on a server that runs already."""
+    watcher, stop = watcher or Watcher(), stop or Stop()
+    secrets.learn(hidden(trial, headers))
+    on_ray.check(trial.client)
+    plan = plan_of(trial, [longest(trial)])
+    prompts = _prompts_before(trial, plan, watcher) if plan is not None else None
+    run = _folder(runs, trial, plan.served_name) if plan is not None else None
+    try:
+        with serving(trial, plan, run, headers, watcher, stop) as session:
+            prepared = prepare(trial, session, prompts)
+            if run is None:
+                run = _folder(runs, trial, session.target.model)
+                before = sent_before(runs, prepared.prompts.workload.sha256, trial.target)
+                prepared = prepared._replace(sent_before=before)
+            measure(run, session, prepared)
+    except KeyboardInterrupt:
+        if run is None or run.client() is None:  # nothing is measured yet
+            raise
+        raise _not_summed_up(run) from None
+    watcher.phase("Decoding")
+    try:
+        return finish(run, prepared.prompts.counter, keep_raw, keys_known=True, watcher=watcher)
+    except KeyboardInterrupt:
+        raise _not_summed_up(run) from None
+
+
+def _not_summed_up(run: Run) -> Interrupted:
+    return Interrupted(
+        f"Interrupted after the load; all answers are stored. `dyno runs show {run.path}` calculates the result."
+    )
+
+
+def _folder(runs: Path, trial: TrialSpec, model: str) -> Run:
+    return create(runs, f"serve-{Path(model).name}-{trial.load.slug}")
+
+
+def _prompts_before(trial: TrialSpec, plan: EnginePlan, watcher: Watcher) -> Prompts | None:
+    """Make the prompts before an engine starts, where that needs no server: those that are too long are refused now."""
+    prompts = None
+    if named := trial.tokenizer or plan.tokenizer:
+        prompts = make_prompts(msgspec.structs.replace(trial, tokenizer=named), watcher)
+        prompts = prompts.within(plan.limits.context, watcher)
+        refuse(plan.problems(prompts.lengths))
+    for note in plan.notes(trial.load.max_concurrency):
+        watcher.phase(note)
+    return prompts
+
+
+def measure(run: Run, session: Session, prepared: Prepared) -> None:
+    """Warm up and put the load on. All that was measured is in the run's folder then."""
+    trial, work, watcher, stop = prepared.trial, prepared.prompts.workload, session.watcher, session.stop
+    load = traffic(trial, session, work)
+    tokens = sum(r.output_tokens for r in work.requests) / len(work.requests)
+    count = processes.needed(trial.client, load.plan, tokens)
+    manifest = msgspec.structs.replace(manifest_of(session, prepared), processes=count)
+    run.write_manifest(manifest, work.requests)
+    keys = [word.encode() for word in secrets.of_headers(session.headers)]
+    if trial.correctness_check:
+        correctness.ask_before(run, session, trial)
+    # While the load runs, Ctrl-C asks it to stop: what was measured is kept.
+    with lent((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), stop.request), contextlib.ExitStack() as last:
+        # Before the warm-up: it takes a moment to start.
+        sampling = Sampler(_sampled(run, trial, session))
+        last.callback(sampling.end)
+        if work.warmups:
+            watcher.phase(f"Warming up with {len(work.warmups)} requests")
+            first = closed_loop(trial, session, work.warmups)
+            spools = run.spools_of(processes.busy(count, first.plan), warmup=True)
+            if len(spools) == 1:
+                with contextlib.closing(Spool(run.warmup_path, keys)) as spool:
+                    Wire(first, spool, watch=watcher.progress, stop=stop, core=session.core).drive()
+            else:
+                processes.drive(session, first, spools, keys)  # also before a load from elsewhere
+            watcher.over()
+            _check_warmup(spools, trial, work.warmups, stop)
+        if trial.reset_cache and session.target.prefix_caching is not False:
+            # After the warm-up: what it left in the cache must not help a measured request.
+            emptied = session.empty_cache(trial.target)
+            run.write_manifest(msgspec.structs.replace(manifest, cache_emptied=emptied))
+        here, shared = trial.client.on == "here", "" if count == 1 else f" with {count} processes"
+        watcher.phase(f"Measuring{shared}" if here else f"Starting the client{shared} on Ray")
+        last.callback(watcher.over)
+        last.callback(sampling.end)
+        sampling.begin()
+        watcher.sampling(sampling)
+        trip = session.round_trip_ns()
+        before = others_s(session.cpu_s)
+        if here and count == 1:
+            with contextlib.closing(Spool(run.spool_path, keys)) as spool:
+                client = Wire(load, spool, watch=watcher.progress, stop=stop, core=session.core).drive()
+        else:
+            client = processes.drive(session, load, run.spools_of(count), keys, trial.client)
+        after = others_s(session.cpu_s)
+        if here and before is not None and after is not None and client.duration_ns:
+            others = max(after - before, 0.0) / seconds(client.duration_ns)
+            client = msgspec.structs.replace(client, others_cpu=others)
+        if trip is not None:
+            trips = [trip, *filter(None, [session.round_trip_ns()])]
+            client = msgspec.structs.replace(client, round_trips_ns=trips)
+        run.write_client(client)
+    if trial.correctness_check and client.outcome == "complete":
+        correctness.ask_after(run, session, trial)
+
+
+def manifest_of(session: Session, prepared: Prepared) -> Manifest:
+    trial, work, fleet = prepared.trial, prepared.prompts.workload, session.fleet
+    names = sorted(session.headers)
+    spec = msgspec.structs.replace(trial.target, header_names=names, routing_headers=secrets.routing(names))
+    return Manifest(
+        dyno=dyno.__version__,
+        started=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+        trial=public(msgspec.structs.replace(trial, target=spec)),
+        target=session.target,
+        tokenizer=work.tokenizer,
+        counted_by=work.counted_by,
+        workload_sha256=work.sha256,
+        prompts=len(work.requests),
+        repeated_prompts=work.repeated,
+        sent_before=prepared.sent_before,
+        test_requests=prepared.test_requests,
+        rig=fleet.machine(trial.target.urls) if fleet else rig.look(trial.target.urls, record=True),
+        place=prepared.place,
+        model=fleet.shape() if fleet else None,
+        peaks=fleet.peaks if fleet else None,
+        dataset=prepared.prompts.file,
+        answers=work.answers if any(isinstance(r, Turn) and r.history is not None for r in work.requests) else None,
+        dropped=work.dropped,
+        template=work.template,
+    )
+
+
+def _sampled(run: Run, trial: TrialSpec, session: Session) -> SamplerSpec:
+    local = any(Url(url).local for url in trial.target.urls) and not isinstance(session.fleet, HeldFleet)
+    return SamplerSpec(
+        str(run.telemetry_path),
+        trial.target.urls,
+        session.headers,
+        trial.target,
+        accelerators=local,
+        metrics=metric_names(),
+    )
+
+
+def finish(
+    run: Run,
+    tokenizer: Tokenizer | None = None,
+    keep_raw: bool = False,
+    only_whole: bool = False,
+    keys_known: bool = False,
+    watcher: Watcher | None = None,
+) -> Outcome:
+    """Make the result from the run's folder: after the load, or later for a run that was cut off.
+
+    `only_whole`: the result is written only where the load came to its end, all of it is on record and something was
+    completed. `keys_known`: by this process, which has sent them. Where they aren't, they can't be taken out of
+    answers: the words of these are not kept then.
+    """
+    try:
+        return _finish(run, tokenizer, keep_raw, only_whole, keys_known, watcher or Watcher())
+    except DynoError:
+        raise
+    except Exception as e:  # dyno's own mistake: it costs this trial and no other
+        raise NotSummedUp(
+            f"{run.path} is measured, but dyno can't calculate its result ({type(e).__name__}: {e}). This is a bug: "
+            "please report it. The folder keeps all answers, and `dyno runs show` tries again."
+        ) from e
+
+
+def _finish(
+    run: Run, tokenizer: Tokenizer | None, keep_raw: bool, only_whole: bool, keys_known: bool, watcher: Watcher
+) -> Outcome:
+    manifest, client, engine = run.manifest(), run.client(), run.engine()
+    trial = manifest.trial
+    wordless = not keys_known and _keyed(trial)
+    tally = Tally(trial, len(client.processes) if client else 1)
+    reuse = _reuse(run, manifest)
+    last_ns = sent = 0
+    placed = client is not None  # else the load's place on the samples' clock is lost
+    for record in run.write_records(_records(run, manifest, client, tokenizer, wordless)):
+        tally.add(record)
+        if reuse is not None:
+            reuse.add(record)
+        last_ns = max(last_ns, record.end_ns)
+        sent += 1
+        if client and sent % _STEP == 0:
+            watcher.step(sent, max(client.sent, sent))
+    if client is None:  # dyno itself was killed: the spool is all there is
+        planned = max(sent, trial.workload.num_prompts)
+        client = ClientFacts(0, last_ns, "interrupted", planned, sent, 0.0, 0, [], kernel_stamps=True)
+    elif any(process.outcome == "lost" for process in client.processes):  # its last report was earlier
+        client = msgspec.structs.replace(client, sent=sent, end_ns=max(client.end_ns, client.start_ns + last_ns))
+    summary = tally.summary(client, _session_sizes(run, tally))
+    if summary.freezes:
+        summary = msgspec.structs.replace(summary, unfrozen=_unfrozen(run, trial, client, summary))
+    window = telemetry.Window.of_load(client, summary.steady)
+    sampled = summarize_samples(run, manifest, window, summary.total_output_tokens) if placed else None
+    summary = msgspec.structs.replace(
+        summary,
+        reuse=reuse and reuse.summary(),
+        cancelling=summary.cancelling and telemetry.with_generated(summary.cancelling, sampled),
+    )
+    shares = None
+    if manifest.model is not None and manifest.peaks is not None:
+        prefix = trial.workload.prefix_len
+        shares = roofline.of_served(
+            summary, manifest.model, trial.engine, manifest.target, manifest.peaks, sampled, prefix
+        )
+    findings = examine(
+        Evidence(
+            trial=trial,
+            target=manifest.target,
+            counted_by=manifest.counted_by,
+            prompts=manifest.prompts,
+            repeated_prompts=manifest.repeated_prompts,
+            sent_before=manifest.sent_before,
+            cache_emptied=manifest.cache_emptied,
+            engine=engine,
+            summary=summary,
+            rig=manifest.rig,
+            host=manifest.place.host if manifest.place else None,
+            repeats=manifest.place.repeats if manifest.place else 1,
+            first_failure=run.first_failure(),
+            telemetry=sampled,
+            roofline=shares,
+            remarks=log_remarks(run),
+            correctness=run.correctness(),
+            round_trips_ns=client.round_trips_ns,
+            dropped=manifest.dropped,
+            template=manifest.template,
+        )
+    )
+    result = Result(summary, findings, verdict(findings), sampled, roofline=shares)
+    if not only_whole or (client.outcome == "complete" and sent == client.sent and summary.completed):
+        run.write_result(result)
+    if run.whole and (not keep_raw or wordless or _key_came_back(run)):
+        run.drop_raw()
+    return Outcome(run, manifest, result)
+
+
+def _session_sizes(run: Run, tally: Tally) -> list[int]:
+    """Return how many requests each session has; [] where each is a single request."""
+    graph = Graph.from_requests(run.lengths()) if tally.has_sessions else None
+    sizes = [end - start for start, end in itertools.pairwise(graph.starts)] if graph else []
+    return sizes if max(sizes, default=0) > 1 else []
+
+
+def _reuse(run: Run, manifest: Manifest) -> ReuseTally | None:
+    """None where it is known that prompts share nothing."""
+    work = manifest.trial.workload
+    plain = work.traits.exact and not (work.prefix_len or work.prefix_hit_rate)
+    if plain or not run.requests_path.exists():
+        return None
+    requests = run.requests()
+    return ReuseTally(requests, manifest.answers or "server", manifest.target.cache_block_tokens) if requests else None
+
+
+def log_remarks(run: Run) -> list[Remark]:
+    """Return what the log of an engine that dyno started remarks on its setting."""
+    engine = run.engine()
+    if engine is None:
+        return []
+    return remarks(engine.kind, "\n".join(excerpt(log) for log in sorted(run.path.glob("engine*.log"))))
+
+
+def summarize_samples(
+    run: Run, manifest: Manifest, window: telemetry.Window, output_tokens: int
+) -> TelemetrySummary | None:
+    """Summarize what was sampled within the window; None where nothing was."""
+    samples, facts = sampler.read(run.telemetry_path) if run.telemetry_path.exists() else ([], None)
+    if facts is None:
+        return None
+    return telemetry.summarize(samples, facts, window, output_tokens, manifest.rig, run.engine())
+
+
+def _unfrozen(run: Run, trial: TrialSpec, client: ClientFacts, s: Summary) -> Unfrozen:
+    """The run's figures once more, without the time in which nothing moved."""
+    cuts = freeze.Cuts(run.records(), s)
+    tally = Tally(trial)
+    for record in run.records():
+        tally.add(cuts.record(record))
+    return freeze.unfrozen(tally.summary(cuts.client(client)))
+
+
+# ---- records: decoded, with settled token counts, without a key that a server sent back ----
+
+
+def _records(
+    run: Run, manifest: Manifest, client: ClientFacts | None, tokenizer: Tokenizer | None, wordless: bool
+) -> Iterator[Record]:
+    """Yield the run's records, decoded while its spool exists. `wordless`: without what a server may have repeated."""
+    if not run.spools():
+        yield from run.records()
+        return
+    protocol = PROTOCOLS[manifest.trial.target.backend]
+    sampling = tokenizer is not None and tokenizer.counted_by == "tokenizer"  # a server isn't asked for no reason
+    settling = Counting(_counter(tokenizer), length_is_known(manifest.trial), sampling)
+    lengths = run.lengths()
+    if not lengths:
+        raise StoreError(f"{run.requests_path} is empty: without it, {run.spool_path.name} can't be decoded.")
+    histories = _Histories(lengths, _counter(tokenizer) if sampling else None)
+    for record in processes.records(run.spools_of(manifest.processes), lengths, protocol, client):
+        settling.settle(record)
+        if manifest.answers == "server":
+            histories.correct(record)
+        if wordless:
+            record.text, record.error_detail = "", ""
+            record.model = manifest.target.model if record.model == manifest.target.model else None
+            record.finish_reason = record.finish_reason if record.finish_reason in ("stop", "length") else None
+        yield cleaned(record)
+
+
+class _Histories:
+    """Plans the prompts of conversations with the answers that their histories really have. An answer may be shorter
+    than requested, and its text may have fewer tokens than the model generated."""
+
+    def __init__(self, lengths: Sequence[StoredLengths], count: Callable[[str], int | None] | None) -> None:
+        self._lengths, self._count = lengths, count
+        self._followed = {n.history for n in lengths}
+        self._lacks: dict[int, int] = {}  # exchange → tokens that the history after it lacks
+
+    def correct(self, r: Record) -> None:
+        request = r.index % len(self._lengths)
+        history = self._lengths[request].history
+        lacks = 0 if history is None else self._lacks.get(r.index - request + history, 0)
+        r.prompt_tokens_planned -= lacks
+        if r.error is None and request in self._followed:
+            tokens = self._count(r.text) if self._count and not r.reasoning else None
+            if tokens is None and r.output_tokens is not None:
+                tokens = r.output_tokens - (r.reasoning_tokens or 0)  # a history has no reasoning
+            self._lacks[r.index] = lacks + (0 if tokens is None else r.output_tokens_wanted - tokens)
+
+
+def _check_warmup(spools: list[Path], trial: TrialSpec, requests: Sequence[Request], stop: Stop) -> None:
+    """Raise TargetError if no warm-up request got through: no other will, and now is better than after a thousand
+    failures."""
+    protocol = PROTOCOLS[trial.target.backend]
+    errors = [(r.error, r.error_detail) for r in map(cleaned, processes.records(spools, requests, protocol))]
+    for spool in spools:
+        spool.unlink(missing_ok=True)
+    if all(error for error, _ in errors) and not stop.requested:
+        kind, detail = errors[0]
+        raise TargetError(
+            f"All {len(errors)} warm-up requests failed ({kind}: {detail}). Nothing was measured. "
+            "Check --backend, --endpoint and --model."
+        )
+
+
+def cleaned(record: Record) -> Record:
+    """Remove a key that the server has sent back, by now in one piece whatever the reads, chunks and escapes were."""
+    for name in ("text", "model", "finish_reason", "error", "error_detail"):
+        setattr(record, name, secrets.clean(getattr(record, name)))
+    record.error_detail = record.error_detail[:300]  # after that: half a key is a leak too
+    return record
+
+
+def _counter(tokenizer: Tokenizer | None) -> Callable[[str], int | None] | None:
+    """Return a function that counts the tokens of an answer, as long as the tokenizer's server can be asked."""
+    if tokenizer is None:
+        return None
+    gone = False
+
+    def count(text: str) -> int | None:
+        nonlocal gone
+        if not gone:
+            try:
+                return max(tokenizer.count(text) - tokenizer.count(""), 0)
+            except TargetError:  # the server's own, and it has ended
+                gone = True
+        return None
+
+    return count
+
+
+def _keyed(trial: TrialSpec) -> bool:
+    """Whether its requests carried secrets, which are in no file."""
+    return bool(trial.target.header_names) or secrets.HIDDEN in str(trial.extra_body)
+
+
+def _key_came_back(run: Run) -> bool:
+    """Whether a key is in an answer's words, or anywhere in its bytes, over the bounds of reads and HTTP chunks too.
+    The spool has stars only over what came in one piece."""
+    if any(secrets.HIDDEN in f"{r.text} {r.model} {r.finish_reason} {r.error_detail}" for r in run.records()):
+        return True
+    for raw in itertools.chain.from_iterable(map(responses, run.spools())):
+        for data in (raw, _CHUNK.sub(b"", raw)):
+            text = data.decode("utf-8", "replace")
+            if secrets.clean(text) != text:
+                return True
+    return False

@@ -1,0 +1,264 @@
+"""Prepares a trial: prompts by the right tokenizer, a check that the server can take them, the traffic they make."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from dyno import secrets
+from dyno.engines.launch import public_spec, spec_secrets
+from dyno.errors import UsageError
+from dyno.facts.load import LoadSpec
+from dyno.facts.study import Place
+from dyno.facts.target import TargetFacts
+from dyno.facts.trial import TrialSpec
+from dyno.http import Client, Route, Url
+from dyno.load import http1, plan, script
+from dyno.load.protocols import PROTOCOLS, Asked
+from dyno.load.sessions import Graph
+from dyno.load.wire import Traffic
+from dyno.trial import dataset, weights
+from dyno.trial.session import Session
+from dyno.trial.watcher import Watcher
+from dyno.workload.datasets import DATASETS
+from dyno.workload.prompts import make, within
+from dyno.workload.request import Answers, DataFile, Dropped, Request, Turn
+from dyno.workload.spec import Workload, WorkloadSpec
+from dyno.workload.tokenizer import Tokenizer, chat_template, choose
+
+_MOST_RPS = 100_000  # a replay that is faster is a mistake
+
+
+class Prompts(NamedTuple):
+    workload: Workload
+    counter: Tokenizer | None = None  # the tokenizer, where it is one that also counts answers
+    file: DataFile | None = None  # that they were read from, where it is the Hub's
+
+    @property
+    def lengths(self) -> list[int]:
+        return [r.prompt_tokens + r.output_tokens for r in self.workload.requests]
+
+    def within(self, context: int | None, watcher: Watcher) -> "Prompts":
+        """Cut sessions where they outgrow the context."""
+        work = within(self.workload, context)
+        if work is not self.workload:
+            reason, number = [*work.dropped.items()][-1]
+            watcher.phase(f"Left out {number:,} {reason}")
+        return self._replace(workload=work)
+
+
+class Prepared(NamedTuple):
+    """A trial that is ready to be measured."""
+
+    trial: TrialSpec  # aimed at the server that runs
+    prompts: Prompts
+    sent_before: str | None = None  # the run that has sent these prompts to this server before
+    place: Place | None = None  # in a study
+    test_requests: int = 0  # sent before the load, and not counted
+
+
+def prepare(
+    trial: TrialSpec, session: Session, prompts: Prompts | None = None, *, place: Place | None = None
+) -> Prepared:
+    """Aim the trial at the server, test it, make its prompts unless they are there, and check that it takes them."""
+    if session.fleet:
+        session.fleet.check_ports()
+        trial = session.fleet.aim(trial)
+    check_context([longest(trial)], session.target)  # before any time goes into making prompts
+    tests = session.test(trial)
+    if prompts is None:
+        client = Client(Url(trial.target.base_url), session.headers, trial.target)
+        try:
+            prompts = make_prompts(trial, session.watcher, client, session.target.model)
+        finally:
+            client.close()
+    prompts = prompts.within(session.target.max_model_len, session.watcher)
+    check_context(prompts.lengths, session.target, trace=trial.workload.traits.trace)
+    count = trial.workload.num_prompts or len(prompts.workload.requests)
+    trial = replace(trial, workload=replace(trial.workload, num_prompts=count))
+    return Prepared(trial, prompts, place=place, test_requests=tests)
+
+
+def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = None, model: str = "") -> Prompts:
+    """Make them by the tokenizer that the trial names, else by the server's own."""
+    tokenizer = choose(weights.tokenizer(trial), client, model)
+    spec, file = dataset.located(trial.workload, watcher.phase, watcher.below)
+    source = f", {file.origin}" if file else ""
+    if spec.traits.sessions and spec.num_sessions is None:
+        # A rate is of sessions: as many are needed as begin in its time.
+        spec = msgspec.structs.replace(spec, num_sessions=plan.prompts_needed(trial.load))
+    most = "up to " if file and spec.num_prompts else ""
+    what = f"{spec.num_sessions} sessions" if spec.num_sessions else f"{most}{spec.num_prompts or 'all'} prompts"
+    watcher.phase(f"Generating {what} ({spec.dataset}{source})")
+    work = make_work(spec, tokenizer, client, model, chat=PROTOCOLS[trial.target.backend].chat)
+    if work.template == "missing":
+        watcher.phase("Without a chat template, which vllm bench serve applies: see the finding")
+    for reason, number in work.dropped.items():
+        watcher.phase(str(Dropped(reason, number)))
+    _check_times(trial.load, work)
+    _check_bodies(work.requests, trial.target.backend)
+    if not PROTOCOLS[trial.target.backend].takes_token_ids and any(isinstance(r.prompt, list) for r in work.requests):
+        raise UsageError(
+            f"The dataset has token ids as prompts, which --backend {trial.target.backend} can't send. Use "
+            f"{_protocols_of_token_ids()}, or a dataset of texts."
+        )
+    if not PROTOCOLS[trial.target.backend].chat and any(map(_needs_chat, work.requests)):
+        raise UsageError(
+            f"The dataset has tools, or messages with roles, which --backend {trial.target.backend} can't "
+            "send: it takes text alone. Use --backend openai-chat."
+        )
+    return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None, file)
+
+
+def _protocols_of_token_ids() -> str:
+    *others, last = (name for name, protocol in PROTOCOLS.items() if protocol.takes_token_ids)
+    return f"{', '.join(others)} or {last}"
+
+
+def make_work(
+    spec: WorkloadSpec, tokenizer: Tokenizer, client: Client | None = None, model: str = "", chat: bool = False
+) -> Workload:
+    """Make the requests, with the model's chat template where vLLM applies it. `chat`: the server does."""
+    if chat or not spec.traits.template:
+        return replace(make(spec, tokenizer), template=None)
+    tokenizer.template = template = chat_template(tokenizer, client, model)
+    try:
+        return make(spec, tokenizer)
+    finally:
+        if template is not None:
+            template.close()
+
+
+def _check_bodies(requests: Sequence[Request], backend: str) -> None:
+    fields = PROTOCOLS[backend].fields
+    used = {key for request in requests if isinstance(request, Turn) for key in request.body}
+    if fields is not None and (unknown := sorted(used - fields)):
+        raise UsageError(
+            f"--backend {backend} has no {', '.join(unknown)}, which requests of this workload need. Use openai or "
+            "openai-chat."
+        )
+
+
+def _check_times(load: LoadSpec, work: Workload) -> None:
+    if load.arrivals is None:
+        return
+    if work.starts_s is None:
+        raise UsageError(
+            f"The dataset {work.spec.dataset} has no times to replay. Give a rate or a concurrency, or one of "
+            f"{', '.join(name for name, known in DATASETS.items() if known.traits.trace)}."
+        )
+    rate = len(work.starts_s) * load.speedup / (max(work.starts_s) or math.inf)
+    if load.speedup > 1 and rate > _MOST_RPS:
+        raise UsageError(
+            f"A speedup of {load.speedup:g} makes {rate:,.0f} requests/s of this trace, more than any client can send. "
+            "Lower it: `dyno doctor` shows how many requests this machine can send."
+        )
+
+
+def _needs_chat(request: Request) -> bool:
+    if not isinstance(request, Turn):
+        return False
+    others = [m for m in request.messages if m.get("role") != "user"]
+    # A system prompt may be a part of the text.
+    return "tools" in request.body or any(m["role"] == "tool" or m.get("content") not in request.prompt for m in others)
+
+
+def longest(trial: TrialSpec) -> int:
+    """The tokens that a random request may need; 0 for other datasets, whose lengths are known when they are read."""
+    w = trial.workload
+    if trial.offline and trial.offline.kind == "micro":
+        return (trial.offline.depth or 0) + w.input_len + (w.output_len or 0) + 1
+    if not w.traits.exact:
+        return 0
+    output = int((w.output_len or 1) * (1 + w.range_ratio_output))
+    return w.prefix_len + int(w.input_len * (1 + w.range_ratio_input)) + output
+
+
+def check_context(lengths: list[int], target: TargetFacts, trace: bool = False) -> None:
+    limit = target.max_model_len
+    if limit is None:
+        return
+    over = sum(n > limit for n in lengths)
+    if over:
+        advice = "Use shorter prompts or outputs, or start the server with a longer context."
+        if trace:
+            advice = (
+                f"--trace-max-tokens {limit} skips them; --trace-length-scale {_rounded_down(limit / max(lengths))} "
+                "shortens all requests. Or start the server with a longer context."
+            )
+        raise UsageError(
+            f"{over} of {len(lengths)} requests need up to {max(lengths)} tokens (prompt + output), but the server's "
+            f"context is {limit}. {advice}"
+        )
+
+
+def _rounded_down(scale: float) -> str:
+    step = 10.0 ** (math.floor(math.log10(scale)) - 1)
+    return f"{math.floor(scale / step) * step:.2g}"
+
+
+def closed_loop(trial: TrialSpec, session: Session, requests: Sequence[Request]) -> Traffic:
+    """Return a load of all of these requests at the trial's concurrency, whatever its rate."""
+    load = LoadSpec(max_concurrency=trial.load.max_concurrency, request_timeout_s=trial.load.request_timeout_s)
+    return _traffic(trial, session, requests, load, plan.make(load, len(requests)))
+
+
+def traffic(trial: TrialSpec, session: Session, work: Workload) -> Traffic:
+    """Return the trial's own load. A closed loop with a duration goes round the prompts until time is up."""
+    graph = Graph.from_requests(work.requests)
+    rounds = trial.load.duration_s is not None and trial.load.closed_loop
+    count = graph.sessions if graph else len(work.requests)
+    if trial.load.arrivals is None:
+        if work.spec.oversample and work.spec.traits.file:
+            count = max(count, work.spec.num_sessions or 0)  # a file with too few goes round
+        count = 2**31 if rounds else plan.prompts_needed(trial.load) or count
+    planned = plan.make(trial.load, count, graph, work.starts_s)
+    return _traffic(trial, session, work.requests, trial.load, planned, work.answers)
+
+
+def _traffic(
+    trial: TrialSpec,
+    session: Session,
+    requests: Sequence[Request],
+    load: LoadSpec,
+    planned: plan.Plan,
+    answers: Answers = "server",
+) -> Traffic:
+    spec, headers = trial.target, session.headers
+    asked = Asked(session.target.model, trial.ignore_eos, trial.sampling, trial.extra_body)
+    routes = [Route(Url(url), spec, headers) for url in spec.urls]
+    host = next((value for name, value in headers.items() if name.lower() == "host"), None)
+    head = {"content-type": "application/json", "accept": "text/event-stream", "accept-encoding": "identity"}
+    head |= {name: value for name, value in routes[0].headers.items() if name.lower() != "host"}
+    fronts = [http1.front("POST", r.front + spec.endpoint, host or r.url.netloc) for r in routes]
+    # One server: its requests are made whole, and each is one send of one buffer. Several: what they share is in
+    # memory once, and each one's own front goes before it.
+    whole, fronts = (fronts[0], [b""]) if len(fronts) == 1 else (b"", fronts)
+    # Far more than answers of this length take, with everything that can be asked for beside the text.
+    response_max = (1 << 20) + 8192 * max((r.output_tokens for r in requests), default=0)
+    return Traffic(
+        routes=routes,
+        fronts=fronts,
+        script=script.make(requests, spec.backend, asked, whole + http1.head_before_length(head), answers),
+        plan=planned,
+        timeout_s=load.request_timeout_s,
+        response_max=trial.load.response_bytes_max or response_max,
+    )
+
+
+def public(trial: TrialSpec) -> TrialSpec:
+    """Return the trial as it is stored: a key that is sent in each request's body reaches no file."""
+    return msgspec.structs.replace(
+        trial,
+        extra_body=secrets.public(trial.extra_body),
+        metadata=secrets.public(trial.metadata),
+        engine=trial.engine and public_spec(trial.engine),
+    )
+
+
+def hidden(trial: TrialSpec, headers: dict[str, str]) -> list[str]:
+    """The secrets that a trial's requests and its engine are given."""
+    engine = spec_secrets(trial.engine) if trial.engine else []
+    return [*secrets.of_headers(headers), *secrets.within([trial.extra_body, trial.metadata]), *engine]
