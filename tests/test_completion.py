@@ -65,7 +65,7 @@ def test_a_value_after_an_equals_sign_is_completed(script: Path, shell: str) -> 
 def test_zsh_completes_what_is_typed_at_its_prompt(script: Path) -> None:
     """Each line is typed, then Tab, then a mark; the line as zsh has completed it is run, and echoes its words."""
     typed = {"dyno ru": "dyno run", "dyno bench thr": "dyno bench throughput ",
-             "dyno bench serve --dataset-n": "dyno bench serve --dataset-name ",
+             "dyno bench serve --dataset-n": "dyno bench serve --dataset-name=",
              "dyno bench serve --backend tg": "dyno bench serve --backend tgi ",
              "dyno bench serve --backend=tg": "dyno bench serve --backend=tgi ",
              "dyno runs show ot": "dyno runs show other ", "dyno run stu": "dyno run study.toml "}  # fmt: skip
@@ -73,7 +73,7 @@ def test_zsh_completes_what_is_typed_at_its_prompt(script: Path) -> None:
     process = subprocess.Popen(["zsh", "-f", "-i"], stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
     os.close(slave)
     try:
-        setup = f"PS1=; unsetopt zle_bracketed_paste; autoload -U compinit; compinit -u -D; source {script}"
+        setup = f"PS1=; unsetopt zle_bracketed_paste; autoload -U compinit; compinit -u -D; eval \"$(<{script})\""
         os.write(master, f"{setup}; dyno() {{ print -r \"[dyno ${{(j: :)@}}|\" }}; print READ''Y\n".encode())
         read_until(master, "READY")
         for line, whole in typed.items():
