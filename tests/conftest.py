@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from dyno import child
 from dyno.engines import process
 from dyno.engines.fake import FakeSpec
 from dyno.engines.fake.engine import Fake
@@ -29,13 +30,11 @@ from dyno.facts.record import ClientFacts, Record
 from dyno.facts.rig import Rig
 from dyno.http import Route, Url
 from dyno.load import decode, http1, plan, script, wire
-from dyno.load import process as slices
 from dyno.load.protocols import PROTOCOLS, Asked
 from dyno.load.sessions import Graph
 from dyno.load.spool import END, READ, SENT, Spool, frames
 from dyno.load.wire import Traffic, Wire
 from dyno.probe import peaks, rig
-from dyno.probe.telemetry import sampler
 from dyno.report import draw
 from dyno.transport import Transport
 from dyno.units import NS_PER_S
@@ -206,8 +205,7 @@ def _nothing_real(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 # Files that test a process of dyno's own, from its start.
 STARTS = {
-    sampler: ("test_telemetry", "test_time_left"),
-    slices: ("test_processes",),
+    child: ("test_telemetry", "test_time_left", "test_processes"),
     process: ("test_embedded", "test_container", "test_hostile_processes", "test_real_engines"),
 }
 nursery = functools.cache(Nursery)

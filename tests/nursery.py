@@ -31,6 +31,7 @@ MODULES = {
     "dyno.load.process": ["dyno.load.process"],
     "dyno.models.fetch": ["dyno.models.messages", "dyno.models.cache", "httpx2", "tqdm.auto", "yaml", "filelock"],
     "dyno.probe.telemetry.loop": ["dyno.probe.telemetry.loop"],
+    "dyno.search.follow": ["dyno.search.follow"],
 }
 _REQUEST_MAX = 1 << 20  # an environment may be large
 

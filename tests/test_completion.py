@@ -73,7 +73,7 @@ def test_zsh_completes_what_is_typed_at_its_prompt(script: Path) -> None:
     process = subprocess.Popen(["zsh", "-f", "-i"], stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
     os.close(slave)
     try:
-        setup = f"PS1=; unsetopt zle_bracketed_paste; autoload -U compinit; compinit -u -D; eval \"$(<{script})\""
+        setup = f'PS1=; unsetopt zle_bracketed_paste; autoload -U compinit; compinit -u -D; eval "$(<{script})"'
         os.write(master, f"{setup}; dyno() {{ print -r \"[dyno ${{(j: :)@}}|\" }}; print READ''Y\n".encode())
         read_until(master, "READY")
         for line, whole in typed.items():

@@ -181,7 +181,7 @@ def half_killed(fake: StartFake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     def start(self: Any, name: str) -> None:
         original(self, name)
-        started.append(self._child.pid)
+        started.append(self._child._process.pid)
 
     def watch(_: Progress) -> None:
         path = next(tmp_path.rglob("exchanges-1.spool"))
@@ -236,12 +236,12 @@ def test_a_parent_that_is_gone_stops_its_processes(fake: StartFake, tmp_path: Pa
             process.look()
             time.sleep(0.01)
         process.go(time.monotonic_ns())
-        process._in.close()  # as the system does for one that is killed
+        process._child._in.close()  # as the system does for one that is killed
         while process.facts is None and time.monotonic() < deadline:
             process.look()
             time.sleep(0.01)
     assert process.facts and process.facts.outcome == "interrupted"
-    assert process._child.returncode == 0
+    assert process._child._process.returncode == 0
 
 
 # ---- the command ----

@@ -432,7 +432,7 @@ def test_a_server_without_metrics_is_said(
 
 def child_of(sampling: Sampler) -> subprocess.Popen[bytes]:
     assert sampling._child is not None
-    return sampling._child
+    return sampling._child._process
 
 
 def test_a_sampler_that_is_killed_is_said_and_harms_nobody(tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ def test_a_killed_dyno_leaves_no_sampler_behind(tmp_path: Path) -> None:
         "import time; from dyno.facts.telemetry import SamplerSpec\n"
         "from dyno.probe.telemetry.sampler import Sampler\n"
         f"s = Sampler(SamplerSpec({str(tmp_path / 'telemetry.jsonl')!r}, accelerators=False)); s.begin()\n"
-        "print(s._child.pid, flush=True); time.sleep(60)"
+        "print(s._child._process.pid, flush=True); time.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout
@@ -728,7 +728,7 @@ def test_a_trial_whose_sampler_cant_be_started_goes_on(
     tmp_path: Path, fake: StartFake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = fake()
-    monkeypatch.setattr(sampler.sys, "executable", "/nothing/here")
+    monkeypatch.setattr(sys, "executable", "/nothing/here")
     outcome = trial.serve(a_trial(base_url=server.base_url), runs=tmp_path, headers={})
     assert outcome.result.served.completed == 40
     t = outcome.result.telemetry

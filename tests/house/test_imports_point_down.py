@@ -13,6 +13,7 @@ import dyno
 ROWS: list[set[str]] = [
     {
         "archive",
+        "child",
         "units",
         "numbers",
         "screen",

@@ -1,13 +1,11 @@
 """One slice of a load in a process of its own: `python -m dyno.load.process`, and the side that starts it.
 
-stdin: the task (its length in eight bytes, then msgpack: keys reach no command line), then lines: `start NANOSECONDS`
-(of its monotonic clock), `stop`. The end of its input means stop, too: whoever started it is gone.
-stdout: JSON lines, one report each.
+Its orders are `start NANOSECONDS` (of its monotonic clock) and `stop`. The end of its input means stop, too: whoever
+started it is gone. Its reports are `SliceReport`.
 """
 
 import contextlib
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -17,7 +15,8 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from dyno import errors, secrets
+from dyno import child, errors, secrets
+from dyno.child import Child
 from dyno.clock import now_ns
 from dyno.errors import DynoError
 from dyno.facts.record import ClientFacts
@@ -120,15 +119,12 @@ def _tell(progress: Progress) -> None:
 
 
 def _say(report: SliceReport) -> None:
-    data = _encode(report) + b"\n"
-    with contextlib.suppress(OSError):  # the pipe is full or closed
-        while data:
-            data = data[os.write(sys.stdout.fileno(), data) :]
+    child.write(_encode(report))
 
 
 def main() -> None:
     try:
-        task = msgspec.msgpack.decode(_message(sys.stdin.buffer), type=SliceTask)
+        task = child.task(SliceTask)
         secrets.learn([secret.decode("latin-1") for secret in task.secrets])
         orders = _Orders(sys.stdin.buffer)
         with contextlib.closing(Spool(Path(task.spool), task.secrets)) as spool:
@@ -139,10 +135,6 @@ def main() -> None:
         last = SliceReport(failure=SliceFailure(type(e).__name__, str(e) if known else f"{type(e).__name__}: {e}"))
     os.set_blocking(sys.stdout.fileno(), True)
     _say(last)
-
-
-def _message(stream: BinaryIO) -> bytes:
-    return stream.read(int.from_bytes(stream.read(8), "little"))
 
 
 # ---- whoever starts it ----
@@ -157,65 +149,40 @@ class SliceProcess:
         self.ready = False
         self.progress = Progress(0)
         self.facts: ClientFacts | None = None
-        self._rest = b""
         self._start_ns = self._stop_ns = 0
-        # A session of its own: Ctrl-C is dyno's. -P: a folder named dyno where dyno runs is not this package.
-        self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "dyno.load.process"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, start_new_session=True,
-        )  # fmt: skip
-        assert self._child.stdin and self._child.stdout
-        self._in, self._out = self._child.stdin, self._child.stdout
-        os.set_blocking(self._out.fileno(), False)
+        self._child = Child("dyno.load.process", _STOPPED_S)
 
     def __enter__(self) -> "SliceProcess":
         return self
 
     def __exit__(self, *_: Any) -> None:
-        """Never hangs: one that doesn't end is killed."""
-        with contextlib.suppress(OSError):
-            self._in.close()
-        try:
-            self._child.wait(_STOPPED_S)
-        except BaseException as e:  # also Ctrl-C: nothing is left behind
-            self._child.kill()
-            self._child.wait()
-            if not isinstance(e, subprocess.TimeoutExpired):
-                raise
-        finally:
-            self._out.close()
+        self._child.end()
 
     def start(self, task: SliceTask) -> None:
         """Hand over its task. Apart from the making: many processes import dyno at the same time."""
         self._spool = Path(task.spool)
         stop_ns = task.plan.stop_sending_ns
         self.progress = Progress(task.plan.requests, None if stop_ns is None else stop_ns / NS_PER_S)
-        data = msgspec.msgpack.encode(task)
-        self._send(len(data).to_bytes(8, "little") + data)
+        self._child.give(task)
 
     def go(self, at_ns: int) -> None:
         self._start_ns = at_ns
-        self._send(b"start %d\n" % at_ns)
+        self._child.order(b"start %d" % at_ns)
 
     def stop(self) -> None:
         self._stop_ns = now_ns()
-        self._send(b"stop\n")
+        self._child.order(b"stop")
 
     def look(self) -> None:
         """Take in what it has reported. Raise DynoError where it can't begin."""
-        while self.facts is None:
-            try:
-                data = os.read(self._out.fileno(), 1 << 20)
-            except BlockingIOError:
-                if self._stop_ns and now_ns() - self._stop_ns > ns(_STOPPED_S):
-                    self._child.kill()  # `look` finds it gone
-                return
-            if not data:
-                self._ended()
-                return
-            *lines, self._rest = (self._rest + data).split(b"\n")
-            for line in lines:
-                self._take(_decode(line))
+        if self.facts is not None:
+            return
+        for line in self._child.hear():
+            self._take(_decode(line))
+        if self.facts is None and self._child.gone:
+            self._ended()
+        elif self._stop_ns and now_ns() - self._stop_ns > ns(_STOPPED_S):
+            self._child.kill()  # `look` finds it gone
 
     def _take(self, report: SliceReport) -> None:
         if report.failure is not None:
@@ -230,11 +197,6 @@ class SliceProcess:
         if not self._start_ns:
             raise DynoError(f"{self._name} ended before the load began ({_how(code)}).")
         self.facts = lost(self._spool, self._start_ns, self.progress)
-
-    def _send(self, data: bytes) -> None:
-        with contextlib.suppress(OSError):  # it is dead: `look` shows it
-            while data:
-                data = data[self._in.write(data) or 0 :]
 
 
 def lost(spool: Path, start_ns: int, progress: Progress) -> ClientFacts:

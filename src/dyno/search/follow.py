@@ -1,22 +1,22 @@
 """Follows a load while it runs and ends it when it has shown what it can: `python -m dyno.search.follow`, and the side
 that starts it. A process of its own: decoding must not delay the wire.
 
-stdin: the task as a line of JSON; its end means that the load is over. stdout: a line when the load has shown enough:
-how many seconds it had run then.
+The end of its input means that the load is over. It reports once, when the load has shown enough: how many seconds it
+had run then.
 """
 
 import contextlib
 import os
 import select
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from dyno import child
+from dyno.child import Child
 from dyno.facts.find import ProbeLook
 from dyno.facts.limits import Limit
 from dyno.facts.record import Record
@@ -29,7 +29,6 @@ from dyno.search.timeline import Timeline
 from dyno.units import seconds
 
 _LOOK_S = 0.1
-_END_S = 5.0
 _EVENT = b"data:"
 _FIRST_EVENTS = 2  # the first may carry a role alone
 
@@ -136,7 +135,7 @@ def final_look(task: FollowTask, records: Iterator[Record], now_s: float) -> Pro
 
 
 def main() -> None:
-    task = msgspec.json.decode(sys.stdin.buffer.readline(), type=FollowTask)
+    task = child.task(FollowTask)
     with contextlib.suppress(OSError):
         os.nice(10)  # the wire comes first
     following = Following(task)
@@ -159,7 +158,7 @@ def _ticking(read: Iterator[Frame], following: Following) -> Iterator[Frame]:
     """ProbeLook at each clock frame; end when that is enough."""
     for frame in read:
         if frame[1] == CLOCK and following.enough():
-            print(following.now_s, flush=True)
+            child.report(following.now_s)
             return
         yield frame
 
@@ -168,39 +167,20 @@ class Follower:
     """The process, from the other side. A context: when it is left, the process has ended."""
 
     def __init__(self, task: FollowTask) -> None:
-        # A session of its own: Ctrl-C is dyno's. -P: a folder named dyno where dyno runs is not this package.
-        self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "dyno.search.follow"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-        assert self._child.stdin and self._child.stdout
+        self._child = Child("dyno.search.follow")
+        self._child.give(task)
         self.enough_s: float | None = None  # when it had shown enough
-        self._said = b""
-        os.set_blocking(self._child.stdout.fileno(), False)
-        with contextlib.suppress(OSError):
-            self._child.stdin.write(msgspec.json.encode(task) + b"\n")
-            self._child.stdin.flush()
 
     def decided(self) -> bool:
-        assert self._child.stdout
-        self._said += self._child.stdout.read() or b""
-        if self.enough_s is None and self._said.endswith(b"\n"):
-            self.enough_s = float(self._said)
+        for line in self._child.hear():
+            self.enough_s = float(line)
         return self.enough_s is not None
 
     def __enter__(self) -> "Follower":
         return self
 
     def __exit__(self, *_: Any) -> None:
-        assert self._child.stdin and self._child.stdout
-        with contextlib.suppress(OSError):
-            self._child.stdin.close()
-        deadline = time.monotonic() + _END_S
-        while self._child.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self._child.kill()
-        self._child.wait()
-        self._child.stdout.close()
+        self._child.end()
 
 
 if __name__ == "__main__":

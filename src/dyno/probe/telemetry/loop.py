@@ -4,8 +4,6 @@ On its standard input come a spec, then `begin`, then `end`. When that closes, d
 """
 
 import os
-import select
-import sys
 import threading
 import time
 from collections import deque
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from dyno import child
 from dyno.clock import now_ns
 from dyno.errors import DynoError
 from dyno.facts.telemetry import Sample, SamplerFacts, SamplerSpec
@@ -293,47 +292,15 @@ class Loop:
         self._write([self._facts(ended=True)])
 
 
-class Orders:
-    """Lines on the standard input, waited for with a limit."""
-
-    def __init__(self) -> None:
-        self._data = b""
-        self._closed = False
-
-    def next(self, timeout_s: float | None = None) -> bytes | None:
-        """None: not yet. `end` once it is closed."""
-        while b"\n" not in self._data and not self._closed:
-            if timeout_s is not None and not select.select([0], [], [], timeout_s)[0]:
-                return None
-            more = os.read(0, 65536)
-            self._closed = not more
-            self._data += more
-        line, newline, rest = self._data.partition(b"\n")
-        if not newline:
-            return b"end"
-        self._data = rest
-        return line
-
-
 def main() -> None:
-    orders = Orders()
-    spec = orders.next()
-    if spec is None or spec == b"end":
-        return
-    loop = Loop(msgspec.json.decode(spec, type=SamplerSpec))
-    _say("ready")
+    loop = Loop(child.task(SamplerSpec))
+    orders = child.Orders()
+    child.report("ready")
     if orders.next() == b"begin":
         loop.begin()
-        _say("begun")
+        child.report("begun")
         loop.sample(until=lambda timeout_s: orders.next(timeout_s) is not None)
         loop.end()
-
-
-def _say(word: str) -> None:
-    try:
-        print(word, flush=True)
-    except BrokenPipeError:  # dyno is gone, which the standard input shows too
-        sys.stdout = None  # else Python complains of it at its end
 
 
 if __name__ == "__main__":

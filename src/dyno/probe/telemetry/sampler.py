@@ -1,10 +1,6 @@
 """The sampler as dyno uses it: started before the warm-up, begun and ended around the load. It fails no trial."""
 
 import contextlib
-import os
-import select
-import subprocess
-import sys
 import time
 from io import FileIO
 from pathlib import Path
@@ -12,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from dyno import files
+from dyno.child import Child
 from dyno.clock import now_ns
 from dyno.errors import StoreError
 from dyno.facts.telemetry import Sample, SamplerFacts, SamplerSpec
@@ -26,49 +23,32 @@ class Sampler:
     def __init__(self, spec: SamplerSpec) -> None:
         self._spec = spec
         self._trouble: str | None = None
-        self._said = b""
         self._tail: FileIO | None = None
         self._rest = b""
         self._over = False
         self._latest: dict[tuple[str, int], Sample] = {}
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         try:
-            # A session of its own: Ctrl-C is dyno's. -P: a folder named dyno where dyno runs is not this package.
-            self._child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "dyno.probe.telemetry.loop"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
-                start_new_session=True,
-            )  # fmt: skip
+            self._child = Child("dyno.probe.telemetry.loop", _ENDED_S)
+            self._child.give(spec)
         except OSError as e:
             self._trouble = f"the sampler couldn't start ({e.strerror})"
-        self._send(msgspec.json.encode(spec))
 
     def begin(self) -> None:
         """Returns when the first full sample is taken, or it is clear that there will be none."""
-        if self._heard(b"ready", _READY_S):
-            self._send(b"begin")
-            self._heard(b"begun", _BEGUN_S)
+        if self._child is not None and self._heard("ready", _READY_S):
+            self._child.order(b"begin")
+            self._heard("begun", _BEGUN_S)
 
     def end(self) -> None:
         """A last full sample. Never hangs: a sampler that doesn't end is killed."""
-        child = self._child
-        if child is not None:
-            self._send(b"end")
-            for pipe in (child.stdin, child.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):
-                        pipe.close()
-            try:
-                code = child.wait(0.5 if self._trouble else _ENDED_S)  # one that hung before isn't waited for again
-            except BaseException as e:  # also Ctrl-C: nothing is left behind
-                child.kill()
-                child.wait()
-                if not isinstance(e, subprocess.TimeoutExpired):
-                    raise
+        if self._child is not None:
+            self._child.order(b"end")
+            code = self._child.end(0.5 if self._trouble else None)  # one that hung before isn't waited for again
+            if code is None:
                 self._trouble = self._trouble or f"the sampler didn't stop within {_ENDED_S:g} s"
-            else:
-                if code:
-                    self._trouble = self._trouble or f"the sampler died (code {code})"
+            elif code:
+                self._trouble = self._trouble or f"the sampler died (code {code})"
         self.latest()
         self._over = True
         if self._tail is not None:
@@ -93,25 +73,19 @@ class Sampler:
             pass
         return list(self._latest.values())
 
-    def _send(self, line: bytes) -> None:
-        if self._child is not None and self._child.stdin is not None:
-            with contextlib.suppress(OSError, ValueError):  # it is dead: `end` says so
-                self._child.stdin.write(line + b"\n")
-
-    def _heard(self, word: bytes, timeout_s: float) -> bool:
-        if self._child is None or self._child.stdout is None:
-            return False
-        deadline, out = time.monotonic() + timeout_s, self._child.stdout.fileno()
-        while word not in self._said:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([out], [], [], left)[0]:
-                self._trouble = f"the sampler wasn't {word.decode()} within {timeout_s:g} s"
-                return False
-            more = os.read(out, 4096)
-            if not more:
+    def _heard(self, word: str, timeout_s: float) -> bool:
+        """Wait until the sampler has reported a word."""
+        assert self._child is not None
+        deadline = time.monotonic() + timeout_s
+        while True:
+            reports = self._child.hear(max(deadline - time.monotonic(), 0.0))
+            if msgspec.json.encode(word) in reports:
+                return True
+            if self._child.gone:
                 return False  # it is dead: `end` says how
-            self._said += more
-        return True
+            if time.monotonic() >= deadline:
+                self._trouble = f"the sampler wasn't {word} within {timeout_s:g} s"
+                return False
 
     def _record(self, trouble: str) -> None:
         """Write it into the file, for the summary."""
