@@ -98,7 +98,7 @@ docs: $(VENV)/docs/.installed
 
 # Tables of commands, keys, findings, metrics and settings in the documentation, made from the code anew.
 docs-reference: $(VENV)/.dev
-	UPDATE_GOLDEN=1 $(BIN)/pytest -k generated tests/test_docs.py
+	UPDATE_GOLDEN=1 $(BIN)/pytest -k generated tests/docs/test_docs.py
 
 # Packages in the versions and with the checksums of lock/*.txt. pip resolves nothing, and refuses any other file.
 LOCKED := $(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary :all: --requirement

@@ -42,6 +42,9 @@ from dyno.workload.request import Request
 from nursery import Nursery, forking
 from rigs_over_ssh import ssh_rig, ssh_wheels  # noqa: F401  (fixtures)
 
+# Tests share what a test file of another folder has.
+sys.path[:0] = [str(folder) for folder in Path(__file__).parent.iterdir() if folder.is_dir()]
+
 # A shell makes what it runs in the background ignore Ctrl-C, and with it every dyno that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -62,26 +65,9 @@ gettext.dgettext = lambda domain, message: message
 # Names of the Hub in tests are made up: dyno would fetch them before an engine starts.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-# Files whose tests start processes, use sockets, build a model or take long. `make test-fast` runs all the others.
-REAL = {
-    f"test_{name}"
-    for name in (
-        "accelerators", "busy_machine", "charts", "cli", "compare_cli", "completion",
-        "container",
-        "correctness", "docs_commands", "dry_run", "dstack",
-        "embedded", "environment", "fleet", "frames", "gguf", "golden_real", "host", "model",
-        "models_hub", "offline", "peaks", "probe_server", "processes", "protocols", "provide", "quality", "quantize",
-        "replicas", "report_cli", "rig", "rigs", "runs", "shipped_studies", "software", "sql", "start", "study",
-        "telemetry", "tgi", "tuning", "twins", "two_rigs", "versions", "wire", "workload", "clocks", "on_ray",
-        "find", "find_servers", "find_studies", "tune", "sessions", "traces", "conversations", "agents", "mixes",
-        "session_figures", "study_pages",
-        "cancelling", "traffic_cli", "reasoning", "searches", "one_number", "tokens_in_chunks", "live_rates",
-        "chat_template", "nursery", "find_picture", "search_listing", "tune_budget", "tune_repeats",
-    )
-}  # fmt: skip
-
-# Folders of tests that a suite of their own runs.
-SUITES = ("engines", "hostile", "house", "pages", "tools")
+# Folders whose tests a suite of their own runs, and its marker.
+SUITES = {"real_engines": "engines", "hostile": "hostile", "house": "house", "pages": "pages", "tools": "tools"}
+_REAL = re.compile(r"^pytestmark = .*\bpytest\.mark\.real\b", re.MULTILINE)
 
 # Files whose tests, where engines start beside them, are about times: a search's answer is a server's speed.
 ALONE = {f"test_{name}" for name in ("find", "find_servers", "find_studies", "searches", "replicas")}
@@ -136,8 +122,10 @@ def _once_for_each_size(test: Callable[[Rig], peaks.Tested]) -> Callable[[Rig], 
     return tested
 
 
+@functools.cache
 def _is_real(path: Path) -> bool:
-    return path.stem in REAL or path.parent.name in SUITES
+    """Whether all tests of a file are marked so. It is read, not imported: `make test-fast` imports none of these."""
+    return path.parent.name in SUITES or bool(path.suffix == ".py" and _REAL.search(path.read_text()))
 
 
 def _keeps_cores_busy(item: pytest.Item) -> bool:
@@ -148,8 +136,9 @@ def _keeps_cores_busy(item: pytest.Item) -> bool:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Tests that the markers leave out aren't even imported."""
     chosen, folder = config.option.markexpr, collection_path.parent.name
-    whole = folder in SUITES and f"not {folder}" in chosen
-    return True if whole or (chosen == "not real" and _is_real(collection_path)) else None
+    whole = folder in SUITES and f"not {SUITES[folder]}" in chosen
+    real = chosen == "not real" and collection_path.is_file() and _is_real(collection_path)
+    return True if whole or real else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -197,7 +186,7 @@ def _nothing_real(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         def refuse(command: Any = (), *rest: Any, **how: Any) -> Any:
             if command == draw.WORKER:  # a library in a process of its own, started once
                 return popen(command, *rest, **how)
-            pytest.fail(f"starts a process or uses a socket: add {request.path.stem} to REAL in tests/conftest.py")
+            pytest.fail(f"starts a process or uses a socket: mark {request.path.stem} with pytest.mark.real")
 
         monkeypatch.setattr(subprocess, "Popen", refuse)
         monkeypatch.setattr(socket, "socket", refuse)

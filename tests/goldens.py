@@ -211,7 +211,7 @@ _AT_TIMES = (
     ".freezes", ".steady", ".unfrozen", ".ticks_late_ns", ".findings", ".bounds", ".telemetry", ".startup_s",
     ".unseen", ".unseen_since_ns",
 )  # fmt: skip
-# What the processor, kernel, container or installed tools decide: tests/test_rig.py has the parts, machine by machine.
+# What the processor, kernel, container or installed tools decide: tests/probe/test_rig.py has the parts, by machine.
 _BY_MACHINE = (
     ".rig.state", ".rig.details", ".rig.environment", ".rig.accelerators", ".rig.topology", ".rig.unknown",
     ".peaks.flops", ".peaks.bandwidth_by_size",
