@@ -331,7 +331,7 @@ class Nvml:
 
 
 class Told:
-    """A source that has been told what to say."""
+    """A source that was given what to say."""
 
     def __init__(self, *found: Accelerator, pids: tuple[tuple[int, ...], ...] = ()) -> None:
         self.found = list(found)

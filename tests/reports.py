@@ -36,26 +36,27 @@ def figures(speed: float, streams: float, lengths: tuple[int, int], tool: str = 
     prompt, answer = lengths
     rate = speed * 40 * streams / (streams + 24) * 128 / answer
     tpot = 8 / speed * (1 + streams / 48)
-    told = {"request_throughput": own(rate), "output_throughput": own(rate * answer),
+    reported = {"request_throughput": own(rate), "output_throughput": own(rate * answer),
             "total_token_throughput": own(rate * (prompt + answer))}  # fmt: skip
     for stem, middle in {"ttft": 20 + prompt / 20 * (1 + streams / 16), "tpot": tpot, "itl": tpot * 0.97,
                          "e2el": 20 + tpot * answer}.items():  # fmt: skip
         for stat, times in (("mean", 1.1), ("median", 1.0), ("p90", 1.7), ("p99", 2.6), ("std", 0.4)):
-            told[f"{stat}_{stem}_ms"] = own(middle * times, 0.05, f"{tool}.{stem}")
-    return told
+            reported[f"{stat}_{stem}_ms"] = own(middle * times, 0.05, f"{tool}.{stem}")
+    return reported
 
 
 def entry(number: int, series: str, streams: int, lengths: tuple[int, int], found: list[Finding]) -> Entry:
-    told = figures(ENGINES.get(series, 1.0), streams, lengths)
-    per_hour, out, requests = 8 * 2.5, told["output_throughput"].value, told["request_throughput"].value
+    reported = figures(ENGINES.get(series, 1.0), streams, lengths)
+    per_hour, out, requests = 8 * 2.5, reported["output_throughput"].value, reported["request_throughput"].value
     failed = 38 if FAILED in found else 0
     return Entry(
         f"t{number}", series, "serve",
         Load({"concurrency": streams, "num_prompts": 512, "dataset": "random", "input_len": lengths[0],
               "output_len": lengths[1]}),
-        verdict(found), f"{series} × {lengths[0]}/{lengths[1]} × {streams} streams", "dyno", told, 512.0 * 3 - failed,
-        failed, found, {"engine": series.split()[0], "model": "meta-llama/Llama-3.1-70B-Instruct", "dtype": "bfloat16",
-                        "tensor_parallel": 4, "prefix_caching": False, "memory_fraction": 0.9},
+        verdict(found), f"{series} × {lengths[0]}/{lengths[1]} × {streams} streams", "dyno", reported,
+        512.0 * 3 - failed, failed, found,
+        {"engine": series.split()[0], "model": "meta-llama/Llama-3.1-70B-Instruct", "dtype": "bfloat16",
+         "tensor_parallel": 4, "prefix_caching": False, "memory_fraction": 0.9},
         3, [f"runs/2025-11-14-{number:04}-{i}" for i in range(3)],
         accelerator="NVIDIA H100 80GB HBM3", accelerators=4, machine=8,
         cost=Cost("USD", per_hour, per_hour / 3.6 / (requests * lengths[0]) * 1000, per_hour / 3.6 / out * 1000,
@@ -94,7 +95,7 @@ def of(entries: list[Entry], **fields: Any) -> Report:
     found = worst_first({f.code: f for e in entries for f in e.findings}.values())
     worst: Verdict = verdict(found)
     first = entries[0].series if entries else ""
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "title": "Llama 3.1 70B on 4 × H100: vLLM, SGLang and TGI",
         "created": "2025-11-15T14:03:22Z",
         "dyno": "0.1.0",
@@ -131,7 +132,7 @@ def of(entries: list[Entry], **fields: Any) -> Report:
         "definitions": {k: v for k, v in DEFINITIONS.items() if k.startswith("dyno.")},
         "again": "dyno report runs/2025-11-14 -o report.html",
     }  # fmt: skip
-    return Report(**(told | fields))
+    return Report(**(reported | fields))
 
 
 def charts(made: Report) -> list[Chart]:

@@ -25,7 +25,7 @@ def row(
     half: float = 0.005, **more: Any,
 ) -> Row:  # fmt: skip
     """The sound one with other figures and settings; None takes one away."""
-    told = {k: v for k, v in {**base, **(figures or {})}.items() if v is not None}
+    reported = {k: v for k, v in {**base, **(figures or {})}.items() if v is not None}
     asked = {k: v for k, v in {**load, **(settings or {})}.items() if v is not None}
     kept = {
         name: Figure(
@@ -33,7 +33,7 @@ def row(
             definition(tool, name.removesuffix("_ms").rpartition("_")[2]) if name.endswith("_ms") else "",
             more.get("deviations", {}).get(name),
         )
-        for i, (name, value) in enumerate(told.items())
+        for i, (name, value) in enumerate(reported.items())
     }  # fmt: skip
     return Row(
         kind=more.get("kind", "serve"), tool=tool, form=more.get("form", "block"), file=more.get("file", "r.md"),
@@ -51,8 +51,8 @@ def micro(test: str, speed: float, model: str = "llama 7B Q4_0", deviation: floa
 
 
 def score(value: float, error: float, **settings: Any) -> Row:
-    told = {"task": "biology", "metric": "exact_match", "filter": "none", "n_shot": 5, **settings}
-    return row({}, told, base={"score": value, "stderr": error}, load={}, kind="quality", tool="lm-eval", half=5e-5)
+    reported = {"task": "biology", "metric": "exact_match", "filter": "none", "n_shot": 5, **settings}
+    return row({}, reported, base={"score": value, "stderr": error}, load={}, kind="quality", tool="lm-eval", half=5e-5)
 
 
 def offline(batch: int, tokens_s: float, seconds: float, series: str = "8xH100", **more: Any) -> Row:

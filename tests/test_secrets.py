@@ -124,11 +124,11 @@ def test_secrets_among_arguments(words: list[str], found: list[str]) -> None:
 
 
 def test_basic_credentials_are_secret_as_they_are_sent_and_as_they_are_meant() -> None:
-    told = base64.b64encode(b"somebody:hunter22").decode()
+    reported = base64.b64encode(b"somebody:hunter22").decode()
     found = secrets.of_headers(
-        {"Authorization": f"Basic {told}", "Accept": "text/event-stream", "X-Model": "org/model"}
+        {"Authorization": f"Basic {reported}", "Accept": "text/event-stream", "X-Model": "org/model"}
     )
-    assert found == [f"Basic {told}", told, "somebody:hunter22", "hunter22"]
+    assert found == [f"Basic {reported}", reported, "somebody:hunter22", "hunter22"]
 
 
 def letters(form: str) -> Callable[[str], str]:
@@ -160,8 +160,8 @@ class Told(msgspec.Struct):
 
 def test_values_and_keys_are_cleaned_and_names_of_fields_and_numbers_are_not() -> None:
     secrets.learn(["password-123", "number", "counts1", "12345678"])
-    told = Told("a password-123", {"password-123": 1}, 12345678)
-    assert msgspec.json.decode(pretty(told)) == {"name": f"a {HIDDEN}", "counts": {HIDDEN: 1}, "number": 12345678}
+    reported = Told("a password-123", {"password-123": 1}, 12345678)
+    assert msgspec.json.decode(pretty(reported)) == {"name": f"a {HIDDEN}", "counts": {HIDDEN: 1}, "number": 12345678}
     secrets.learn(["redacted"])
     assert secrets.clean(secrets.clean("password-123")) == HIDDEN
 
@@ -176,7 +176,7 @@ def test_a_choice_of_dynos_own_stays_whatever_a_secret_is() -> None:
     assert secrets.clean(Record(1, 2, 3, 4, 5, 6, tokens_by="tokenizer")).tokens_by == "tokenizer"
 
 
-def test_an_error_holds_no_secret_wherever_it_is_told() -> None:
+def test_an_error_holds_no_secret_wherever_it_is_reported() -> None:
     secrets.learn(["password-123"])
     assert str(TargetError("it says \\u0070assword-123")) == f"it says {HIDDEN}"
     assert str(UsageError("ftp://me:pw@host is not a URL")) == f"ftp://{HIDDEN}@host is not a URL"

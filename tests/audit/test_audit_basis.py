@@ -187,13 +187,13 @@ def test_without_its_input_a_check_cannot_find_what_it_finds_with_it(
 def test_json_and_pages_have_the_verdict_with_its_limits(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "r.md").write_text(report(READ, UNKNOWN))
     assert main(["audit", "r.md", "--json"]) == 5
-    told = json.loads(capsys.readouterr().out)
-    assert told["verdict"] == "sound as far as checked"
-    assert told["verdict_line"].startswith("sound as far as checked: 1 of 2 tables, 3 of 3 columns; not checked: ")
-    assert told["read"]["columns"] == {"read": 3, "all": 3}
-    assert {"what": "failures", "results": 2, "of": 2} in told["not_checked"]
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["verdict"] == "sound as far as checked"
+    assert reported["verdict_line"].startswith("sound as far as checked: 1 of 2 tables, 3 of 3 columns; not checked: ")
+    assert reported["read"]["columns"] == {"read": 3, "all": 3}
+    assert {"what": "failures", "results": 2, "of": 2} in reported["not_checked"]
     assert main(["report", "r.md", "-o", "page.md"]) == 0
-    assert f"**{told['verdict_line']}** ·" in (here / "page.md").read_text()
+    assert f"**{reported['verdict_line']}** ·" in (here / "page.md").read_text()
     assert main(["report", "r.md", "-o", "page.html"]) == 0
     page = (here / "page.html").read_text()
     assert ">sound as far as checked</span>" in page and "Checked: 1 of 2 tables, 3 of 3 columns; not checked: " in page
@@ -304,7 +304,7 @@ def test_whole_numbers_of_unknown_columns_are_not_called_checked(
     titles = "engine,concurrency,TP,ok,secs,gen toks,output tok/s,TTFT avg ms"
     (here / "t.csv").write_text(f"{titles}\na,4,1,100,20,10000,500,100\nb,4,1,100,20,10000,900,100\n")
     assert main(["audit", "t.csv", "--json"]) == 5
-    told = json.loads(capsys.readouterr().out)
-    assert told["read"]["columns"] == {"read": 4, "all": 7}
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["read"]["columns"] == {"read": 4, "all": 7}
     assert main(["audit", "t.csv"]) == 5
     assert "ok, secs, gen toks: meaning unknown" in capsys.readouterr().out

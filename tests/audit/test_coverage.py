@@ -115,9 +115,9 @@ def test_the_words_of_a_report_are_not_unread_beside_the_results_that_they_are_a
 def test_json_and_markdown_say_how_much_was_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "r.md").write_text(report(READ, UNKNOWN))
     assert main(["audit", "r.md", "--json"]) == 5
-    told = json.loads(capsys.readouterr().out)
-    assert (told["complete"], told["read"]["tables"]) == (False, {"read": 1, "all": 2})
-    (unread,) = told["files"][0]["unread"]
+    reported = json.loads(capsys.readouterr().out)
+    assert (reported["complete"], reported["read"]["tables"]) == (False, {"read": 1, "all": 2})
+    (unread,) = reported["files"][0]["unread"]
     assert (unread["line"], unread["part"], unread["what"]) == (9, "table", "Model, 4K pp, 8K pp")
     assert main(["audit", "r.md", "--markdown"]) == 5
     out = capsys.readouterr().out
@@ -130,9 +130,9 @@ def test_an_import_says_how_much_was_read_and_keeps_what_was_not(
 ) -> None:
     (here / "r.md").write_text(report(READ, UNKNOWN))
     assert main(["import", "r.md", "-o", "kept"]) == 0
-    told = capsys.readouterr()
-    assert "r.md: markdown, 2 results from a table, 1 of 2 tables, 3 of 3 columns read → kept/r.md.json" in told.out
-    assert "  r.md:9: Model, 4K pp, 8K pp: unknown columns" in told.err
+    reported = capsys.readouterr()
+    assert "r.md: markdown, 2 results from a table, 1 of 2 tables, 3 of 3 columns read → kept/r.md.json" in reported.out
+    assert "  r.md:9: Model, 4K pp, 8K pp: unknown columns" in reported.err
     assert not coverage([load(here / "kept/r.md.json")]).complete
     assert main(["audit", "kept/r.md.json"]) == 5
 
@@ -265,8 +265,8 @@ def test_a_grid_and_aligned_columns_are_read_in_a_listing_and_in_a_plain_log() -
         ]  # fmt: skip
         rows = document(wrap(ALIGNED), file).rows
         names = ("speed", "p95_ttft_ms", "p95_tpot_ms")
-        told = [(r.number("concurrency"), *(r.get(name) for name in names)) for r in rows]
-        assert told == [(1, 95, 120, 11), (32, 1740, 1410, 23)]
+        reported = [(r.number("concurrency"), *(r.get(name) for name in names)) for r in rows]
+        assert reported == [(1, 95, 120, 11), (32, 1740, 1410, 23)]
 
 
 def test_columns_that_do_not_stand_below_their_titles_are_not_read() -> None:

@@ -197,13 +197,13 @@ def test_a_list_of_twenty_runs_is_not_twenty_single_runs(title: str) -> None:
 
 @pytest.mark.parametrize(("titles", "cells"), [("Runs | Output tok/s", "20 | 512.5"), ("Output tok/s", "512.5 ± 3.1")])
 def test_a_mean_of_several_runs_is_not_a_single_run(titles: str, cells: str) -> None:
-    def told(titles: str, cells: str) -> Document:
+    def reported(titles: str, cells: str) -> Document:
         rule = "|---" * (titles.count("|") + 2)
         return text(report(f"| Concurrency | {titles} |\n{rule}|\n| 8 | {cells} |\n"))
 
-    assert len(told(titles, cells).rows) == 1
-    assert having("statistics.single_run", told(titles, cells)) == []
-    assert having("statistics.single_run", told("Output tok/s", "512.5"))
+    assert len(reported(titles, cells).rows) == 1
+    assert having("statistics.single_run", reported(titles, cells)) == []
+    assert having("statistics.single_run", reported("Output tok/s", "512.5"))
 
 
 # ---- zeros in a mean ----

@@ -55,11 +55,13 @@ def test_a_few_requests_that_nobody_tells_of() -> None:
     assert said(wording.fewer_than_commanded, report(*how, *[listing(block(400))] * 3)) == []  # another load, perhaps
 
 
-@pytest.mark.parametrize(("second", "told"), [("0.9.1", []), ("0.10.0", [("comparability.engine_differs", "doubt")])])
-def test_two_versions_of_an_engine_in_one_comparison(second: str, told: list[tuple[str, str]]) -> None:
+@pytest.mark.parametrize(
+    ("second", "reported"), [("0.9.1", []), ("0.10.0", [("comparability.engine_differs", "doubt")])]
+)
+def test_two_versions_of_an_engine_in_one_comparison(second: str, reported: list[tuple[str, str]]) -> None:
     dumps = [f"PyTorch version: 2.5.1\nvLLM Version: {version}" for version in ("0.9.1", second)]
     d = report("# A vs B", *map(listing, dumps), "## Results", listing(block()))
-    assert said(wording.versions_differ, d) == told
+    assert said(wording.versions_differ, d) == reported
 
 
 def test_more_than_one_setting_changed_between_what_is_compared() -> None:
@@ -89,18 +91,18 @@ def test_a_variable_that_is_a_slip_of_the_pen_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "told"),
+    ("named", "reported"),
     [("org/Thing-8B-Instruct", []), ("org/Thing-8B", [("comparability.model_named", "doubt")]), ("org/Other-8B", [])],
 )
-def test_a_model_named_in_words_that_is_not_the_one_that_ran(named: str, told: list[tuple[str, str]]) -> None:
+def test_a_model_named_in_words_that_is_not_the_one_that_ran(named: str, reported: list[tuple[str, str]]) -> None:
     d = report("# Report", f"All of it is of {named} on one machine.", "", listing(SERVE.format(tp=1, seqs=8), block()))
-    assert said(wording.models_named, d) == told
+    assert said(wording.models_named, d) == reported
 
 
-@pytest.mark.parametrize(("size", "told"), [("8B", []), ("70B", [("comparability.model_named", "note")])])
-def test_a_size_announced_above_a_command_that_runs_another(size: str, told: list[tuple[str, str]]) -> None:
+@pytest.mark.parametrize(("size", "reported"), [("8B", []), ("70B", [("comparability.model_named", "note")])])
+def test_a_size_announced_above_a_command_that_runs_another(size: str, reported: list[tuple[str, str]]) -> None:
     d = report("# Guide", f"An example with Thing-{size} follows.", "", listing(SERVE.format(tp=1, seqs=8)))
-    assert said(wording.size_named, d) == told
+    assert said(wording.size_named, d) == reported
 
 
 SCORES = """| Tasks |Version|Filter|n-shot|  Metric   |   |Value |   |Stderr|
@@ -110,14 +112,14 @@ SCORES = """| Tasks |Version|Filter|n-shot|  Metric   |   |Value |   |Stderr|
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reported"),
     [
         ("pretrained=org/Thing-8B-Instruct,dtype=float16", []),
         ("pretrained=org/Thing-8B-FP8-KV,dtype=float16", [("comparability.quality_elsewhere", "doubt")]),
         ("model=anything,base_url=http://localhost:8000/v1/completions", []),  # asks the server
     ],
 )
-def test_accuracy_of_another_model_than_the_commands_run(arguments: str, told: list[tuple[str, str]]) -> None:
+def test_accuracy_of_another_model_than_the_commands_run(arguments: str, reported: list[tuple[str, str]]) -> None:
     line = f"vllm ({arguments}), gen_kwargs: (None), limit: None, num_fewshot: 5, batch_size: 64"
     d = report("# Report", listing(SERVE.format(tp=1, seqs=8)), "## Accuracy", line, "", SCORES)
-    assert d.rows and said(wording.quality_elsewhere, d) == told
+    assert d.rows and said(wording.quality_elsewhere, d) == reported

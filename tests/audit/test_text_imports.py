@@ -30,7 +30,7 @@ def values(row: Row) -> dict[str, float]:
     return {name: figure.value for name, figure in row.figures.items()}
 
 
-def told(row: Row) -> dict[str, object]:
+def reported(row: Row) -> dict[str, object]:
     return {name: setting.value for name, setting in row.settings.items()}
 
 
@@ -74,7 +74,7 @@ SGLANG = "\n".join([
 def test_a_block_of_vllm_024_is_read_to_the_digit() -> None:
     row = only(read(FIXTURES / "vllm-0.24-serve-c64.txt"))
     assert (row.kind, row.tool, row.form, row.line, row.end) == ("serve", "vllm", "block", 1, 40)
-    assert told(row) == {"concurrency": 64}
+    assert reported(row) == {"concurrency": 64}
     v = values(row)
     assert (v["completed"], v["failed"], v["duration_s"]) == (640, 0, 16.36)
     assert (v["peak_output_throughput"], v["peak_concurrency"], v["total_token_throughput"]) == (
@@ -110,7 +110,7 @@ def test_an_old_block_has_no_failures_and_another_word_for_its_total() -> None:
 def test_a_block_of_sglang_is_known_by_its_words() -> None:
     row = only(text(SGLANG))
     assert row.tool == "sglang"
-    assert told(row) == {"backend": "sglang", "rate": "inf", "concurrency": 16}
+    assert reported(row) == {"backend": "sglang", "rate": "inf", "concurrency": 16}
     v = values(row)
     assert (v["total_token_throughput"], v["concurrency_mean"], v["retokenized_output_tokens"]) == (
         712.84,
@@ -194,7 +194,7 @@ def test_a_trimmed_block_without_its_frame_is_a_row() -> None:
     assert (row.line, row.get("completed"), row.get("mean_tpot_ms")) == (1, 64, 8.86)
 
 
-def test_a_block_cut_in_the_middle_is_a_row_and_the_cut_is_told() -> None:
+def test_a_block_cut_in_the_middle_is_a_row_and_the_cut_is_reported() -> None:
     document = text("\n".join(block().splitlines()[:5]))
     assert only(document).get("total_output_tokens") == 8192
     assert [(u.line, "ends early" in u.why) for u in document.unread] == [(5, True)]
@@ -269,7 +269,7 @@ def test_a_command_over_several_lines_tells_of_the_block_below() -> None:
         "  --random-input-len 512 --random-output-len=128 \\\n  --num-prompts 64 --request-rate 4 -tp 2\n```\n\n"
         f"```\n{block()}```\n"
     ))  # fmt: skip
-    assert told(row) == {
+    assert reported(row) == {
         "model": "org/m-7b", "dataset": "random", "input_len": 512, "output_len": 128, "num_prompts": 64, "rate": 4,
         "tensor_parallel": 2,
     }  # fmt: skip
@@ -316,7 +316,7 @@ def test_a_dump_of_arguments_tells_of_the_block_below() -> None:
         " num_prompts=64, request_rate=inf, seed=0, max_concurrency=None, ignore_eos=True,"
         " api_key='sesame')\n" + block()
     ))  # fmt: skip
-    assert told(row) == {
+    assert reported(row) == {
         "backend": "vllm", "dataset": "random", "input_len": 1024, "output_len": 128, "model": "org/m",
         "num_prompts": 64, "rate": "inf", "seed": 0, "ignore_eos": True,
     }  # fmt: skip
@@ -324,7 +324,7 @@ def test_a_dump_of_arguments_tells_of_the_block_below() -> None:
 
 def test_lengths_of_random_prompts_say_nothing_of_another_dataset() -> None:
     row = only(text("Namespace(dataset_name='sharegpt', random_input_len=1024, random_output_len=128)\n" + block()))
-    assert told(row) == {"dataset": "sharegpt"}
+    assert reported(row) == {"dataset": "sharegpt"}
 
 
 def test_no_secret_is_kept() -> None:

@@ -22,9 +22,9 @@ def doc(
 
 def row(series: str = "", line: int = 1, table: int | None = 0, file: str = "d.csv", **values: float) -> Row:
     """Names of settings become settings, all others figures; a bold one is given as its negative."""
-    told = ("batch_size", "concurrency", "rate", "input_len", "output_len", "num_prompts")
-    figures = {n: Figure(abs(v), line, bold=v < 0) for n, v in values.items() if n not in told}
-    settings = {n: Setting(v, line, "column") for n, v in values.items() if n in told}
+    reported = ("batch_size", "concurrency", "rate", "input_len", "output_len", "num_prompts")
+    figures = {n: Figure(abs(v), line, bold=v < 0) for n, v in values.items() if n not in reported}
+    settings = {n: Setting(v, line, "column") for n, v in values.items() if n in reported}
     return Row("serve", "", "csv", file, line, line, figures, settings, series=series, table=table)
 
 
@@ -52,12 +52,12 @@ def said(check: Any, *documents: Document) -> list[Finding]:
         "2.5x faster (155 tok/s vs 91 tok/s)",
     ],
 )
-def test_a_sum_that_does_not_come_out_is_told(text: str) -> None:
+def test_a_sum_that_does_not_come_out_is_reported(text: str) -> None:
     (finding,) = said(numbers.sums, doc(text))
     assert (finding.code, finding.level, finding.locations) == ("consistency.arithmetic", "doubt", ["r.md:10"])
 
 
-def test_a_wrong_sum_is_told_with_what_it_is() -> None:
+def test_a_wrong_sum_is_reported_with_what_it_is() -> None:
     (finding,) = said(numbers.sums, doc("2011.33*4 = 8011.33", listing=True))
     assert "8045.32" in finding.text
 
@@ -161,7 +161,7 @@ def table(*rows: Row) -> Document:
     return Document("r.md", "markdown", list(rows), [Heading(1, 1, "Report")])
 
 
-def test_a_bold_value_that_is_not_the_best_is_told() -> None:
+def test_a_bold_value_that_is_not_the_best_is_reported() -> None:
     a = row("a", 1, duration_s=155.97, request_throughput=0.41, output_throughput=-72.17, mean_tpot_ms=162.64)
     b = row("b", 2, duration_s=-79.95, request_throughput=-0.45, output_throughput=66.85, mean_tpot_ms=-175.86)
     (finding,) = said(numbers.bold, table(a, b))
@@ -169,7 +169,7 @@ def test_a_bold_value_that_is_not_the_best_is_told() -> None:
     assert "175.86 in bold, but 162.64 is lower" in finding.text
 
 
-def test_two_bold_values_of_which_one_is_better_are_told() -> None:
+def test_two_bold_values_of_which_one_is_better_are_reported() -> None:
     rows = [
         row("a", 1, request_throughput=0.05, mean_ttft_ms=-121.23, mean_tpot_ms=115.88),
         row("b", 2, request_throughput=0.09, mean_ttft_ms=200.52, mean_tpot_ms=-76.32),
@@ -395,7 +395,7 @@ def claim(*texts: str, data: Document | None = None, section: str = "") -> list[
         "Red is 50% faster than Green in throughput at batch size 64.",
     ],
 )
-def test_a_claim_that_the_rows_contradict_is_told(text: str) -> None:
+def test_a_claim_that_the_rows_contradict_is_reported(text: str) -> None:
     (finding,) = claim(text)
     assert (finding.code, finding.level) == ("consistency.claim", "doubt")
     assert (
@@ -499,7 +499,7 @@ def rates(**more: float) -> Document:
     return Document("d.csv", "csv", [a, b])
 
 
-def test_what_holds_for_the_mean_and_not_for_the_median_is_told() -> None:
+def test_what_holds_for_the_mean_and_not_for_the_median_is_reported() -> None:
     (finding,) = claim("Red beats Green in TTFT at 16 QPS.", data=rates())
     assert (finding.code, finding.level) == ("consistency.mean_only", "doubt")
     (finding,) = claim("Red beats Green in mean TTFT at QPS level 16.", data=rates())

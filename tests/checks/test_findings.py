@@ -18,7 +18,7 @@ def test_every_code_is_listed_once() -> None:
     assert len(listed) == len(set(listed)) > 120
     assert set(about(CHECKS, REPORT_CHECKS)) == set(listed)
     made = r'"([a-z]+\.[a-z_]+)",?\s*(?:"(?:note|doubt|void)"|level|f?"|text|if)'
-    rooms = ("checks", "audit", "compare", "conduct", "report", "cli")
+    rooms = ("checks", "audit", "compare", "conduct", "trial", "search", "quality", "remote", "report", "cli")
     texts = [path.read_text() for room in rooms for path in (SOURCE / room).rglob("*.py")]
     found = {code for text in texts for code in re.findall(rf"\b(?:Finding|note|doubt|void)\(\s*{made}", text)}
     assert found - set(listed) == set()

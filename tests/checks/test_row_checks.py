@@ -62,7 +62,7 @@ SINGLE: list[tuple[Callable[[Row], Iterator[Finding]], Row, tuple[str, str] | No
     (tokens.output_short, row({}, {"output_len": 512}), SHORT),
     (tokens.input_length, row({}, {"input_len": 1024}), ("tokens.input_length", "doubt")),
     (tokens.input_length, row({}, {"input_len": 220}), None),  # a chat template
-    (tokens.output_short, row({}, {"output_len": 200}, tool="sglang"), None),  # it draws lengths unless told not to
+    (tokens.output_short, row({}, {"output_len": 200}, tool="sglang"), None),  # it draws lengths unless asked not to
     (tokens.output_short, row({}, {"output_len": 200, "random_range_ratio": 1.0}, tool="sglang"), SHORT),
     (tokens.cached, row({"cached_input_tokens": 150_000}, {"dataset": "random"}), ("cache.hits", "doubt")),
     (tokens.cached, row({"cached_input_tokens": 150_000}), ("cache.hits", "note")),
@@ -316,7 +316,7 @@ def test_a_finding_has_the_numbers_and_the_lines() -> None:
     assert "607 and 608 of 717 answers are right" in f.text
 
 
-def test_a_result_told_again_in_a_table_is_one_result() -> None:
+def test_a_result_reported_again_in_a_table_is_one_result() -> None:
     block = row()
     again = row(
         dict.fromkeys(("completed", "total_input_tokens", "p99_ttft_ms")),
@@ -329,13 +329,15 @@ def test_a_result_told_again_in_a_table_is_one_result() -> None:
     assert without([block, other], copies([block, other])) == [block, other]
 
 
-def test_many_alike_are_told_once_with_all_lines() -> None:
+def test_many_alike_are_reported_once_with_all_lines() -> None:
     rows = [row({"completed": 640, "failed": None}, line=1 + 30 * i) for i in range(9)]
     found = [f for r in rows for f in requests.failed(r)]
-    (told,) = merged(found)
-    assert len(told.locations) == 9
+    (reported,) = merged(found)
+    assert len(reported.locations) == 9
     different = [f for i, r in enumerate(rows) for f in requests.failed(row({"completed": 600 + i}, line=r.line))]
-    (told,) = merged(different)
+    (reported,) = merged(different)
     assert (
-        told.text.startswith("392 to 400 of 1,000") and told.text.endswith("(9 results).") and len(told.locations) == 18
+        reported.text.startswith("392 to 400 of 1,000")
+        and reported.text.endswith("(9 results).")
+        and len(reported.locations) == 18
     )

@@ -44,7 +44,7 @@ def all_with(**changes: Any) -> Rig:
         (with_(environment={"VLLM_USE_V1": "1"}), "rig.environment_differs", "note", "VLLM_USE_V1 unknown / 1"),
     ],
 )
-def test_what_differs_between_two_rigs_is_told_once(other: Rig, code: str, level: str, words: str) -> None:
+def test_what_differs_between_two_rigs_is_reported_once(other: Rig, code: str, level: str, words: str) -> None:
     [f] = machine.differences(RIG, other)
     assert (f.code, f.level) == (code, level)
     assert words in f.text

@@ -52,16 +52,16 @@ def test_a_void_one_exits_with_3_and_names_the_lines(here: Path, capsys: pytest.
 
 def test_json_has_findings_files_results_and_definitions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "failed.log", "--json", "--price", "2"]) == 3
-    told = json.loads(capsys.readouterr().out)
-    assert told["verdict"] == "void" and {"requests.failed"} <= {f["code"] for f in told["findings"]}
-    (result,) = told["results"]
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["verdict"] == "void" and {"requests.failed"} <= {f["code"] for f in reported["findings"]}
+    (result,) = reported["results"]
     assert (
         result["at"] == "failed.log:3"
         and result["sent"] == 1000
         and result["latencies"]["mean_ttft_ms"] == [230.0, "vllm.ttft"]
     )
     assert result["cost_per_million"] == pytest.approx(2 / 3.6, rel=1e-6)
-    assert told["files"] == [{"file": "failed.log", "format": "text", "results": 1, "unread": []}]
+    assert reported["files"] == [{"file": "failed.log", "format": "text", "results": 1, "unread": []}]
 
 
 def test_a_share_of_accepted_drafts_is_a_share_whoever_prints_it(
@@ -74,15 +74,15 @@ def test_a_share_of_accepted_drafts_is_a_share_whoever_prints_it(
     assert document["rows"][0]["figures"]["acceptance_rate"]["value"] == pytest.approx(0.615)
 
 
-def test_many_alike_are_told_once_to_a_reader_and_each_to_a_script(
+def test_many_alike_are_reported_once_to_a_reader_and_each_to_a_script(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "many.log").write_text("".join(COMMAND + BLOCK.format(completed=990 - i, rate=9.9) for i in range(6)))
     main(["audit", "many.log"])
     assert "10 to 15 of 1,000 requests failed" in capsys.readouterr().out
     main(["audit", "many.log", "--json"])
-    told = json.loads(capsys.readouterr().out)["findings"]
-    assert sum(f["code"] == "requests.failed" for f in told) == 6
+    reported = json.loads(capsys.readouterr().out)["findings"]
+    assert sum(f["code"] == "requests.failed" for f in reported) == 6
 
 
 def test_markdown_can_be_put_into_a_review(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,30 +100,30 @@ def test_what_holds_no_result_is_said(here: Path, capsys: pytest.CaptureFixture[
     (here / "words.txt").write_text("nothing to see\n")
     (here / "noise.bin").write_bytes(bytes(range(256)) * 8)
     assert main(["audit", "words.txt", "noise.bin"]) == 1
-    told = capsys.readouterr()
-    assert "words.txt:1: no results found" in told.out and "noise.bin:1: not a text file" in told.out
-    assert "No results found." in told.err
-    assert told.out.startswith("No results found in 2 files\n")
+    reported = capsys.readouterr()
+    assert "words.txt:1: no results found" in reported.out and "noise.bin:1: not a text file" in reported.out
+    assert "No results found." in reported.err
+    assert reported.out.startswith("No results found in 2 files\n")
     assert main(["audit", "words.txt", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["verdict"] is None
 
 
 def test_a_missing_file_is_named_and_the_others_are_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["audit", "sound.log", "gone.log"]) == 1
-    told = capsys.readouterr()
-    assert "gone.log" in told.err and "1 result in 1 file" in told.out
+    reported = capsys.readouterr()
+    assert "gone.log" in reported.err and "1 result in 1 file" in reported.out
     assert main(["audit", "gone.log"]) == 2
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [(["--json", "--markdown"], "exclude each other"), (["--price", "-3"], "is not a price")],
 )
 def test_a_mistake_gets_a_sentence(
-    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], reported: str
 ) -> None:  # fmt: skip
     assert main(["audit", "sound.log", *words]) == 2
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
 
 
 def test_an_import_is_kept_beside_the_runs_listed_and_queried(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,11 +165,12 @@ def test_a_folder_is_its_files_and_a_pipe_is_read(
 
 def test_what_a_file_of_dynos_own_says_of_itself_counts(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     finding = {"code": "client.late_loop", "level": "void", "text": "It was late.", "advice": "Measure again."}
-    told = {"date": "20261115-120000", "backend": "openai", "model_id": "m", "num_prompts": 700, "request_rate": "inf",
+    reported = {"date": "20261115-120000", "backend": "openai", "model_id": "m", "num_prompts": 700,
+            "request_rate": "inf",
             "duration": 70.0, "completed": 700, "failed": 0, "total_input_tokens": 700, "total_output_tokens": 700,
             "request_throughput": 10.0, "output_throughput": 10.0, "mean_ttft_ms": 5.0,
             "dyno": {"version": "0.1.0", "verdict": "void", "findings": [finding]}}  # fmt: skip
-    (here / "own.json").write_text(json.dumps(told))
+    (here / "own.json").write_text(json.dumps(reported))
     assert main(["audit", "own.json"]) == 3
     assert "void  client.late_loop: It was late." in capsys.readouterr().out
 
@@ -205,10 +206,10 @@ def set_(here: Path, *words: str) -> int:
     return main(["import", "bare.csv", "-o", "kept", *(f"--set={word}" for word in words)])
 
 
-def test_what_a_file_does_not_tell_is_given_and_kept_with_who_told_it(here: Path) -> None:
-    told = ["engine=TGI", "--tensor-parallel-size=8", "accelerators=8", "accelerator=MI300X", "--swap-space=16",
+def test_what_a_file_does_not_tell_is_given_and_kept_with_who_reported_it(here: Path) -> None:
+    reported = ["engine=TGI", "--tensor-parallel-size=8", "accelerators=8", "accelerator=MI300X", "--swap-space=16",
             "series=TGI on eight", "rate=inf", "no-enable-prefix-caching=true"]  # fmt: skip
-    assert set_(here, *told, "3:input_len=80", "3-4:num_prompts=30") == 0
+    assert set_(here, *reported, "3:input_len=80", "3-4:num_prompts=30") == 0
     rows = load(here / "kept/bare.csv.json").rows
     assert {name: s.value for name, s in rows[1].settings.items()} == {
         "engine": "tgi", "tensor_parallel": 8, "accelerators": 8, "accelerator": "MI300X", "--swap-space": 16,
@@ -230,7 +231,7 @@ def test_given_settings_are_audited_and_compared_like_others(here: Path, capsys:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["engine"], "write NAME=VALUE, such as engine=vllm"),
         (["enginee=x"], "unknown setting. Did you mean engine?"),
@@ -244,10 +245,10 @@ def test_given_settings_are_audited_and_compared_like_others(here: Path, capsys:
     ],
 )  # fmt: skip
 def test_a_setting_that_cannot_be_given_gets_a_sentence(
-    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], reported: str
 ) -> None:
     assert set_(here, *words) == 2
-    assert told in capsys.readouterr().err and not (here / "kept").exists()
+    assert reported in capsys.readouterr().err and not (here / "kept").exists()
 
 
 def test_what_a_file_tells_is_not_overridden(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -255,8 +256,8 @@ def test_what_a_file_tells_is_not_overridden(here: Path, capsys: pytest.CaptureF
     (document,) = json.loads(capsys.readouterr().out)
     model = document["rows"][0]["settings"]["model"]["value"]
     assert main(["import", "sound.log", "-o", "kept", "--set", "model=another"]) == 2
-    told = capsys.readouterr().err
-    assert f"--set model=another: sound.log:3 already has model = {model}" in told
+    reported = capsys.readouterr().err
+    assert f"--set model=another: sound.log:3 already has model = {model}" in reported
     assert main(["import", "sound.log", "-o", "kept", "--set", f"model={model.upper()}"]) == 0
     (row,) = load(here / "kept/sound.log.json").rows
     assert row.settings["model"].value == model and row.settings["model"].by != "user"

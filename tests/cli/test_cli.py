@@ -137,7 +137,7 @@ def test_tgi_takes_the_sampling_flags_that_it_would_refuse_as_they_stand(dyno: C
         assert json.loads(done.out)["completed"] == 12, done.said
 
 
-def test_a_duration_ends_the_run_and_repeats_are_told(dyno: Callable[..., Done], fake: Fake) -> None:
+def test_a_duration_ends_the_run_and_repeats_are_reported(dyno: Callable[..., Done], fake: Fake) -> None:
     done = dyno(*bench(fake, "--duration", "1", "--json"))
     result = json.loads(done.out)
     assert result["completed"] > 12
@@ -162,8 +162,8 @@ def test_several_base_urls_are_copies_of_one_server(dyno: Callable[..., Done], f
     assert min(sent) >= 4
     target = result["dyno"]["trial"]["target"]
     assert (target["base_url"], target["more_urls"]) == (fake.base_url, [second.base_url])
-    told = result["dyno"]["replicas"]
-    assert [(r["url"], r["completed"]) for r in told] == [(fake.base_url, sent[0]), (second.base_url, sent[1])]
+    reported = result["dyno"]["replicas"]
+    assert [(r["url"], r["completed"]) for r in reported] == [(fake.base_url, sent[0]), (second.base_url, sent[1])]
     [run] = (tmp_path / "runs").iterdir()
     assert re.search(
         rf"Replicas: +2 *\n +Completed by each: +{sent[0]} / {sent[1]} *\n", dyno("runs", "show", str(run)).out
@@ -479,7 +479,7 @@ def test_a_warm_up_that_fails_altogether_stops_before_the_measurement(
     assert "All 2 warm-up requests failed (http_503" in done.err
 
 
-def test_a_server_that_is_not_ready_in_time_is_told(dyno: Callable[..., Done]) -> None:
+def test_a_server_that_is_not_ready_in_time_is_reported(dyno: Callable[..., Done]) -> None:
     done = dyno("bench", "serve", "--base-url", NOWHERE, "--ready-check-timeout-sec", "1")
     assert done.code == 1
     assert "was not ready within 1 s" in done.err
@@ -591,11 +591,11 @@ def test_the_doctor_measures_the_processor_once_and_anew_if_asked(dyno: Callable
 
 def test_the_rig_goes_with_every_run_and_no_secret_does(dyno: Callable[..., Done], fake: Fake, tmp_path: Path) -> None:
     done = dyno(*bench(fake, "--json"), NCCL_AUTH_KEY="my-very-secret", NCCL_DEBUG="WARN")
-    told = json.loads(done.out)["dyno"]["rig"]
-    assert told["cores"] >= 1
-    assert (told["environment"]["NCCL_AUTH_KEY"], told["environment"]["NCCL_DEBUG"]) == ("[redacted]", "WARN")
+    reported = json.loads(done.out)["dyno"]["rig"]
+    assert reported["cores"] >= 1
+    assert (reported["environment"]["NCCL_AUTH_KEY"], reported["environment"]["NCCL_DEBUG"]) == ("[redacted]", "WARN")
     [manifest] = tmp_path.glob("runs/*/trial.json")
-    assert json.loads(manifest.read_text())["rig"] == told
+    assert json.loads(manifest.read_text())["rig"] == reported
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and b"my-very-secret" in p.read_bytes()]
 
 

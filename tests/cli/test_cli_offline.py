@@ -218,7 +218,7 @@ def test_a_result_is_printed_and_written(capsys: pytest.CaptureFixture[str], tmp
 
 
 @pytest.mark.usefixtures("measured")
-def test_a_file_that_cannot_be_written_is_told_before_anything_runs(
+def test_a_file_that_cannot_be_written_is_reported_before_anything_runs(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["bench", "latency", "--output-json", str(tmp_path)]) == 1
@@ -316,7 +316,7 @@ def test_each_engine_takes_the_models_and_knobs_that_suit_it(asked: Asked) -> No
     both = asked("micro", "-m", "a.gguf,folder", "--engine", "llamacpp,vllm", "-n", "0", "--dtype", "fp32")
     assert [engine(t).dtype for t in both] == [None, "fp32"], "a GGUF file says its own"
     [alone] = asked("micro", "-m", "a.gguf", "-n", "0", "--dtype", "fp32")
-    assert engine(alone).dtype == "fp32", "where it is meant for llama.cpp, it is told that it can't"
+    assert engine(alone).dtype == "fp32", "where it is meant for llama.cpp, it is reported that it can't"
 
 
 @pytest.mark.parametrize(
@@ -402,8 +402,8 @@ def test_a_run_is_shown_again_as_it_was_printed(
     shown = capsys.readouterr().out
     assert ("Avg latency: 0.1 seconds" if kind == "latency" else "8000000.00 ± 0.00") in shown
     assert main(["runs", "show", str(tmp_path / "r"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert "avg_latency" in told if kind == "latency" else told[0]["avg_ts"] == 8e6
+    reported = json.loads(capsys.readouterr().out)
+    assert "avg_latency" in reported if kind == "latency" else reported[0]["avg_ts"] == 8e6
 
 
 def test_with_several_engines_each_gets_its_own_args(asked: Asked) -> None:

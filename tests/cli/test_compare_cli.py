@@ -108,7 +108,7 @@ def test_200_splits_of_a_studys_repeats_show_no_difference_in_nine_of_ten(runs: 
     assert len(clean) == 200 and sum(clean) >= 180
 
 
-def test_two_engines_of_a_study_are_told_apart_in_words(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_engines_of_a_study_are_distinguished_in_words(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare("s:quick", "s:slow") == 0
     out = capsys.readouterr().out
     assert "A  runs/s:quick" in out and "concurrency 4, 8 in, 5 out" in out
@@ -121,8 +121,8 @@ def test_two_engines_of_a_study_are_told_apart_in_words(runs: Path, capsys: pyte
 
 def test_json_has_it_all(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare("s:slow", "s:quick", "--metric", "output_throughput", "p60_ttft_ms", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    (pairing,) = told["pairings"]
+    reported = json.loads(capsys.readouterr().out)
+    (pairing,) = reported["pairings"]
     throughput, ttft = pairing["differences"]
     assert (throughput["metric"], throughput["word"], throughput["a"]["by"]) == (
         "output_throughput",
@@ -132,7 +132,7 @@ def test_json_has_it_all(runs: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert throughput["low"] < throughput["change"] < throughput["high"] and throughput["smallest"] > 0
     assert ttft["word"] == "better" and -1 < ttft["change"] < -0.2
     assert pairing["load"]["concurrency"] == 4 and pairing["a"]["failed"] == 0
-    assert told["verdict"] != "void" and told["exit"] == 0 and len(pairing["a"]["rows"]) == 6
+    assert reported["verdict"] != "void" and reported["exit"] == 0 and len(pairing["a"]["rows"]) == 6
 
 
 def test_a_run_against_another_says_that_single_runs_say_little(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,11 +174,11 @@ def test_a_run_and_its_result_file_are_judged_alike(
 
     def judged(a: str, b: str) -> dict[str, Any]:
         code = compare(a, b, "--json", "--gate", *gates)
-        told = json.loads(capsys.readouterr().out)
-        (pairing,) = told["pairings"]
+        reported = json.loads(capsys.readouterr().out)
+        (pairing,) = reported["pairings"]
         words = {d["metric"]: (d["word"], d["low"]) for d in pairing["differences"]}
         findings = sorted(f["code"] for f in pairing["findings"])
-        states = [(g["gate"], g["state"]) for g in told["gates"]]
+        states = [(g["gate"], g["state"]) for g in reported["gates"]]
         return {"code": code, "words": words, "load": pairing["load"], "findings": findings, "gates": states}
 
     as_folders = judged(folders[0], folders[1])
@@ -187,7 +187,7 @@ def test_a_run_and_its_result_file_are_judged_alike(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (("nope", "s"), "nope: no such file, and no run or study with this name in"),
         (("s", "s"), "s: A and B are the same."),
@@ -200,9 +200,9 @@ def test_a_run_and_its_result_file_are_judged_alike(
         (("s:quick", "s:slow", "--gate", "p99_ttft_ms=5"), "write METRIC<LIMIT"),
     ],
 )
-def test_a_slip_gets_a_sentence(runs: Path, words: Any, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slip_gets_a_sentence(runs: Path, words: Any, reported: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare(*words) == 2
-    assert told in capsys.readouterr().err
+    assert reported in capsys.readouterr().err
 
 
 def test_a_void_run_is_refused_unless_anyway(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -235,15 +235,15 @@ def test_another_load_is_refused_with_both_loads(
 def test_other_tools_files_are_compared_by_what_they_print(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two files of one name, of which the second says a tenth more; without single requests, means have an interval."""
     fixture = Path(__file__).parents[1] / "fixtures/imports/vllm-0.24-serve-c16.json"
-    told = json.loads(fixture.read_text())
-    lists = [name for name, value in told.items() if isinstance(value, list)]
-    told = {name: value for name, value in told.items() if name not in lists}
+    reported = json.loads(fixture.read_text())
+    lists = [name for name, value in reported.items() if isinstance(value, list)]
+    reported = {name: value for name, value in reported.items() if name not in lists}
     paths = []
     for name, times in (("a", 1.0), ("b", 1.1)):
         (tmp_path / name).mkdir()
         paths.append(tmp_path / name / "result.json")
-        more = {n: told[n] * times for n in ("output_throughput", "mean_ttft_ms", "median_ttft_ms")}
-        paths[-1].write_text(json.dumps(told | more))
+        more = {n: reported[n] * times for n in ("output_throughput", "mean_ttft_ms", "median_ttft_ms")}
+        paths[-1].write_text(json.dumps(reported | more))
     a, b = map(str, paths)
     assert compare(a, b, "--json", "--metric", "output_throughput", "mean_ttft_ms") == 0
     (found,) = json.loads(capsys.readouterr().out)["pairings"]
@@ -269,8 +269,8 @@ def test_a_run_is_a_row_with_the_figures_of_its_summary(runs: Path) -> None:
     assert row.get("p99_ttft_ms") == summary.ttft.percentiles["99"]
     assert row.get("median_tpot_ms") == summary.tpot.median
     assert {f.definition for name, f in row.figures.items() if name.endswith("_tpot_ms")} <= {"dyno.tpot"}
-    told = {name: row.setting(name) for name in ("concurrency", "input_len", "output_len", "num_prompts", "repeat")}
-    assert told == {"concurrency": 4, "input_len": 8, "output_len": 5, "num_prompts": 20, "repeat": 1}
+    reported = {name: row.setting(name) for name in ("concurrency", "input_len", "output_len", "num_prompts", "repeat")}
+    assert reported == {"concurrency": 4, "input_len": 8, "output_len": 5, "num_prompts": 20, "repeat": 1}
     assert row.setting("engine") == "fake" and row.prompts_sha256 and row.rig is not None
     assert row.samples is not None and row.samples.starts_s == sorted(row.samples.starts_s)
     for values, latency in ((row.samples.latencies("ttft"), summary.ttft), (row.samples.latencies("itl"), summary.itl)):

@@ -77,12 +77,12 @@ def test_user_and_password_become_a_header_and_are_in_no_url() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_http_proxy_is_refused_in_one_sentence_without_its_password(value: str) -> None:
-    with pytest.raises(UsageError, match="all_proxy") as told:
+    with pytest.raises(UsageError, match="all_proxy") as reported:
         proxy_for(False, "h", 80, {"all_proxy": value})
-    assert "hunt" not in str(told.value) and "\n" not in str(told.value)
+    assert "hunt" not in str(reported.value) and "\n" not in str(reported.value)
 
 
-def test_an_answer_is_waited_for_to_its_end_and_a_no_is_told() -> None:
+def test_an_answer_is_waited_for_to_its_end_and_a_no_is_reported() -> None:
     whole = b"HTTP/1.1 200 Connection established\r\nvia: x\r\n\r\n"
     assert [granted(whole[:n]) for n in (0, 1, 20, len(whole) - 1, len(whole))] == [False, False, False, False, True]
     for said in (b"HTTP/1.1 403 no\r\n\r\n", b"220 smtp\r\n\r\n", b"x" * 70_000):
@@ -101,7 +101,7 @@ def test_only_the_one_that_needs_the_password_gets_it() -> None:
         assert (straight.proxy, straight.tunnel, straight.headers) == (None, b"", {"A": "b"})
 
 
-def test_a_target_is_told_its_proxy_and_all_its_copies_must_have_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_is_reported_its_proxy_and_all_its_copies_must_have_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)

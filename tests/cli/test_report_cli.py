@@ -144,7 +144,7 @@ def test_charts_are_listed_with_what_may_be_shown_in_each(here: Path, capsys: py
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["runs/s", "-o", "r.pdf"], "Use .html, .md, .csv, .png, .svg"),
         (["runs/s", "-o", "."], "follows from the file extension"),
@@ -156,14 +156,14 @@ def test_charts_are_listed_with_what_may_be_shown_in_each(here: Path, capsys: py
         (["runs/s", "--width", "3", "-o", "x.png"], "choose 100 to 8000 pixels"),
     ],
 )
-def test_a_mistake_is_told_and_nothing_is_written(
-    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+def test_a_mistake_is_reported_and_nothing_is_written(
+    here: Path, capsys: pytest.CaptureFixture[str], words: list[str], reported: str
 ) -> None:
     assert main(["report", *words]) == 2
-    assert told in capsys.readouterr().err and not Path("x.png").exists()
+    assert reported in capsys.readouterr().err and not Path("x.png").exists()
 
 
-def test_what_cant_be_read_is_told_and_the_rest_goes_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cant_be_read_is_reported_and_the_rest_goes_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "runs/s", "nothing-here", "-o", "out/m.md"]) == VOID
     assert "nothing-here" in capsys.readouterr().err and Path("out/m.md").exists()
     assert main(["report", "nothing-here", "-o", "out/none.md"]) == 2
@@ -207,21 +207,21 @@ def test_a_study_without_any_result_is_not_sound(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "told"),
+    ("file", "reported"),
     [
         ("records.jsonl", "is damaged"),
         ("summary.json", "A trial can't be read"),
         ("trial.json", "A trial can't be read"),
     ],
 )
-def test_a_damaged_trial_is_told_and_the_others_are_shown(
-    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, told: str
+def test_a_damaged_trial_is_reported_and_the_others_are_shown(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, reported: str
 ) -> None:
     shutil.copytree("runs/s", tmp_path / "s")
     for path in (tmp_path / "s/trials").glob(f"quick*/{file}"):
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     assert main(["report", str(tmp_path / "s"), "-o", str(tmp_path / "d.md")]) == VOID
-    assert told in capsys.readouterr().err + (tmp_path / "d.md").read_text()
+    assert reported in capsys.readouterr().err + (tmp_path / "d.md").read_text()
     assert "slow" in (tmp_path / "d.md").read_text()
 
 
@@ -230,7 +230,7 @@ def test_a_folder_of_studies_is_all_of_them(here: Path) -> None:
     assert "quick" in Path("out/all.md").read_text()
 
 
-def test_a_price_that_fits_nothing_is_told(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_price_that_fits_nothing_is_reported(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["report", "runs/s", "--price", "H100=2.99", "-o", "out/u.md"])
     assert "--price H100: no result has this name" in capsys.readouterr().err
 

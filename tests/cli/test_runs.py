@@ -83,8 +83,8 @@ def say(capsys: pytest.CaptureFixture[str]) -> Say:
 
     def call(*words: object) -> tuple[int, str, str]:
         code = main([str(w) for w in words])
-        told = capsys.readouterr()
-        return code, told.out, told.err
+        reported = capsys.readouterr()
+        return code, reported.out, reported.err
 
     return call
 
@@ -128,7 +128,7 @@ def test_a_list_for_scripts(home: Path, say: Say) -> None:
     assert [trial["state"] for trial in study["trials"]] == ["done", "done", "failed", "not begun"]
 
 
-def test_no_runs_and_no_folder_are_told(tmp_path: Path, say: Say) -> None:
+def test_no_runs_and_no_folder_are_reported(tmp_path: Path, say: Say) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("empty", "absent"):
         code, out, _ = say("runs", "--runs", tmp_path / name)
@@ -136,7 +136,7 @@ def test_no_runs_and_no_folder_are_told(tmp_path: Path, say: Say) -> None:
     assert say("runs", "list", tmp_path / "absent")[0] == 2
 
 
-def test_what_is_broken_or_foreign_is_told_and_the_rest_is_listed(home: Path, say: Say) -> None:
+def test_what_is_broken_or_foreign_is_reported_and_the_rest_is_listed(home: Path, say: Say) -> None:
     (home / "runs/20260101-serve-a-1111/summary.json").write_text("{ half")
     (home / "runs/photos/2019").mkdir(parents=True)
     (home / "runs/broken-study").mkdir()
@@ -151,7 +151,7 @@ def test_what_is_broken_or_foreign_is_told_and_the_rest_is_listed(home: Path, sa
     assert "loop" not in out
 
 
-def test_running_and_cut_off_trials_are_told_apart(home: Path, say: Say) -> None:
+def test_running_and_cut_off_trials_are_distinguished(home: Path, say: Say) -> None:
     trial = next((home / "runs/tp/trials").glob("*id1"))
     (trial / "summary.json").unlink()
     spool = trial / "exchanges.spool"
@@ -329,8 +329,8 @@ def test_without_prompts_no_word_of_them_is_in_the_archive(home: Path, say: Say)
     assert say("runs", "pack", "1111", "--no-prompts", "-o", "public.tar.zst")[0] == 0
     say("runs", "unpack", "public.tar.zst", "--runs", "copy")
     copy = home / "copy" / run.name
-    told = b"".join(p.read_bytes() for p in copy.iterdir())
-    assert prompt.encode() not in told and b" tok tok" not in told
+    reported = b"".join(p.read_bytes() for p in copy.iterdir())
+    assert prompt.encode() not in reported and b" tok tok" not in reported
     names = ["client.json", "records.jsonl", "summary.json", "telemetry.jsonl", "trial.json"]
     assert sorted(p.name for p in copy.iterdir()) == names
     before, after = list(Run(run).records()), list(Run(copy).records())
@@ -385,7 +385,7 @@ def test_an_archive_is_whole_or_not_there(home: Path, say: Say, monkeypatch: pyt
     assert (code, "exists" in err) == (2, True)
 
 
-def test_links_in_a_run_are_left_out_and_told(home: Path, say: Say) -> None:
+def test_links_in_a_run_are_left_out_and_reported(home: Path, say: Say) -> None:
     (home / "runs/20260101-serve-a-1111/passwd").symlink_to("/etc/passwd")
     _, _, err = say("runs", "pack", "1111")
     assert "Left out, since it is not a plain file: runs/20260101-serve-a-1111/passwd" in err
@@ -437,7 +437,7 @@ def test_a_hostile_archive_writes_nothing(home: Path, say: Say, measured: Path, 
     assert not Path("/tmp/dyno-escaped").exists()
 
 
-def test_a_file_that_is_no_archive_or_half_of_one_is_told(home: Path, say: Say) -> None:
+def test_a_file_that_is_no_archive_or_half_of_one_is_reported(home: Path, say: Say) -> None:
     say("runs", "pack", "1111", "-o", "good.tar.zst")
     data = (home / "good.tar.zst").read_bytes()
     (home / "half.tar.zst").write_bytes(data[: len(data) // 2])

@@ -45,9 +45,9 @@ def row(file: str = "a", samples: Samples | None = None, form: Any = "run", kind
             figures[name] = value
         else:
             settings[name] = value
-    told = {n: Figure(v, 0, definition=defined.get(n, "")) for n, v in figures.items() if v is not None}
+    reported = {n: Figure(v, 0, definition=defined.get(n, "")) for n, v in figures.items() if v is not None}
     named = {n: Setting(v, 0) for n, v in settings.items() if v is not None}
-    return Row(kind, changes.get("tool", "dyno"), form, file, 0, 0, told, named, samples=samples)
+    return Row(kind, changes.get("tool", "dyno"), form, file, 0, 0, reported, named, samples=samples)
 
 
 def one(file: str = "a", **changes: Any) -> Row:
@@ -142,17 +142,17 @@ def test_a_long_series_has_the_error_of_its_parts() -> None:
 def test_throughput_of_one_run_is_judged_by_slices_of_time() -> None:
     """8 streams of requests that take about 1 s with 10 tokens: slices of a run differ by what those differ."""
     rng = np.random.default_rng(0)
-    true, told = [], []
+    true, reported = [], []
     for _ in range(60):
         took = rng.gamma(20, 1 / 20, size=(8, 100))
         ends = np.cumsum(took, axis=1)
         starts, tokens = (ends - took).ravel(), np.full(800, 10.0)
         found = statistics.error_of_slices(starts, starts + 0.1 * took.ravel(), ends.ravel(), tokens)
         assert found is not None and found.df >= 3
-        told.append(found.error)
+        reported.append(found.error)
         true.append(8000 / ends.max())
     spread = float(np.std(true) / np.mean(true))
-    assert 0.5 * spread < float(np.mean(told)) < 2.5 * spread
+    assert 0.5 * spread < float(np.mean(reported)) < 2.5 * spread
     first = np.zeros(8)
     assert statistics.error_of_slices(first, first, ends[:, 0], tokens[:8]) is None, "nothing of it is steady"
 
@@ -254,7 +254,7 @@ def test_a_load_has_one_word_for_all_its_figures(figures: dict[str, float], word
     assert pairing(side(dict.fromkeys(figures, 100.0)), side(figures)).word == word
 
 
-def test_more_repeats_are_told_where_they_are_too_few_and_bring_what_they_promise() -> None:
+def test_more_repeats_are_reported_where_they_are_too_few_and_bring_what_they_promise() -> None:
     rng = np.random.default_rng(5)
     promised: list[int] = []
     for _ in range(40):
@@ -315,7 +315,7 @@ def test_a_score_has_its_own_standard_error_and_one_question_is_no_difference() 
 # ---- pairing ----
 
 
-def test_the_same_load_is_paired_and_the_rest_is_told() -> None:
+def test_the_same_load_is_paired_and_the_rest_is_reported() -> None:
     a = [one(f"a{c}", concurrency=c, output_throughput=100.0) for c in (1, 8, 64)]
     b = [one(f"b{c}", concurrency=c, output_throughput=110.0) for c in (8, 64, 128)]
     found = compare(a, b, ("a", "b"))
@@ -370,10 +370,10 @@ def test_no_rate_and_a_rate_are_not_paired() -> None:
 
 
 def test_prompts_of_other_lengths_are_not_paired_where_nobody_tells_which() -> None:
-    told = {"form": "json", "output_throughput": 1.0, "input_len": None}
-    a, b = one("a", **told), one("b", **told, total_input_tokens=64000.0)
+    reported = {"form": "json", "output_throughput": 1.0, "input_len": None}
+    a, b = one("a", **reported), one("b", **reported, total_input_tokens=64000.0)
     assert not pair([[a]], [[b]]).pairs
-    assert pair([[a]], [[one("b", **told, total_input_tokens=7000.0)]]).pairs
+    assert pair([[a]], [[one("b", **reported, total_input_tokens=7000.0)]]).pairs
 
 
 def test_no_rate_is_written_inf_by_some() -> None:
@@ -385,7 +385,7 @@ def test_no_rate_is_written_inf_by_some() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "code", "level", "told"),
+    ("changes", "code", "level", "reported"),
     [
         ({"quantization": "fp8"}, "comparability.subject", "note", "quantization unknown / fp8"),
         ({"engine_version": "2", "max_num_seqs": 8}, "comparability.several_changes", "doubt", "2 settings differ"),
@@ -398,18 +398,18 @@ def test_no_rate_is_written_inf_by_some() -> None:
         ({"accelerators": 8}, "comparability.accelerators", "doubt", "B 8. Per accelerator: 100.0 and 12.50 tokens/s"),
     ],
 )  # fmt: skip
-def test_what_differs_is_told(changes: dict[str, Any], code: str, level: str, told: str) -> None:
+def test_what_differs_is_reported(changes: dict[str, Any], code: str, level: str, reported: str) -> None:
     base: dict[str, Any] = {"output_throughput": 100.0, "tokenizer": "x"}
     if "accelerators" in changes:
         base["accelerators"] = 1
     a, b = one("a", **base), one("b", **{**base, **changes})
     found = pairing([a], [b])
     assert codes(found)[code] == level
-    assert told in next(f.text for f in found.findings if f.code == code)
+    assert reported in next(f.text for f in found.findings if f.code == code)
     assert all(f.text.endswith(".") and f.advice.endswith(".") for f in found.findings)
 
 
-def test_a_void_side_is_refused_and_a_doubtful_one_told() -> None:
+def test_a_void_side_is_refused_and_a_doubtful_one_reported() -> None:
     replace = msgspec.structs.replace
     void = replace(one("a", output_throughput=1.0, verdict="void"), findings=[Finding("x.y", "void", "", "")])
     doubtful = one("b", output_throughput=1.0, verdict="doubtful")
@@ -445,7 +445,7 @@ def test_figures_that_two_tools_reckon_differently_share_no_line() -> None:
     assert "(vllm.ttft)" in near and "(guidellm.tpot)" in other
 
 
-def test_other_prompts_are_told_and_machines_compared() -> None:
+def test_other_prompts_are_reported_and_machines_compared() -> None:
     rig = Rig("Debian", "6.1", "x86_64", "Xeon", 8)
     a = msgspec.structs.replace(row("a", output_throughput=1.0, seed=1), rig=rig, prompts_sha256="1")
     rig = Rig("Debian", "6.8", "x86_64", "Xeon", 8)
@@ -528,7 +528,7 @@ def test_a_gate_is_about_the_loads_that_have_its_figure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         ("p99_ttft_ms", "write METRIC<LIMIT"),
         ("p99_ttft_ms<5ms", "write METRIC<LIMIT"),
@@ -537,8 +537,8 @@ def test_a_gate_is_about_the_loads_that_have_its_figure() -> None:
         ("mean_tpot_ms>-3%", "write 'mean_tpot_ms<3%'"),
     ],
 )
-def test_a_gate_with_a_slip_is_explained(text: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told.replace("?", r"\?")):
+def test_a_gate_with_a_slip_is_explained(text: str, reported: str) -> None:
+    with pytest.raises(UsageError, match=reported.replace("?", r"\?")):
         gate.parse(text)
 
 

@@ -250,5 +250,8 @@ def test_scores_are_a_table_of_sql(tmp_path: Path, capsys: pytest.CaptureFixture
     run.write_result(result(answers(30)))
     query = "select kind, task, score, items, n_shot from scores join trials using (run)"
     assert main(["sql", query, "--runs", str(tmp_path / "runs"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told[0] == {"kind": "quality", "task": "copy", "score": 0.7, "items": 100, "n_shot": 0} and len(told) == 2
+    reported = json.loads(capsys.readouterr().out)
+    assert (
+        reported[0] == {"kind": "quality", "task": "copy", "score": 0.7, "items": 100, "n_shot": 0}
+        and len(reported) == 2
+    )

@@ -351,7 +351,7 @@ def test_a_data_set_of_the_hub_is_listed_and_pulled_before_the_first_trial(
     assert capsys.readouterr().out.rstrip().endswith("/chats.jsonl")
 
 
-def test_a_file_that_is_missing_is_told_before_anything_is_fetched(
+def test_a_file_that_is_missing_is_reported_before_anything_is_fetched(
     hub: HubServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("s.toml").write_text(STUDY.replace("[workloads.w]", '[workloads.w]\ndataset = "sharegpt"\npath = "gone.json"'))
@@ -362,7 +362,7 @@ def test_a_file_that_is_missing_is_told_before_anything_is_fetched(
     assert not hub.requests
 
 
-def test_a_flag_that_the_engine_lacks_is_told_before_anything_is_fetched(
+def test_a_flag_that_the_engine_lacks_is_reported_before_anything_is_fetched(
     hub: HubServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("s.toml").write_text(STUDY.replace('kind = "llamacpp"', 'kind = "llamacpp"\nload_format = "dummy"'))

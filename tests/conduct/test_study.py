@@ -146,7 +146,7 @@ def test_a_study_killed_20_times_ends_like_one_that_was_not(here: Path) -> None:
     assert run("--runs", "calm") == 0
     rng = random.Random()
     seed = rng.randrange(10**6)
-    rng.seed(seed)  # told where it fails
+    rng.seed(seed)  # reported where it fails
     kept: dict[str, int] = {}
     for _ in range(20):
         process = start()
@@ -442,11 +442,11 @@ def test_an_engine_that_dies_under_load_is_started_anew_for_the_rest(here: Path)
     assert slow and len(slow) + len(failed) == 3
     results = [json.loads((Path("runs/s/trials") / n / "summary.json").read_text()) for n in slow]
     codes = [f["code"] for r in results for f in r["findings"]]
-    assert failed or "engine.second_attempt" in codes, "what went wrong at first is told"
+    assert failed or "engine.second_attempt" in codes, "what went wrong at first is reported"
     assert len([p for p in Path("runs/s/engines").iterdir() if "slow" in p.name]) > 1
 
 
-def test_a_trial_too_long_for_the_engine_is_told_before_anything_starts(
+def test_a_trial_too_long_for_the_engine_is_reported_before_anything_starts(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = STUDY.replace(
@@ -459,7 +459,7 @@ def test_a_trial_too_long_for_the_engine_is_told_before_anything_starts(
     assert not Path("runs/s/study.json").exists()
 
 
-def test_an_engine_that_is_not_here_is_told_before_anything_starts(
+def test_an_engine_that_is_not_here_is_reported_before_anything_starts(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(SINGLE + '[engines.tgi]\nkind = "tgi"\nmodel = ["some/model", "another/model"]\n')
@@ -486,8 +486,8 @@ def test_a_saturated_series_is_not_driven_further(here: Path, capsys: pytest.Cap
     assert run() == 0
     assert len(done()) == 2 and not any("c-4-" in n or "c-8-" in n for n in done())
     out, err = capsys.readouterr()
-    told = "saturated at less load: 101.0 tok/s after 100.0 (whole run), median latency 20.00 ms after 10.00"
-    assert f"skipped quick, w, c concurrency 8: {told}" in out and err.count("skipped: saturated") == 2
+    reported = "saturated at less load: 101.0 tok/s after 100.0 (whole run), median latency 20.00 ms after 10.00"
+    assert f"skipped quick, w, c concurrency 8: {reported}" in out and err.count("skipped: saturated") == 2
     assert main(["runs"]) == 0
     assert "2/2" in capsys.readouterr().out, "what was left out is not missing"
     assert run() == 0 and len(done()) == 2, "and it stays so"
@@ -654,10 +654,10 @@ def test_ids_do_not_depend_on_the_process(here: Path) -> None:
     write(STUDY)
     code = "from dyno.conduct.study_plan import read; from pathlib import Path; s, _ = read(Path('s.toml')); "
     code += "print([p.place.id for p in s.trials])"
-    told = {
+    reported = {
         subprocess.run(
             [sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(told) == 1 and msgspec.json.decode(next(iter(told)).replace(b"'", b'"'))
+    assert len(reported) == 1 and msgspec.json.decode(next(iter(reported)).replace(b"'", b'"'))

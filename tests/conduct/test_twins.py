@@ -35,8 +35,8 @@ def test_a_dry_run_shows_every_trial_and_runs_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     status = main(["run", str(path), "--dry-run"])
-    shown, told = capsys.readouterr()
-    assert (status, told) == (0, ""), "the machine that it is meant for is assumed"
+    shown, reported = capsys.readouterr()
+    assert (status, reported) == (0, ""), "the machine that it is meant for is assumed"
     for planned in study(path.read_text(), path).trials:
         assert planned.place.label in shown
     assert list(tmp_path.iterdir()) == []

@@ -31,21 +31,21 @@ def gallery(request: pytest.FixtureRequest) -> tuple[str, Report]:
 
 
 def test_every_figure_is_in_an_entry_as_it_was_read(gallery: tuple[str, Report]) -> None:
-    """But for results that are told again: those stand once."""
+    """But for results that are reported again: those stand once."""
     name, report = gallery
     entries = {
         (at, figure): number for e in report.entries for at in e.locations for figure, number in e.figures.items()
     }
-    told = 0
+    reported = 0
     for document in published(name):
         for row in document.rows:
             for figure, value in row.figures.items():
                 number = entries.get((row.location, figure))
                 if number is not None:
-                    told += 1
+                    reported += 1
                     # Of a result that two files tell, the first one's digits stand.
                     assert math.isclose(number.value, value.value, rel_tol=0.005), (row.location, figure)
-    assert told >= sum(len(e.figures) for e in report.entries)
+    assert reported >= sum(len(e.figures) for e in report.entries)
 
 
 def test_what_is_printed_are_the_digits_of_the_reports(gallery: tuple[str, Report]) -> None:
@@ -54,10 +54,12 @@ def test_what_is_printed_are_the_digits_of_the_reports(gallery: tuple[str, Repor
     for document in published(name):
         lines = source(document)
         for row in document.rows:
-            for figure, told in row.figures.items():
-                if told.half > 0 and not in_other_units(figure, told, lines):
-                    text = f"{told.value:.{decimals(told.half)}f}"
-                    assert text in lines[told.line - 1].replace(",", "") or text in lines[told.line - 1], row.location
+            for figure, reported in row.figures.items():
+                if reported.half > 0 and not in_other_units(figure, reported, lines):
+                    text = f"{reported.value:.{decimals(reported.half)}f}"
+                    assert text in lines[reported.line - 1].replace(",", "") or text in lines[reported.line - 1], (
+                        row.location
+                    )
                     seen += 1
     assert seen > 0 or not any(d.rows for d in published(name))
 
@@ -69,10 +71,10 @@ def source(document: Document) -> list[str]:
     return path.read_text(errors="replace").splitlines()
 
 
-def in_other_units(name: str, told: Figure, lines: list[str]) -> bool:
+def in_other_units(name: str, reported: Figure, lines: list[str]) -> bool:
     """Seconds of a file are milliseconds here: the same digits, with the point elsewhere."""
-    shifted = f"{told.value / 1000:.{decimals(told.half / 1000)}f}"
-    return name.endswith("_latency_ms") and shifted in lines[told.line - 1]
+    shifted = f"{reported.value / 1000:.{decimals(reported.half / 1000)}f}"
+    return name.endswith("_latency_ms") and shifted in lines[reported.line - 1]
 
 
 def test_the_authors_tables_are_in_the_page_to_the_letter(gallery: tuple[str, Report]) -> None:

@@ -25,7 +25,7 @@ REPORTS = Path(os.environ.get("DYNO_REPORTS", ROOT.parent / "shared" / "reports"
 NAMES = sorted(p.name for p in (ROOT / "published").iterdir() if p.is_dir())
 
 
-def told(found: Audit) -> str:
+def answered(found: Audit) -> str:
     """Verdict, then level, code and lines of each finding."""
     lines = sorted(f"{f.level} {f.code} {' '.join(f.locations)}".rstrip() for f in found.findings)
     return "\n".join([found.verdict, *lines]) + "\n"
@@ -55,12 +55,12 @@ def reported(name: str) -> list[Document]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_figures_have_their_known_findings(name: str) -> None:
-    golden(f"{name}.figures", told(audit(published(name), of_name)))
+    golden(f"{name}.figures", answered(audit(published(name), of_name)))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_reports_have_their_known_findings(name: str) -> None:
-    golden(f"{name}.report", told(audit(reported(name), of_name)))
+    golden(f"{name}.report", answered(audit(reported(name), of_name)))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -73,7 +73,7 @@ def codes(name: str) -> set[str]:
     return {f.code for f in audit(published(name), of_name).findings}
 
 
-# What the reports' readers must be told, by the number of the defect in each.
+# What the reports' readers must learn, by the number of the defect in each.
 KNOWN = {
     "h100-mi300x-llama-405b": {
         "requests.empty", "requests.zeros_in_mean", "comparability.work_differs", "load.rate_not_reached",
@@ -106,7 +106,7 @@ def test_rows_that_are_sound_are_not_doubted() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_the_files_tell_stands_and_the_rest_is_told_by_user(name: str) -> None:
+def test_what_the_files_tell_stands_and_the_rest_is_reported_by_user(name: str) -> None:
     for ours, theirs in zip(published(name), reported(name), strict=True):
         for mine, read_now in zip(ours.rows, theirs.rows, strict=True):
             assert {k: s for k, s in mine.settings.items() if s.by != "user"} == read_now.settings, mine.location
@@ -121,8 +121,8 @@ def test_each_result_tells_its_engine_and_its_accelerators(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_folder_says_what_it_is_and_has_a_price(name: str) -> None:
-    told = about(ROOT / "published" / name)
-    assert told.title and told.about and told.source
+    answered = about(ROOT / "published" / name)
+    assert answered.title and answered.about and answered.source
     rules = read_prices(ROOT / "published" / "prices.toml")
     for document in published(name):
         for row in document.rows:

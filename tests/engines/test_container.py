@@ -163,16 +163,16 @@ def test_gpus_that_the_user_names_are_not_named_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "told"),
+    ("env", "reported"),
     [
         ({}, ["--env=HIP_VISIBLE_DEVICES=4,5"]),
         ({"ROCR_VISIBLE_DEVICES": "6,7"}, ["--env=ROCR_VISIBLE_DEVICES=6,7"]),
         ({"HIP_VISIBLE_DEVICES": "0", "CUDA_VISIBLE_DEVICES": "0"}, ["--env=HIP_VISIBLE_DEVICES=0"]),
     ],
 )
-def test_amds_gpus_are_chosen_by_one_variable_only(env: dict[str, str], told: list[str]) -> None:
+def test_amds_gpus_are_chosen_by_one_variable_only(env: dict[str, str], reported: list[str]) -> None:
     argv = wrapped(launch(devices=[4, 5], **env), accelerator="amd").argv
-    assert [word for word in argv if "VISIBLE" in word] == told
+    assert [word for word in argv if "VISIBLE" in word] == reported
 
 
 def test_an_unknown_accelerator_names_the_known_ones() -> None:
@@ -414,7 +414,7 @@ def test_without_docker_and_podman_the_error_says_so(fake_tool: FakeTool) -> Non
         container.tool("podman")
 
 
-def test_a_daemon_that_is_not_there_or_not_for_us_is_told(fake_tool: FakeTool) -> None:
+def test_a_daemon_that_is_not_there_or_not_for_us_is_reported(fake_tool: FakeTool) -> None:
     fake_tool("docker", "echo 'Cannot connect to the Docker daemon at unix:///x. Is it running?' >&2; exit 1")
     with pytest.raises(EngineError, match=r"its daemon isn't running: Cannot connect.*Start it"):
         container.tool()

@@ -319,7 +319,7 @@ def test_a_missing_wheel_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_pa
         EnginePlan(small(model.build("Q4_0")), Rig("test", "0", "any", "cpu", 2))
 
 
-def test_a_command_that_does_not_exist_is_told(tmp_path: Path) -> None:
+def test_a_command_that_does_not_exist_is_reported(tmp_path: Path) -> None:
     with EngineProcess(["/no/such/engine"], None, tmp_path / "log") as process:
         await_true(lambda: not process.alive())
         assert process.exit_code == 127
@@ -366,7 +366,11 @@ def outsider(tmp_path: Path) -> tuple[list[str], list[str]]:
     """An engine whose worker leaves its group, as a container's does, and the command that ends that one."""
     pidfile = tmp_path / "worker.pid"
     engine = f"setsid sh -c 'echo $$ > {pidfile}; exec sleep 60' & sleep 60"
-    return ["/bin/sh", "-c", engine], ["/bin/sh", "-c", f"kill -9 $(cat {pidfile}); echo cleaned >> {tmp_path}/told"]
+    return ["/bin/sh", "-c", engine], [
+        "/bin/sh",
+        "-c",
+        f"kill -9 $(cat {pidfile}); echo cleaned >> {tmp_path}/reported",
+    ]
 
 
 def worker_of(tmp_path: Path) -> int:
@@ -383,7 +387,7 @@ def test_stop_cleans_up_what_is_outside_the_group_and_once_only(tmp_path: Path) 
     process.stop()
     await_true(lambda: gone(worker))
     process.stop()
-    assert (tmp_path / "told").read_text() == "cleaned\n"
+    assert (tmp_path / "reported").read_text() == "cleaned\n"
     assert (tmp_path / "log").read_text() == ""
 
 
@@ -479,12 +483,12 @@ def test_ctrl_c_reaches_dyno_and_the_engine_still_answers(parent: tuple[subproce
 def test_importing_the_engine_does_not_load_llama_into_dyno() -> None:
     code = f"import sys, {embedded.__name__}, {model.__name__}; "
     code += "print('xllamacpp' in sys.modules, 'numpy' in sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["False", "False"]
+    reported = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert reported.stdout.split() == ["False", "False"]
 
 
 @pytest.mark.parametrize(
-    ("told", "features", "unused"),
+    ("reported", "features", "unused"),
     [
         ("CPU : NEON = 1 | ARM_FMA = 1 | LLAMAFILE = 1 | ", {"asimd", "asimddp", "asimdhp"}, ["DOTPROD", "FP16_VA"]),
         ("n_threads = 2 | CPU : NEON = 1 | DOTPROD = 1 | FP16_VA = 1 | ", {"asimd", "asimddp", "asimdhp"}, []),
@@ -493,8 +497,8 @@ def test_importing_the_engine_does_not_load_llama_into_dyno() -> None:
         ("CUDA : ARCHS = 900 | ", {"avx", "avx2"}, []),
     ],
 )
-def test_a_build_that_leaves_instructions_unused_is_known(told: str, features: set[str], unused: list[str]) -> None:
-    assert kind_of("llamacpp").unused_instructions(f"a line\nsystem_info: {told}\nanother", features) == unused
+def test_a_build_that_leaves_instructions_unused_is_known(reported: str, features: set[str], unused: list[str]) -> None:
+    assert kind_of("llamacpp").unused_instructions(f"a line\nsystem_info: {reported}\nanother", features) == unused
     assert kind_of("llamacpp").unused_instructions("a log without it", features) == []
 
 

@@ -212,10 +212,10 @@ def test_chunked_prefill_is_said_as_the_version_wants_it(version: str | None, on
 def test_what_a_version_cannot_do_is_an_error_that_names_it(
     kind: str, version: str, fields: dict[str, Any], named: list[str]
 ) -> None:
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as reported:
         command(kind, version, model="m", **fields)
     for word in named:
-        assert word in str(told.value)
+        assert word in str(reported.value)
 
 
 @pytest.mark.parametrize("kind", [k for k, v in KINDS.items() if v.starts and k != "fake"])
@@ -294,7 +294,7 @@ def test_too_few_devices_are_an_error_before_anything_starts() -> None:
         launch("vllm", model="m", replicas=2, tensor_parallel=4, devices=range(4), vendor="nvidia")
 
 
-def test_one_engine_on_all_devices_is_told_nothing_of_them() -> None:
+def test_one_engine_on_all_devices_hears_nothing_of_them() -> None:
     assert "CUDA_VISIBLE_DEVICES" not in launch("vllm", model="m", devices=range(8), vendor="nvidia")[0].env
 
 
@@ -331,18 +331,18 @@ def test_vllm_s_own_log_tells_what_it_loaded(
     file: str, weights_gib: float, tokens: int, full: float, quantization: str | None,
     compile_s: float, graphs_s: float, init_s: float,
 ) -> None:  # fmt: skip
-    told = KINDS["vllm"].read_log((CAPTURES / file).read_text())
-    assert told.target["weights_bytes"] == int(weights_gib * 2**30)
-    assert told.target["kv_cache_tokens"] == tokens
-    assert told.target["full_length_requests"] == full
-    assert told.target.get("quantization") == quantization
-    assert told.target["max_model_len"] == 8192
-    assert told.target["dtype"] == "bf16"
-    assert (told.target["prefix_caching"], told.target["chunked_prefill"]) == (False, True)
-    assert told.target["version"] == "0.24.0"
-    assert told.startup_s["compile"] == compile_s
-    assert told.startup_s["graphs"] == graphs_s
-    assert told.startup_s["init"] == init_s
+    reported = KINDS["vllm"].read_log((CAPTURES / file).read_text())
+    assert reported.target["weights_bytes"] == int(weights_gib * 2**30)
+    assert reported.target["kv_cache_tokens"] == tokens
+    assert reported.target["full_length_requests"] == full
+    assert reported.target.get("quantization") == quantization
+    assert reported.target["max_model_len"] == 8192
+    assert reported.target["dtype"] == "bf16"
+    assert (reported.target["prefix_caching"], reported.target["chunked_prefill"]) == (False, True)
+    assert reported.target["version"] == "0.24.0"
+    assert reported.startup_s["compile"] == compile_s
+    assert reported.startup_s["graphs"] == graphs_s
+    assert reported.startup_s["init"] == init_s
 
 
 def test_chunked_prefill_is_what_the_engine_came_to_not_what_it_was_asked() -> None:
@@ -356,14 +356,14 @@ def test_chunked_prefill_is_what_the_engine_came_to_not_what_it_was_asked() -> N
 
 
 def test_the_log_of_an_old_vllm_is_read_too() -> None:
-    told = KINDS["vllm"].read_log(
+    reported = KINDS["vllm"].read_log(
         "INFO 12-25 14:00:09 model_runner.py:1094] Loading model weights took 67.6979 GB\n"
         "INFO 12-25 14:00:28 gpu_executor.py:76] # GPU blocks: 19513, # CPU blocks: 819\n"
         "INFO 12-25 14:00:28 gpu_executor.py:80] Maximum concurrency for 32768 tokens per request: 9.53x\n"
     )
-    assert told.target["kv_cache_tokens"] == 19513 * 16
-    assert told.target["full_length_requests"] == 9.53
-    assert round(told.target["weights_bytes"] / 2**30, 4) == 67.6979
+    assert reported.target["kv_cache_tokens"] == 19513 * 16
+    assert reported.target["full_length_requests"] == 9.53
+    assert round(reported.target["weights_bytes"] / 2**30, 4) == 67.6979
 
 
 # ---- what is the same ----
@@ -434,21 +434,21 @@ def test_what_a_name_claims_is_met_or_contradicted(name: str, met: list[str], un
     assert [served for served in unmet if not contradicted(name, served, None)] == []
 
 
-def test_unquantized_is_told_by_the_dtype() -> None:
+def test_unquantized_is_reported_by_the_dtype() -> None:
     assert same_quantization("bf16", "", "bfloat16") is True
     assert same_quantization("fp16", "", "bfloat16") is False
     assert same_quantization("fp16", None, None) is None
 
 
-def differing(spec: EngineSpec, **told: Any) -> list[str]:
-    return list(differences(spec, TargetFacts("m", models_listed=["m"], **told)))
+def differing(spec: EngineSpec, **reported: Any) -> list[str]:
+    return list(differences(spec, TargetFacts("m", models_listed=["m"], **reported)))
 
 
 def test_only_what_was_asked_for_is_held_against_a_server() -> None:
     assert differing(EngineSpec("openai", quantization="fp8"), tensor_parallel=8, quantization="fp8") == []
     assert differing(EngineSpec("openai", kv_cache_dtype="fp8"), kv_cache_dtype="fp8_e4m3") == []
     assert differing(EngineSpec("openai", version="0.6"), version="0.6.3.post1") == []
-    for spec, told in (
+    for spec, reported in (
         (EngineSpec("openai", tensor_parallel=4), {"tensor_parallel": 8}),
         (EngineSpec("openai", version="0.6"), {"version": "0.10.6"}),
         (EngineSpec("openai", version="1.0"), {"version": "0.11.0"}),
@@ -457,7 +457,7 @@ def test_only_what_was_asked_for_is_held_against_a_server() -> None:
         (EngineSpec("openai", max_model_len=8192), {"max_model_len": 4096}),
         (EngineSpec("openai", max_num_seqs=16), {"slots": 4}),
     ):
-        assert len(differing(spec, **told)) == 1
+        assert len(differing(spec, **reported)) == 1
 
 
 def test_a_short_version_is_its_first_release() -> None:

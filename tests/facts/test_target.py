@@ -24,8 +24,8 @@ def entry(name: str, streams: int, speed: float | None = None, **more: Any) -> E
         "completed": streams * 10.0,
         **more,
     }
-    told = {k: Number(v) for k, v in figures.items() if v is not None}
-    return Entry(id=name, load=Load(load), figures=told, **settled)
+    reported = {k: Number(v) for k, v in figures.items() if v is not None}
+    return Entry(id=name, load=Load(load), figures=reported, **settled)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_target_is_written_as_a_goodput_is(word: str, expected: Limit) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["ttft"], "write NAME:LIMIT"),
         (["ttft:fast"], "write NAME:LIMIT"),
@@ -69,8 +69,8 @@ def test_a_target_is_written_as_a_goodput_is(word: str, expected: Limit) -> None
         (["ttft:1", "ttft:2"], "ttft has two limits"),
     ],
 )
-def test_a_wrong_target_gets_a_sentence(words: list[str], told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_a_wrong_target_gets_a_sentence(words: list[str], reported: str) -> None:
+    with pytest.raises(UsageError, match=reported):
         limits(words)
 
 
@@ -155,7 +155,7 @@ def test_who_does_not_tell_the_latency_does_not_meet_it_and_that_is_said() -> No
     assert found.entry is None and "no p99 TTFT at concurrency 8" in found.why
 
 
-def test_total_throughput_counts_where_no_other_is_told() -> None:
+def test_total_throughput_counts_where_no_other_is_reported() -> None:
     entries = [
         entry("t1", 1, figures={"total_token_throughput": 50.0}),
         entry("t2", 2, figures={"total_token_throughput": 40.0}),

@@ -60,9 +60,9 @@ def say(capsys: pytest.CaptureFixture[str]) -> Say:
     def call(*words: Any) -> tuple[int, str, str]:
         with bounded(60):
             code = main([str(word) for word in words])
-        told = capsys.readouterr()
-        assert "Traceback" not in told.err
-        return code, told.out, told.err
+        reported = capsys.readouterr()
+        assert "Traceback" not in reported.err
+        return code, reported.out, reported.err
 
     return call
 
@@ -176,13 +176,13 @@ MUCH_LIKE_OTHERS = ("a socket", "a link to itself", "zeros", "not UTF-8", "null"
         for kind in (*KINDS, "cut in the middle")
     ],
 )
-def test_whatever_lies_where_a_file_belongs_is_told_and_the_other_runs_are_listed(
+def test_whatever_lies_where_a_file_belongs_is_reported_and_the_other_runs_are_listed(
     shelf: Path, say: Say, kind: str
 ) -> None:
     """Each of a run's and a study's files in turn, in a copy of its own beside the others."""
     wrong: list[str] = []
 
-    def told(*words: str) -> str:
+    def reported(*words: str) -> str:
         try:
             return say(*words)[1]
         except Exception as e:
@@ -205,22 +205,24 @@ def test_whatever_lies_where_a_file_belongs_is_told_and_the_other_runs_are_liste
             KINDS[kind](path.absolute())
         else:
             path.write_bytes(data[: len(data) // 2])
-    assert "runs/good" in told("runs", "list", "--all")
-    assert "runs/good" in told("runs", "list", "--json")
-    out = told("sql", "select completed from trials where run = 'runs/good'", "--json")
+    assert "runs/good" in reported("runs", "list", "--all")
+    assert "runs/good" in reported("runs", "list", "--json")
+    out = reported("sql", "select completed from trials where run = 'runs/good'", "--json")
     assert json.loads(out) == [{"completed": 6}]
-    told("sql", "select count(*) from requests, (select count(*) from telemetry), (select count(*) from iterations)")
+    reported(
+        "sql", "select count(*) from requests, (select count(*) from telemetry), (select count(*) from iterations)"
+    )
     code, _, err = say("report", "runs", "-o", "x.md")
     assert code == 0, err
-    told("runs", "show", str(spoiled[0]))
-    told("audit", str(spoiled[0]))
+    reported("runs", "show", str(spoiled[0]))
+    reported("audit", str(spoiled[0]))
     for path in spoiled[1:]:
         folder = "/".join(path.parts[:2])
-        told("runs", "show", folder)
-        told("compare", "runs/good", folder)
-        told("runs", "pack", folder, "-o", "y.tar.zst", "--no-prompts")
-        told("runs", "tag", folder, "--add", "x")
-        told("runs", "delete", folder)  # without --yes: nothing goes
+        reported("runs", "show", folder)
+        reported("compare", "runs/good", folder)
+        reported("runs", "pack", folder, "-o", "y.tar.zst", "--no-prompts")
+        reported("runs", "tag", folder, "--add", "x")
+        reported("runs", "delete", folder)  # without --yes: nothing goes
         Path("y.tar.zst").unlink(missing_ok=True)
     assert not wrong, "\n".join(wrong)
 
@@ -319,7 +321,7 @@ max_concurrency = 1
 
 
 @pytest.mark.parametrize("name", NOT_FILES)
-def test_what_is_no_file_is_told_in_a_sentence_by_every_command(
+def test_what_is_no_file_is_reported_in_a_sentence_by_every_command(
     tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from test_probe_server import LLAMA, SGLANG, TGI, VLLM, VLLM_METRICS
+from test_summary import TRIAL
 
 from conftest import Scripted
 from dyno.cli.main import main
@@ -26,8 +28,6 @@ from dyno.store.run import Manifest, Run
 from dyno.trial.lifecycle import log_facts
 from dyno.workload import prompts, tokenizer
 from dyno.workload.spec import WorkloadSpec
-from test_probe_server import LLAMA, SGLANG, TGI, VLLM, VLLM_METRICS
-from test_summary import TRIAL
 
 Serve = Callable[..., Scripted]
 NAMED = TargetSpec("", "openai", "/v1/completions", "m")
@@ -113,8 +113,8 @@ def test_any_part_of_what_a_server_says_may_be_anything(shape: dict[str, Any], t
         for holed in [HOLE] if isinstance(answer, str) else with_holes(answer):
             text = json.dumps(holed)
             for odd in ODD:
-                told = texts(shape, **{path: text.replace(f'"{HOLE}"', odd)})
-                read_back(server.look(Babbling(told), NAMED), tmp_path)
+                reported = texts(shape, **{path: text.replace(f'"{HOLE}"', odd)})
+                read_back(server.look(Babbling(reported), NAMED), tmp_path)
                 tried += 1
     assert tried > 200
 
@@ -170,8 +170,8 @@ def test_the_labels_of_vllm_s_cache_may_be_anything(tmp_path: Path) -> None:
     for label in ("block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching", "kv_cache_size_tokens"):
         for odd in [*NUMBERS, "x" * 100_000, "\x1b[2J", "0", "True"]:
             text = VLLM_METRICS.replace("engine=", f'{label}="{odd}",engine=').encode("utf-8", "surrogatepass")
-            told = {**texts(VLLM), "/metrics": text}
-            read_back(server.look(Babbling(told), NAMED), tmp_path)
+            reported = {**texts(VLLM), "/metrics": text}
+            read_back(server.look(Babbling(reported), NAMED), tmp_path)
 
 
 # Tokenizers
@@ -189,10 +189,10 @@ def test_a_tokenizer_may_answer_anything(shape: dict[str, Any]) -> None:
     for path in shape:
         for holed in with_holes(shape[path]):
             for odd in ODD:
-                told = texts(shape, **{path: json.dumps(holed).replace(f'"{HOLE}"', odd)})
-                client = Babbling(told)
+                reported = texts(shape, **{path: json.dumps(holed).replace(f'"{HOLE}"', odd)})
+                client = Babbling(reported)
                 if isinstance(shape["/tokenize"], list):  # TGI: it misses `inputs`
-                    client = MissesInputs(told)
+                    client = MissesInputs(reported)
                 try:
                     found = tokenizer.server(client, "m")
                     made = prompts.make(spec, found) if found else None
@@ -250,9 +250,9 @@ def test_an_answer_without_an_end_is_one_sentence(scripted: Serve, what: str) ->
             sent += len(more)
 
     client = Client(Url(scripted(talk).base_url), {}, timeout_s=60)
-    with pytest.raises(TargetError) as told:
+    with pytest.raises(TargetError) as reported:
         client.call("/v1/models")
-    assert len(str(told.value)) < 400
+    assert len(str(reported.value)) < 400
     assert sent < 4 * LARGEST_BYTES  # what lies in the sockets' buffers included
 
 
@@ -346,8 +346,12 @@ def test_a_cut_answer_is_no_whole_one(scripted: Serve) -> None:
 )
 def test_what_would_end_a_line_is_refused_in_one_sentence(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "serve", "--port", "9", "--num-prompts", "1", *words]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1 and re.search("contains|must be one word|doesn't allow", told) and "\x1b" not in told
+    reported = capsys.readouterr().err
+    assert (
+        reported.count("\n") == 1
+        and re.search("contains|must be one word|doesn't allow", reported)
+        and "\x1b" not in reported
+    )
 
 
 def test_a_password_in_a_url_is_not_repeated_whatever_else_is_wrong_with_it() -> None:
@@ -357,9 +361,9 @@ def test_a_password_in_a_url_is_not_repeated_whatever_else_is_wrong_with_it() ->
         "http://me:hunter22@ho st",
         "http://me:hunt/er22@h",
     ):
-        with pytest.raises(UsageError) as told:
+        with pytest.raises(UsageError) as reported:
             Url(url)
-        assert "hunt" not in str(told.value)
+        assert "hunt" not in str(reported.value)
 
 
 # Logs of engines

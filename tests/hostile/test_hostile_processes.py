@@ -241,7 +241,7 @@ def test_a_flood_of_processes_is_ended_whole(tmp_path: Path, spared: list[int]) 
     assert not survivors(pids)
 
 
-def test_an_engine_that_kills_its_keeper_dies_with_it_and_is_told(tmp_path: Path, spared: list[int]) -> None:
+def test_an_engine_that_kills_its_keeper_dies_with_it_and_is_reported(tmp_path: Path, spared: list[int]) -> None:
     text = f"import os, time\nopen({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
     binary = script(tmp_path / "engine", text + "os.kill(os.getppid(), 9)\ntime.sleep(300)\n")
     process = EngineProcess([binary], None, tmp_path / "log")
@@ -337,7 +337,7 @@ def start(plan: EnginePlan, tmp_path: Path, say: Callable[[str], None] = lambda 
 
 
 @pytest.mark.parametrize("listens", [True, False])
-def test_a_port_held_by_a_mute_program_is_told_before_the_start(tmp_path: Path, listens: bool) -> None:
+def test_a_port_held_by_a_mute_program_is_reported_before_the_start(tmp_path: Path, listens: bool) -> None:
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         if listens:
@@ -399,7 +399,7 @@ def test_after_a_death_in_a_study_the_next_trial_is_not_sent_to_whoever_took_the
             up.check_ports()
 
 
-def test_an_engine_that_dies_while_its_worker_holds_the_port_in_silence_is_told_at_once(tmp_path: Path) -> None:
+def test_an_engine_that_dies_while_its_worker_holds_the_port_in_silence_is_reported_at_once(tmp_path: Path) -> None:
     text = """
         import os, socket, sys, time
         listener = socket.create_server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])))
@@ -495,7 +495,7 @@ def test_one_engine_that_cannot_be_stopped_does_not_keep_the_others_alive(
     whole(plans[0])
 
 
-def test_too_many_open_files_at_the_start_are_told_and_leave_none(tmp_path: Path) -> None:
+def test_too_many_open_files_at_the_start_are_reported_and_leave_none(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     before = sorted(Path("/proc/self/fd").iterdir())
     held = os.dup(0)
@@ -520,17 +520,17 @@ def test_files_that_run_out_under_load_are_the_client_s_failure_and_not_the_serv
     tmp_path: Path, fake: StartFake
 ) -> None:
     done = limited(tmp_path, fake(first_ms=3000.0).base_url, "--request-rate", "30")
-    told = json.loads(done.stdout)
-    assert told["completed"] + told["failed"] == 100 and told["completed"] and told["failed"]
-    assert told["dyno"]["failures"] == {"client": told["failed"]}
-    codes = {finding["code"]: finding for finding in told["dyno"]["findings"]}
+    reported = json.loads(done.stdout)
+    assert reported["completed"] + reported["failed"] == 100 and reported["completed"] and reported["failed"]
+    assert reported["dyno"]["failures"] == {"client": reported["failed"]}
+    codes = {finding["code"]: finding for finding in reported["dyno"]["findings"]}
     assert "requests.failed" not in codes
     assert "ulimit -n" in codes["client.limits"]["advice"]
     (records,) = tmp_path.glob("runs/*/records.jsonl")
     assert "Too many open files" in records.read_text()
 
 
-def test_files_that_run_out_before_the_load_are_told_as_the_client_s_limit(tmp_path: Path, fake: StartFake) -> None:
+def test_files_that_run_out_before_the_load_are_reported_as_the_client_s_limit(tmp_path: Path, fake: StartFake) -> None:
     done = limited(tmp_path, fake(first_ms=50.0).base_url, "--request-rate", "1000")
     assert done.returncode == 1
     assert "couldn't open a connection" in done.stderr and "ulimit -n" in done.stderr

@@ -160,7 +160,7 @@ class Echo:
 
     def __init__(self, *keys: str, pause_s: float = 0.0) -> None:
         self.answers = [way for key in keys for way in ways(key)]
-        self.told = 0
+        self.reported = 0
         self.pause_s = pause_s
         self.heads: list[str] = []
         self.keys = keys
@@ -169,8 +169,8 @@ class Echo:
         for asked in requests(sock):
             self.heads.append(asked.head)
             if "/completions" in asked.line:
-                pieces = self.answers[self.told % len(self.answers)]
-                self.told += 1
+                pieces = self.answers[self.reported % len(self.answers)]
+                self.reported += 1
                 for i, piece in enumerate(pieces):
                     if i:
                         time.sleep(0.03 + self.pause_s)  # so that it is likely another read; it is clean in either case
@@ -184,8 +184,8 @@ class Echo:
         all_, codes = " ".join(self.keys), " ".join(map(escaped, self.keys))
         match path:
             case "/v1/models":
-                told = [{"id": "m", "root": f"/x/{all_}", "aliases": [all_]}, {"id": all_}]
-                return plain("200 OK", json.dumps({"data": told}).replace("/x/", f"/x/{codes}"))
+                reported = [{"id": "m", "root": f"/x/{all_}", "aliases": [all_]}, {"id": all_}]
+                return plain("200 OK", json.dumps({"data": reported}).replace("/x/", f"/x/{codes}"))
             case "/version":
                 return plain("200 OK", f'{{"version": "0.9 {codes}"}}')
             case "/server_info":
@@ -230,7 +230,7 @@ def bench(base_url: str, *more: str) -> list[str]:
     return [*words, "--max-concurrency", "1", "--disable-tqdm", *more]
 
 
-def told_everywhere(dyno: Dyno, tmp_path: Path, what: str) -> None:
+def reported_everywhere(dyno: Dyno, tmp_path: Path, what: str) -> None:
     """The run or study once more, by every command that tells of one, and as an archive on another machine."""
     assert dyno("runs", "pack", what, "-o", "sent.tar.zst").code == 0
     assert dyno("runs", "unpack", "sent.tar.zst", "--runs", "copy").code == 0
@@ -271,7 +271,7 @@ def test_keys_that_a_server_sends_back_in_every_way_reach_nothing(
     assert trial["trial"]["extra_body"]["b"] == [{"password": "[redacted]"}, {"client_secret": "[redacted]"}]
     assert "[redacted]" in trial["target"]["version"]
     assert "7766554433" not in "".join(p.read_text(errors="replace") for p in tmp_path.rglob("*.json"))
-    told_everywhere(dyno, tmp_path, run.name)
+    reported_everywhere(dyno, tmp_path, run.name)
 
 
 def test_keys_in_refusals_reach_neither_screen_nor_file(
@@ -352,7 +352,7 @@ def test_each_way_alone_is_found_in_raw_bytes_that_would_be_kept(
             "--allow-void",
         ]
         assert main(bench(scripted(echo).base_url, *words)) == 0
-        assert echo.told == 2
+        assert echo.reported == 2
     assert leaks(tmp_path) == {}
 
 
@@ -400,7 +400,7 @@ def test_a_studys_keys_reach_nothing(dyno: Dyno, scripted: Callable[..., Scripte
     for log in (tmp_path / "runs").rglob("engine.log"):
         assert "secret-key" in log.read_text()
         assert log.stat().st_mode & 0o777 == 0o600
-    told_everywhere(dyno, tmp_path, "runs/s")
+    reported_everywhere(dyno, tmp_path, "runs/s")
     modes = {oct(p.stat().st_mode & 0o777) for p in (tmp_path / "runs", *(tmp_path / "runs").rglob("*")) if p.is_dir()}
     assert modes == {"0o700"}
     copied = {oct(p.stat().st_mode & 0o777) for p in (tmp_path / "copy").rglob("*") if p.is_file()}
@@ -420,9 +420,9 @@ def test_what_a_killed_dyno_leaves_is_not_sent_and_shown_without_words(
             if "/completions" not in asked.line:
                 sock.sendall(echo.of_itself(asked.line.split()[1].partition("?")[0]))
                 continue
-            echo.told += 1
-            sock.sendall(echo.answers[echo.told % 2][0])
-            if echo.told > 6:
+            echo.reported += 1
+            sock.sendall(echo.answers[echo.reported % 2][0])
+            if echo.reported > 6:
                 time.sleep(60)
 
     words = bench(
@@ -500,8 +500,8 @@ def test_what_a_running_engine_logs_is_for_the_owner_and_no_process_shows_a_key(
         assert (tmp_path / "runs").stat().st_mode & 0o777 == 0o755  # it was there
         mine = [p for p in psutil.process_iter() if _of(p, process.pid)]
         assert len(mine) > 1
-        told = [word for p in mine if p.pid != process.pid for word in _cmdline(p)]
-        assert not shows("\n".join(told).encode()), told
+        reported = [word for p in mine if p.pid != process.pid for word in _cmdline(p)]
+        assert not shows("\n".join(reported).encode()), reported
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(60)

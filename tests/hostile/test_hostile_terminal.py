@@ -205,8 +205,8 @@ def test_audits_imports_and_comparisons(quiet: Check, files: list[str]) -> None:
 
 
 def test_json_that_is_shown_is_still_the_same_json(quiet: Check, files: list[str]) -> None:
-    told = json.loads(quiet("import", files[0], "--json", "--runs", "imp"))
-    assert told[0]["file"] == NAME
+    reported = json.loads(quiet("import", files[0], "--json", "--runs", "imp"))
+    assert reported[0]["file"] == NAME
 
 
 def test_what_is_not_there_is_named(quiet: Check) -> None:
@@ -225,7 +225,7 @@ def test_a_study_of_hostile_words(quiet: Check, tmp_path: Path) -> None:
 # ---- the command line ----
 
 
-def test_arguments_are_told_back_and_not_obeyed(quiet: Check) -> None:
+def test_arguments_are_handed_back_and_not_obeyed(quiet: Check) -> None:
     for words in ([BAD], [f"--{BAD}"], ["bench", BAD], ["bench", "serve", f"--{BAD}", BAD], ["runs", f"--{BAD}"],
                   ["bench", "serve", "--max-concurrency", BAD], ["bench", "serve", "--backend", BAD],
                   ["bench", "serve", "--base-url", BAD], ["bench", "serve", "--base-url", f"http://{BAD}"],

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 import trustme
+from test_wire import answer_all
 
 from conftest import Scripted, StartFake, answer, drive, receive_request, requests
 from dyno.cli.main import main
@@ -28,7 +29,6 @@ from dyno.load.spool import Spool
 from dyno.load.wire import Traffic, Wire
 from dyno.transport import Transport
 from dyno.units import NS_PER_S
-from test_wire import answer_all
 
 Serve = Callable[..., Scripted]
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
@@ -126,10 +126,10 @@ def test_without_one_the_sentence_says_so(scripted: Serve, files: Files, version
         call(Url(server.base_url), {}, via)
     try:
         (record,) = drive(server.base_url, requests(1), via=via).records
-        told = f"{record.error}: {record.error_detail}"
+        reported = f"{record.error}: {record.error_detail}"
     except TargetError as e:
-        told = str(e)
-    assert re.search(r"client certificate.*--cert and --key|reset|cut", told)
+        reported = str(e)
+    assert re.search(r"client certificate.*--cert and --key|reset|cut", reported)
 
 
 def test_a_whole_run_with_a_client_certificate_keeps_its_path_and_not_its_key(
@@ -153,23 +153,25 @@ def test_a_whole_run_with_a_client_certificate_keeps_its_path_and_not_its_key(
     assert b'"source":"engine"' in manifest.with_name("telemetry.jsonl").read_bytes()  # the sampler got in, too
 
 
-def test_files_that_cannot_be_used_are_told_before_anything_is_sent(files: Files, tmp_path: Path) -> None:
-    def told(**fields: str) -> str:
+def test_files_that_cannot_be_used_are_reported_before_anything_is_sent(files: Files, tmp_path: Path) -> None:
+    def reported(**fields: str) -> str:
         with pytest.raises(UsageError) as error:
             tls_context(Transport(**fields))  # type: ignore[arg-type]
         return str(error.value)
 
-    assert "No such file" in told(cacert="nowhere.pem")
-    assert "isn't valid PEM" in told(cacert=files.key)
-    assert "No such file" in told(cert="nowhere.pem")
-    assert "is not the private key of the certificate" in told(cert=files.cert, cert_key=files.other_key)
-    assert "isn't valid PEM" in told(cert=files.cert, cert_key=files.ca)
-    assert "Give the certificate with --cert" in told(cert_key=files.key)
+    assert "No such file" in reported(cacert="nowhere.pem")
+    assert "isn't valid PEM" in reported(cacert=files.key)
+    assert "No such file" in reported(cert="nowhere.pem")
+    assert "is not the private key of the certificate" in reported(cert=files.cert, cert_key=files.other_key)
+    assert "isn't valid PEM" in reported(cert=files.cert, cert_key=files.ca)
+    assert "Give the certificate with --cert" in reported(cert_key=files.key)
     # Somebody takes --key for the API key: it isn't repeated.
-    assert "sk-abcdef" not in (message := told(cert=files.cert, cert_key="sk-abcdef")) and "OPENAI_API_KEY" in message
+    assert (
+        "sk-abcdef" not in (message := reported(cert=files.cert, cert_key="sk-abcdef")) and "OPENAI_API_KEY" in message
+    )
     locked = tmp_path / "locked.key"
     locked.write_bytes(_encrypted(Path(files.key).read_bytes()))
-    assert "encrypted, and dyno can't ask for a passphrase" in told(cert=files.cert, cert_key=str(locked))
+    assert "encrypted, and dyno can't ask for a passphrase" in reported(cert=files.cert, cert_key=str(locked))
 
 
 def _encrypted(pem: bytes) -> bytes:
@@ -290,7 +292,7 @@ def test_tls_goes_through_a_tunnel_and_the_password_stops_at_the_proxy(scripted:
 
 
 @pytest.mark.parametrize("url", ["http://engine.test", "https://engine.test"])
-def test_a_proxy_that_wants_a_password_or_is_not_there_is_told(scripted: Serve, url: str) -> None:
+def test_a_proxy_that_wants_a_password_or_is_not_there_is_reported(scripted: Serve, url: str) -> None:
     via = Transport(proxy=Forwarding(scripted, 9, LOGIN).url)
     with pytest.raises(TargetError, match=r"proxy.*answers 407.*USER:PASSWORD@"):
         call(Url(url), {}, via)
@@ -438,7 +440,7 @@ def test_a_short_queue_of_a_unix_socket_is_waited_for(unix: Callable[..., str]) 
     assert [r.error for r in driven.records] == [None] * 60
 
 
-def test_a_socket_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_socket_that_is_not_there_is_reported(tmp_path: Path) -> None:
     url = f"unix://{tmp_path}/none.sock"
     with pytest.raises(TargetError, match=r"No socket .*none.sock"):
         call(Url(url), {})

@@ -118,6 +118,18 @@ def test_architecture_is_short() -> None:
     assert len(PAGE.read_text().splitlines()) < 100
 
 
-@pytest.mark.parametrize("name", re.findall(r"`(\w+/[\w/]+(?:\.py)?)`", PAGE.read_text()))
-def test_architecture_names_files_that_exist(name: str) -> None:
+WALKS = PAGE.with_name("CONTRIBUTING.md")
+
+
+@pytest.mark.parametrize("name", re.findall(r"`(\w+/[\w/]+(?:\.py|\.md)?)`", PAGE.read_text() + WALKS.read_text()))
+def test_pages_for_contributors_name_files_that_exist(name: str) -> None:
     assert any(path.exists() for path in (SOURCE / name, SOURCE / f"{name}.py", PAGE.parent / name))
+
+
+def test_the_walks_name_things_that_exist() -> None:
+    """Names in backticks that look like names of the source: constants, classes, fields and functions."""
+    source = "".join(path.read_text() for path in SOURCE.rglob("*.py"))
+    example = {"EchoSpec", "ECHO", "TTST"}
+    names = set(re.findall(r"`([A-Z][A-Za-z_]+)[`(]", WALKS.read_text())) - example
+    assert len(names) > 8
+    assert sorted(name for name in names if not re.search(rf"\b{name}\b", source)) == []

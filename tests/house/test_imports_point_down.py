@@ -122,7 +122,7 @@ def test_imports_point_down() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "code", "told"),
+    ("file", "code", "reported"),
     [
         ("facts/record.py", "from dyno.measure import timing", "facts/record.py imports dyno.measure"),
         ("workload/spec.py", "from dyno.facts import load", "workload/spec.py imports dyno.facts"),
@@ -148,10 +148,10 @@ def test_imports_point_down() -> None:
         ),
     ],
 )
-def test_a_wrong_import_is_found(tmp_path: Path, file: str, code: str, told: str) -> None:
+def test_a_wrong_import_is_found(tmp_path: Path, file: str, code: str, reported: str) -> None:
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text(code)
-    assert wrong_imports(tmp_path) == [told]
+    assert wrong_imports(tmp_path) == [reported]
 
 
 @pytest.mark.parametrize(

@@ -394,7 +394,7 @@ def test_a_stream_that_stalls_is_a_timeout(shared_fake: StartFake) -> None:
 
 
 @pytest.mark.parametrize("backend", OPENAI)
-def test_another_models_name_is_told(shared_fake: StartFake, backend: str) -> None:
+def test_another_models_name_is_reported(shared_fake: StartFake, backend: str) -> None:
     record = ask(shared_fake, "other_model", backend)
     completed(record)
     assert record.model == "some-other-model"
@@ -505,7 +505,7 @@ def test_llamacpps_native_stream(scripted: Callable[..., Scripted]) -> None:
 
 
 @pytest.mark.parametrize(("stop_type", "reason"), [("eos", "stop"), ("word", "stop"), ("limit", "length")])
-def test_llamacpps_reasons_are_told_in_openais_words(
+def test_llamacpps_reasons_are_reported_in_openais_words(
     scripted: Callable[..., Scripted], stop_type: str, reason: str
 ) -> None:
     last = f'data: {{"content":" a","stop":true,"stop_type":"{stop_type}","tokens_predicted":1}}\n\n'
@@ -521,7 +521,7 @@ def test_llamacpps_reasons_are_told_in_openais_words(
     ],
 )
 @pytest.mark.parametrize("backend", ["openai", "openai-chat", "tgi", "llama.cpp"])
-def test_an_error_alone_in_a_stream_is_told_whatever_its_shape(
+def test_an_error_alone_in_a_stream_is_reported_whatever_its_shape(
     scripted: Callable[..., Scripted], backend: str, events: list[bytes], detail: str
 ) -> None:
     def talk(sock: Any, _: int) -> None:

@@ -76,7 +76,7 @@ def test_equal_copies_get_equal_shares_and_equally_many_at_once(copies: Copies) 
     servers = copies({"first_ms": 50.0}, {"first_ms": 50.0})
     driven = drive(urls(servers), requests(80, 10), LoadSpec(max_concurrency=8))
     logs = [server.log() for server in servers]
-    assert shares(driven) == [len(log["streams"]) for log in logs]  # told as it was
+    assert shares(driven) == [len(log["streams"]) for log in logs]  # shown as it was
     assert sum(shares(driven)) == 80 and min(shares(driven)) >= 16  # 40 each, but for a busy machine
     assert most_in_flight(driven) == [4, 4]
     assert max(most_at_once(spans_of(log)) for log in logs) <= 4
@@ -307,7 +307,7 @@ def test_copies_of_two_versions_are_refused_by_name(scripted: Serve) -> None:
             each.close()
 
 
-# ---- what is told ----
+# ---- what is reported ----
 
 
 @pytest.mark.engines  # slow
@@ -322,10 +322,10 @@ def test_a_replica_that_is_slower_than_the_others_is_a_finding(copies: Copies, t
     run = create(tmp_path, "replicas")
     measure(run, Session(TargetFacts("fake"), {}), Prepared(trial, Prompts(work)))
     result = finish(run).result
-    told = result.served.replicas
-    assert [r.index for r in told] == [0, 1]
-    assert sum(r.completed for r in told) == sum(r.sent for r in told) == 40
-    assert sum(r.output_tokens for r in told) == result.served.total_output_tokens
+    reported = result.served.replicas
+    assert [r.index for r in reported] == [0, 1]
+    assert sum(r.completed for r in reported) == sum(r.sent for r in reported) == 40
+    assert sum(r.output_tokens for r in reported) == result.served.total_output_tokens
     found = [f for f in result.findings if f.code == "load.replicas_uneven"]
     assert [f.level for f in found] == ["doubt"]
     assert more_urls[0] in found[0].text

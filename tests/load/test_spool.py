@@ -124,7 +124,7 @@ def test_a_spool_whose_last_blocks_are_zeros_is_one_that_was_cut(whole: tuple[Pa
     assert decoded(path) == expected
 
 
-def test_a_spool_that_is_a_folder_is_told_in_words(tmp_path: Path) -> None:
+def test_a_spool_that_is_a_folder_is_reported_in_words(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="it is a folder"):
         decoded(tmp_path)
 
@@ -157,7 +157,7 @@ def test_a_second_sending_replaces_the_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("payload", "replica"), [(b"", 0), (b"\x01", 1), (b"\x2c\x01", 300)])
-def test_the_replica_is_told_with_the_sending_and_none_is_the_first(
+def test_the_replica_is_reported_with_the_sending_and_none_is_the_first(
     tmp_path: Path, payload: bytes, replica: int
 ) -> None:
     path = tmp_path / "s"

@@ -140,7 +140,7 @@ def test_a_chunk_header_cut_before_its_line_feed_is_not_taken_for_a_chunk() -> N
     assert framing.take(b"0\r\n\r\n") == OVER
 
 
-def test_a_read_of_one_chunk_or_a_part_of_it_is_told_from_a_read_of_several() -> None:
+def test_a_read_of_one_chunk_or_a_part_of_it_is_reported_from_a_read_of_several() -> None:
     framing = Chunked()
     framing.take(b"3\r\nabc\r\n")
     assert framing.take(b"3\r\nabc\r\n") == ONE

@@ -183,7 +183,7 @@ SAMPLING: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("asked", "sent"), SAMPLING)
-def test_sampling_is_told_in_values_that_tgi_takes(shared_fake: StartFake, asked: Any, sent: Any) -> None:
+def test_sampling_is_reported_in_values_that_tgi_takes(shared_fake: StartFake, asked: Any, sent: Any) -> None:
     body = PROTOCOLS["tgi"].body(Request("a b c", 3, 8), Asked("m", ignore_eos=True, sampling=asked))
     assert wrong(body, "CompatGenerateRequest") == []
     given = dict(body["parameters"])
@@ -247,12 +247,17 @@ STREAMS = [("/generate_stream", ASKED), ("/", {**ASKED, "stream": True})]
 def test_a_stream_counts_its_tokens_and_ends_with_text_and_details(
     shared_fake: StartFake, path: str, body: dict[str, Any]
 ) -> None:
-    told = events(shared_fake(), path, body)
-    assert [w for event in told for w in wrong(event, "StreamResponse")] == []
-    assert [event["index"] for event in told] == [1, 2, 3, 4]
-    assert [event["generated_text"] for event in told] == [None, None, None, " tok tok tok tok"]
-    assert [event["details"] for event in told[:-1]] == [None] * 3
-    assert told[-1]["details"] == {"finish_reason": "length", "generated_tokens": 4, "seed": None, "input_length": 3}
+    reported = events(shared_fake(), path, body)
+    assert [w for event in reported for w in wrong(event, "StreamResponse")] == []
+    assert [event["index"] for event in reported] == [1, 2, 3, 4]
+    assert [event["generated_text"] for event in reported] == [None, None, None, " tok tok tok tok"]
+    assert [event["details"] for event in reported[:-1]] == [None] * 3
+    assert reported[-1]["details"] == {
+        "finish_reason": "length",
+        "generated_tokens": 4,
+        "seed": None,
+        "input_length": 3,
+    }
 
 
 @pytest.mark.parametrize(
@@ -263,25 +268,29 @@ def test_the_generated_text_is_that_of_the_tokens_but_the_end_token(
     shared_fake: StartFake, fault: str, text: str, tokens: int
 ) -> None:
     server = shared_fake(faults={fault: 1})
-    told = events(server, "/generate_stream", ASKED)
-    assert [w for event in told for w in wrong(event, "StreamResponse")] == []
-    assert "".join(e["token"]["text"] for e in told if not e["token"]["special"]) == told[-1]["generated_text"] == text
-    assert told[-1]["details"]["generated_tokens"] == len(told) == tokens
-    assert (told[-1]["details"]["finish_reason"] == "eos_token") is told[-1]["token"]["special"]
+    reported = events(server, "/generate_stream", ASKED)
+    assert [w for event in reported for w in wrong(event, "StreamResponse")] == []
+    assert (
+        "".join(e["token"]["text"] for e in reported if not e["token"]["special"])
+        == reported[-1]["generated_text"]
+        == text
+    )
+    assert reported[-1]["details"]["generated_tokens"] == len(reported) == tokens
+    assert (reported[-1]["details"]["finish_reason"] == "eos_token") is reported[-1]["token"]["special"]
     assert call(server, "/generate", ASKED)[1]["generated_text"] == text
 
 
 def test_without_details_there_are_none_and_dyno_still_sees_the_end(shared_fake: StartFake) -> None:
-    told = events(shared_fake(), "/generate_stream", {"inputs": "a", "parameters": {"max_new_tokens": 2}})
-    assert told[-1]["details"] is None and told[-1]["generated_text"] == " tok tok"
-    reading = PROTOCOLS["tgi"].read([(i, json.dumps(e).encode()) for i, e in enumerate(told)])
+    reported = events(shared_fake(), "/generate_stream", {"inputs": "a", "parameters": {"max_new_tokens": 2}})
+    assert reported[-1]["details"] is None and reported[-1]["generated_text"] == " tok tok"
+    reading = PROTOCOLS["tgi"].read([(i, json.dumps(e).encode()) for i, e in enumerate(reported)])
     assert reading.done and reading.output_tokens is None and reading.texts == [" tok", " tok"]
 
 
 @pytest.mark.parametrize(
     ("sampling", "seed"), [({"seed": 7}, None), ({"seed": 7, "do_sample": True}, 7), ({"seed": 8, "top_k": 3}, 8)]
 )
-def test_the_seed_is_told_where_it_was_used(shared_fake: StartFake, sampling: Any, seed: int | None) -> None:
+def test_the_seed_is_reported_where_it_was_used(shared_fake: StartFake, sampling: Any, seed: int | None) -> None:
     body = {"inputs": "a b c", "parameters": {**ASKED["parameters"], **sampling}}  # type: ignore[dict-item]
     assert events(shared_fake(), "/generate_stream", body)[-1]["details"]["seed"] == seed
     assert call(shared_fake(), "/generate", body)[1]["details"]["seed"] == seed
@@ -309,8 +318,8 @@ def test_errors_have_tgis_shape_on_tgis_routes(shared_fake: StartFake, fault: st
 
 
 def test_an_error_in_the_middle_has_tgis_shape_too(shared_fake: StartFake) -> None:
-    *told, error = events(shared_fake(faults={"error": 1}), "/generate_stream", ASKED)
-    assert [e["index"] for e in told] == [1, 2] and wrong(error, "ErrorResponse") == []
+    *reported, error = events(shared_fake(faults={"error": 1}), "/generate_stream", ASKED)
+    assert [e["index"] for e in reported] == [1, 2] and wrong(error, "ErrorResponse") == []
 
 
 def test_what_the_fake_says_of_itself_is_what_tgi_says(shared_fake: StartFake) -> None:
@@ -372,9 +381,9 @@ def completion(text: str, finish_reason: str, tokens: int | None = None) -> byte
     return json.dumps(event).encode()
 
 
-def read(*told: bytes, backend: str = "openai") -> StreamReading:
+def read(*reported: bytes, backend: str = "openai") -> StreamReading:
     """One event a nanosecond."""
-    return PROTOCOLS[backend].read(list(enumerate(told)))
+    return PROTOCOLS[backend].read(list(enumerate(reported)))
 
 
 def test_an_empty_finish_reason_is_none_and_its_token_keeps_its_place() -> None:
@@ -397,7 +406,7 @@ def test_a_cut_stream_of_empty_finish_reasons_has_none() -> None:
         ("length", "length", [" a", " b", "</s>"]),
     ],
 )
-def test_tgis_reasons_are_told_in_openais_words(word: str, reason: str, texts: list[str]) -> None:
+def test_tgis_reasons_are_reported_in_openais_words(word: str, reason: str, texts: list[str]) -> None:
     reading = read(completion(" a", ""), completion(" b", ""), completion("</s>", word, 3), b"[DONE]")
     assert (reading.finish_reason, reading.texts, reading.chunk_ends) == (reason, texts, [0, 1, 2])
     assert reading.done and reading.output_tokens == 3

@@ -491,7 +491,7 @@ def test_an_unknown_host_is_an_error_that_names_it() -> None:
         drive("http://no-such-host.invalid:8000", requests(1))
 
 
-def test_a_server_that_speaks_no_http_is_told_so(scripted: Serve) -> None:
+def test_a_server_that_speaks_no_http_is_reported_so(scripted: Serve) -> None:
     def talk(sock: Any, _: int) -> None:
         receive_request(sock)
         sock.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
@@ -873,7 +873,7 @@ def test_a_hundred_continue_is_not_the_answer(scripted: Callable[..., Scripted])
     assert (record.error, record.status, record.text) == (None, 200, record.text)
 
 
-def test_a_late_client_is_told_by_how_late_it_sends_in_a_closed_loop_too(
+def test_a_late_client_is_reported_by_how_late_it_sends_in_a_closed_loop_too(
     fake: StartFake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slot is free when the response has arrived, not when a slow loop comes to see it."""

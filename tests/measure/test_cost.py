@@ -53,19 +53,19 @@ def test_energy_is_of_output_tokens_by_joules_or_by_power() -> None:
     price = Price(energy_kwh=0.36)
     found = cost(price, RATES, joules_per_token=10.0)  # 10 MJ, 2.78 kWh
     assert found is not None and found.energy_per_million_output == pytest.approx(1.0)
-    assert (found.hour, found.per_million_output) == (0.0, None), "the price of an hour isn't told"
+    assert (found.hour, found.per_million_output) == (0.0, None), "the price of an hour isn't reported"
     assert cost(price, RATES, power_w=10_000.0) == found
     assert cost(price, WorkRates(), power_w=10_000.0) is None
 
 
-def test_what_is_not_told_has_no_cost() -> None:
+def test_what_is_not_reported_has_no_cost() -> None:
     found = cost(Price(machine_hour=1.0), WorkRates(total_per_s=100.0))
     assert found is not None and found.per_million_total and found.per_million_output is None
     assert found.per_thousand_requests is None
     assert cost(None, RATES) is None and cost(Price(), RATES, 8) is None
 
 
-def test_rates_are_told_or_follow_from_counts_and_duration() -> None:
+def test_rates_are_reported_or_follow_from_counts_and_duration() -> None:
     assert rates(row().get) == WorkRates(2000.0, 1000.0, 3000.0, 10.0)
     bare = row({"output_throughput": None, "total_token_throughput": None, "request_throughput": None})
     assert rates(bare.get) == WorkRates(2000.0, 1000.0, 3000.0, 10.0)
@@ -132,7 +132,7 @@ def test_of_two_that_fit_the_first_holds_and_that_is_said() -> None:
     assert found is not None and found.by == "a:9"
 
 
-def test_energy_and_a_machines_size_are_taken_from_where_they_are_told() -> None:
+def test_energy_and_a_machines_size_are_taken_from_where_they_are_reported() -> None:
     file = PriceRule(Price(machine_hour=30.0, energy_kwh=0.2, machine_accelerators=8), origin="p:1")
     found = choose([rule(1.0, "--price"), file])
     assert found is not None
@@ -151,8 +151,8 @@ def test_a_price_is_stated_with_its_source() -> None:
 
 
 def test_an_audited_row_costs_by_the_price_that_was_given_before_its_own() -> None:
-    told = row({}, {"accelerators": 8, "accelerator": "H100", "price_per_hour": 36.0})
-    assert normal(told).cost_per_million == pytest.approx(10.0)
-    given = normal(told, [rule(2.0, "--price")])
+    reported = row({}, {"accelerators": 8, "accelerator": "H100", "price_per_hour": 36.0})
+    assert normal(reported).cost_per_million == pytest.approx(10.0)
+    given = normal(reported, [rule(2.0, "--price")])
     assert (given.price_per_hour, given.cost_per_million) == (16.0, pytest.approx(16 / 3.6))
     assert normal(row()).cost_per_million is None

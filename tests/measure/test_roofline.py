@@ -331,10 +331,10 @@ def test_blocks_of_four_bits_are_multiplied_as_integers() -> None:
 def test_the_shares_are_printed_with_the_peaks(llama: ModelShape) -> None:
     result = roofline.of_served(served(4.906), llama, VLLM, TARGET, H200)
     assert result is not None
-    told = dict(roofline_pairs(result))
-    assert told["Memory bandwidth used (decode):"] == "64.1 %"
-    assert told["  Peaks:"] == "NVIDIA H200: 4,800 GB/s, 989.4 T/s in bf16"
-    assert "Memory bandwidth used (prefill):" not in told
+    reported = dict(roofline_pairs(result))
+    assert reported["Memory bandwidth used (decode):"] == "64.1 %"
+    assert reported["  Peaks:"] == "NVIDIA H200: 4,800 GB/s, 989.4 T/s in bf16"
+    assert "Memory bandwidth used (prefill):" not in reported
     assert roofline_pairs(msgspec.structs.replace(result, shares=[])) == []
 
 

@@ -204,7 +204,7 @@ def test_response_latency_counts_from_due_and_service_latency_from_sent() -> Non
     assert s.latencies["queue"].mean == 200.0
 
 
-def test_where_chunks_carry_several_tokens_the_gap_is_told_for_each_token_too() -> None:
+def test_where_chunks_carry_several_tokens_the_gap_is_reported_for_each_token_too() -> None:
     s = summarize([record(gaps_ms=[10, 10], chunk_tokens=[1, 1, 4], output_tokens=6)])
     assert (s.itl.count, s.itl.mean) == (2, pytest.approx(10.0))
     assert "itl_per_token" in s.latencies
@@ -534,7 +534,7 @@ def test_a_run_of_one_wave_has_no_steady_window() -> None:
     assert summarize([failed("reset"), failed("reset", sent_ms=5000)]).steady is None
 
 
-def test_how_late_the_client_was_is_told_at_p99_whatever_percentiles_are_asked_for() -> None:
+def test_how_late_the_client_was_is_reported_at_p99_whatever_percentiles_are_asked_for() -> None:
     runs = [record(i, sent_ms=10.0 * i, due_ms=10.0 * i - (50 if i % 20 == 0 else 0)) for i in range(1, 100)]
     late = summarize(runs, trial=with_(percentiles=[50.0], load=LoadSpec(request_rate_rps=100))).client.send_late
     assert late.percentiles["50"] == 0.0 and late.percentiles["99"] == 50.0
@@ -549,7 +549,7 @@ def test_waiting_for_a_slot_is_not_the_clients_lateness() -> None:
     assert s.latencies["queue"].percentiles["90"] > 100
 
 
-def test_what_each_replica_did_is_told_where_there_are_several() -> None:
+def test_what_each_replica_did_is_reported_where_there_are_several() -> None:
     target = TargetSpec("http://a", "openai", "/v1/completions", "m", more_urls=["http://b", "http://c"])
     runs = [record(0), record(1, first_ms=200, gaps_ms=[20.0] * 4, replica=1), record(2, replica=1, gaps_ms=[])]
     s = summarize([*runs, failed("reset", replica=1)], trial=with_(target=target))

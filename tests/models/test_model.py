@@ -80,7 +80,7 @@ def test_all_files_are_counted_by_type_and_part(tmp_path: Path) -> None:
     assert shape.weights_bytes is not None and shape.weights_bytes > sum(shape.bytes_by_type.values())  # with heads
 
 
-def test_routed_experts_are_told_from_shared_ones(tmp_path: Path) -> None:
+def test_routed_experts_are_reported_from_shared_ones(tmp_path: Path) -> None:
     experts = {f"model.layers.1.mlp.experts.{i}.up_proj.weight": ("BF16", [8, 4]) for i in range(4)}
     shared = {"model.layers.1.mlp.shared_experts.up_proj.weight": ("BF16", [8, 4])}
     config = {**TINY, "n_routed_experts": 4, "num_experts_per_tok": 1}

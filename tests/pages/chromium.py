@@ -19,8 +19,8 @@ HOW = {
 
 def chromium() -> str | None:
     """$CHROMIUM, else the first of its names on the path."""
-    if told := os.environ.get("CHROMIUM"):
-        return shutil.which(told)
+    if reported := os.environ.get("CHROMIUM"):
+        return shutil.which(reported)
     return next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -80,7 +80,7 @@ def until(tab: Any, expression: str, within_s: float = 15.0) -> None:
 
 
 def settle(tab: Any) -> None:
-    """All charts are drawn as they were last told."""
+    """All charts are drawn as they were last given."""
     until(tab, "!document.documentElement.dataset.drawing")
 
 

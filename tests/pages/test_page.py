@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from chromium import Open, browser, missing, opened, settle, until
+from test_report_page import hostile
 
 import reports
 from dyno.report.page import bundle, page
-from test_report_page import hostile
 
 pytestmark = [pytest.mark.pages, pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")]
 
@@ -45,8 +45,8 @@ def marks(tab: Any, chart: str) -> int:
 
 
 def width_of_page(tab: Any) -> tuple[int, int]:
-    told: list[int] = tab.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
-    return told[0], told[1]
+    reported: list[int] = tab.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    return reported[0], reported[1]
 
 
 def test_a_page_is_small(files: dict[str, Path]) -> None:
@@ -89,8 +89,8 @@ def test_filters(opened: Open) -> None:
     for query, count in QUERIES.items():
         tab.locator("#table-results-serve input").fill(query)
         assert shown(tab).count() == count, query
-        told = tab.locator("#table-results-serve output").inner_text()
-        assert told == (f"{count} of 24 rows" if count < 24 else "24 rows")
+        reported = tab.locator("#table-results-serve output").inner_text()
+        assert reported == (f"{count} of 24 rows" if count < 24 else "24 rows")
 
 
 def test_a_filter_that_names_no_column_says_so(opened: Open) -> None:
@@ -116,7 +116,7 @@ def test_a_chip_hides_a_series_everywhere(opened: Open) -> None:
     assert shown(tab).count() == 24 and marks(tab, "ttft-concurrency") == 23
 
 
-def test_throughput_is_told_for_one_machine(opened: Open) -> None:
+def test_throughput_is_reported_for_one_machine(opened: Open) -> None:
     tab = opened()
     axis = tab.locator("#throughput-concurrency svg.marks").inner_html()
     number = tab.locator("#table-results-serve thead th", has_text="output tok/s").evaluate("th => th.cellIndex") + 1
@@ -205,8 +205,8 @@ def test_findings_are_filtered_by_level(opened: Open) -> None:
 
 def test_light_and_dark(opened: Open) -> None:
     def ground(tab: Any) -> list[int]:
-        told: list[int] = tab.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
-        return told
+        reported: list[int] = tab.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+        return reported
 
     light, dark = opened(color_scheme="light"), opened(color_scheme="dark")
     assert sum(ground(light)) > 700 and sum(ground(dark)) < 150

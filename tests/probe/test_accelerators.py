@@ -89,8 +89,8 @@ def test_the_links_between_amd_accelerators_are_those_of_the_compute_driver(tmp_
         lay(folder, {"gpu_id": gpu_id, "properties": f"location_id {place}\ndomain 0\n"})
         for other, kind in [(0, 2), (1, 11), (2, 11)]:
             if other != node:
-                told = f"type {kind}\nnode_from {node}\nnode_to {other}\n"
-                lay(folder, {f"io_links/{other}/properties": told})
+                reported = f"type {kind}\nnode_from {node}\nnode_to {other}\n"
+                lay(folder, {f"io_links/{other}/properties": reported})
     assert AMD.look(tmp_path).topology == [["X", "XGMI"], ["XGMI", "X"]]
 
 
@@ -136,7 +136,7 @@ def test_links_without_a_switch_are_counted_for_each_pair(tmp_path: Path) -> Non
     assert Nvidia(Nvml(nvmlDeviceGetNvLinkState=True)).look(root).topology == [["X", "SYS"], ["SYS", "X"]]
 
 
-def test_what_a_driver_does_not_support_is_unknown_and_the_rest_is_told(tmp_path: Path) -> None:
+def test_what_a_driver_does_not_support_is_unknown_and_the_rest_is_reported(tmp_path: Path) -> None:
     root = xeon(tmp_path)
     names = [n for n in dir(Nvml) if n.startswith("nvmlDeviceGet") and not n.endswith(("Count", "HandleByIndex"))]
     assert len(names) > 15
@@ -181,7 +181,7 @@ def test_a_driver_without_its_library_is_said_with_what_to_do(tmp_path: Path) ->
     meter.close()
 
 
-def test_a_card_without_a_driver_is_told(tmp_path: Path) -> None:
+def test_a_card_without_a_driver_is_reported(tmp_path: Path) -> None:
     lay(tmp_path / "sys/bus/pci/devices/0000:01:00.0", {"vendor": "0x10de\n", "class": "0x030200\n"})
     assert Nvidia(Nvml()).look(tmp_path) == Inventory(unknown=[NO_DRIVER])
 

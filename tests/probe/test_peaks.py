@@ -248,9 +248,9 @@ def test_an_accelerator_without_a_data_sheet_is_measured_once_by_the_engines_own
 ) -> None:
     count = tmp_path / "count"
     python = tmp_path / "python"  # stands for the engine's interpreter, and counts how often it is asked
-    python.write_text(f"#!/bin/sh\necho x >> {count}\nexec {sys.executable} {tmp_path / 'told.py'}\n")
+    python.write_text(f"#!/bin/sh\necho x >> {count}\nexec {sys.executable} {tmp_path / 'reported.py'}\n")
     python.chmod(0o755)
-    (tmp_path / "told.py").write_text(TORCH)
+    (tmp_path / "reported.py").write_text(TORCH)
     two = [Accelerator(i, "Somebody's X1", "other", memory_bytes=1 << 34) for i in range(2)]
     here = Rig("Debian", "6", "x86_64", "cpu", 8, accelerators=two)
     spec = EngineSpec("vllm", model="m", tensor_parallel=2)

@@ -163,7 +163,7 @@ def test_governors_that_differ_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "told"),
+    ("files", "reported"),
     [
         ({}, "off"),
         ({"proc/cmdline": "quiet intel_iommu=off"}, "off intel_iommu=off"),
@@ -171,9 +171,9 @@ def test_governors_that_differ_are_counted(tmp_path: Path) -> None:
         ({"sys/class/iommu/ivhd0/x": "", "proc/cmdline": "quiet amd_iommu=on"}, "on amd_iommu=on"),
     ],
 )
-def test_the_iommu_is_told_by_its_groups(tmp_path: Path, files: dict[str, str | bytes], told: str) -> None:
+def test_the_iommu_is_reported_by_its_groups(tmp_path: Path, files: dict[str, str | bytes], reported: str) -> None:
     (tmp_path / "sys/class/iommu").mkdir(parents=True)
-    assert host.state(lay(tmp_path, files))["iommu"] == told
+    assert host.state(lay(tmp_path, files))["iommu"] == reported
 
 
 def test_the_quota_of_an_old_kind_of_container_is_read(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_the_quota_of_an_old_kind_of_container_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "environ", "told"),
+    ("files", "environ", "reported"),
     [
         ({}, {}, None),
         ({".dockerenv": ""}, {}, "docker"),
@@ -199,10 +199,10 @@ def test_the_quota_of_an_old_kind_of_container_is_read(tmp_path: Path) -> None:
         ({}, {"container": "systemd-nspawn"}, "systemd-nspawn"),
     ],
 )
-def test_a_container_is_told_by_the_marks_of_what_made_it(
-    tmp_path: Path, files: dict[str, str | bytes], environ: dict[str, str], told: str | None
+def test_a_container_is_reported_by_the_marks_of_what_made_it(
+    tmp_path: Path, files: dict[str, str | bytes], environ: dict[str, str], reported: str | None
 ) -> None:
-    assert host.container(lay(tmp_path, files), environ) == told
+    assert host.container(lay(tmp_path, files), environ) == reported
 
 
 def test_the_rig_as_text_tells_all_and_marks_what_it_does_not_know(tmp_path: Path) -> None:
@@ -229,8 +229,8 @@ def test_cards_that_differ_get_a_word_about_the_order_in_which_cuda_counts() -> 
     mixed = Rig("s", "k", "m", "c", 1, accelerators=[gpu(), gpu(index=1, name="NVIDIA A10")])
     same = msgspec.structs.replace(mixed, accelerators=[gpu(), gpu(index=1)])
     ordered = msgspec.structs.replace(mixed, environment={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
-    told = ["counts the fastest first" in "\n".join(lines(r, [])) for r in (mixed, same, ordered)]
-    assert told == [True, False, False]
+    reported = ["counts the fastest first" in "\n".join(lines(r, [])) for r in (mixed, same, ordered)]
+    assert reported == [True, False, False]
 
 
 # ---- who is on an accelerator ----
@@ -290,11 +290,11 @@ def test_variables_that_matter_are_kept_and_secrets_are_not() -> None:
         "LLAMA_ARGS": "--key sk-proj-abcdefgh1234 --x 1",
     }  # fmt: skip
     plain = {"CUDA_VISIBLE_DEVICES": "0,1", "TOKENIZERS_PARALLELISM": "false", "MAX_BATCH_TOTAL_TOKENS": "8192"}
-    told = software.variables({**secrets, **plain, "HOME": "/root", "OPENAI_API_KEY": "sk-1", "HF_TOKEN": "hf_x"})
-    assert told == {
+    reported = software.variables({**secrets, **plain, "HOME": "/root", "OPENAI_API_KEY": "sk-1", "HF_TOKEN": "hf_x"})
+    assert reported == {
         **plain, "VLLM_API_KEY": "[redacted]", "HF_HOME": "/data/[redacted]", "NCCL_AUTH": "[redacted]",
         "CUDA_TOKEN": "[redacted]",
         "TORCH_PASSWORD": "[redacted]", "HIP_CREDENTIALS": "[redacted]", "SGLANG_SECRET": "[redacted]",
         "SGLANG_URL": "http://[redacted]@host:1/x", "LLAMA_ARGS": "--key [redacted] --x 1",
     }  # fmt: skip
-    assert list(told) == sorted(told)
+    assert list(reported) == sorted(reported)

@@ -23,10 +23,15 @@ def test_an_interpreter_tells_what_it_has_without_importing_torch(tmp_path: Path
             "flash_attn-2.8.dist-info/METADATA": "Metadata-Version: 2.1\nName: flash_attn\nVersion: 2.8\n",
         },
     )
-    told = software.versions(sys.executable, env={**os.environ, "PYTHONPATH": str(tmp_path)})
-    assert told["python"] == sys.version.split()[0]
-    assert (told["vllm"], told["flash-attn"], told["hip"], told["rocm"]) == ("0.24.0", "2.8", "6.3.42131", "6.3")
-    assert "cuda" not in told and "sglang" not in told
+    reported = software.versions(sys.executable, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert reported["python"] == sys.version.split()[0]
+    assert (reported["vllm"], reported["flash-attn"], reported["hip"], reported["rocm"]) == (
+        "0.24.0",
+        "2.8",
+        "6.3.42131",
+        "6.3",
+    )
+    assert "cuda" not in reported and "sglang" not in reported
 
 
 @pytest.mark.parametrize("code", ["raise SystemExit(1)", "print('hello')", "print([1])"])

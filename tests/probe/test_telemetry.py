@@ -257,14 +257,14 @@ def test_an_mi300x_counts_its_energy_and_the_cycles_under_a_limit(tmp_path: Path
     assert readings[0].values["energy_j"] == 1500.0
     assert (readings[0].values["power_w"], readings[0].values["temperature_c"]) == (700.0, 90.0)
     assert readings[0].throttle == ["power cap"]  # 80 of 100 cycles; 5 of heat are let pass
-    assert readings[1].values == {"memory_used_bytes": 0.0}  # power is the card's, told once
+    assert readings[1].values == {"memory_used_bytes": 0.0}  # power is the card's, reported once
     assert readings[9].values["memory_used_bytes"] == 2 * GiB
 
 
 @pytest.mark.parametrize(
     ("bits", "expected"), [(0, []), (1, ["power cap"]), (1 << 36 | 1 << 16, ["current", "heat"]), (2**64 - 1, [])]
 )
-def test_the_limits_of_a_card_are_told_by_bits(tmp_path: Path, bits: int, expected: list[str]) -> None:
+def test_the_limits_of_a_card_are_reported_by_bits(tmp_path: Path, bits: int, expected: list[str]) -> None:
     lay(tmp_path, {"gpu_metrics": struct.pack("<HBB", 120, 1, 3) + bytes(108) + struct.pack("<Q", bits)})
     file = sysfs.OpenFile.open(tmp_path / "gpu_metrics")
     assert file is not None
@@ -707,8 +707,8 @@ def test_a_trial_on_an_engine_has_the_hosts_and_the_engines_telemetry(tmp_path: 
     assert {s.source for s in watcher.latest} >= {"host", "engine"}
 
     m = outcome.manifest
-    told = result_json.build(outcome.result, m, read_row(outcome.run))
-    assert json.loads(msgspec.json.encode(told))["dyno"]["telemetry"]["engines"][0]["preemptions"] == 0
+    printed = result_json.build(outcome.result, m, read_row(outcome.run))
+    assert json.loads(msgspec.json.encode(printed))["dyno"]["telemetry"]["engines"][0]["preemptions"] == 0
     labels = [label for label, _ in telemetry_pairs(t)]
     assert "Engine: KV cache used, peak:" in labels and "Accelerators:" not in labels
 

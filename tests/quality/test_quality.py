@@ -201,8 +201,8 @@ def test_a_gate_on_speed_holds_beside_quality_and_says_where_its_figure_is_nowhe
     assert "gate output_throughput>0.0001: holds at concurrency 1" in capsys.readouterr().out
     assert main(["compare", "q:first", "q:second", "--gate", "output_throughput>1e12", "score>-99pt"]) == 3
     assert main(["compare", "q:first", "q:second", "--gate", "acceptance_rate>0.5"]) == 4
-    told = capsys.readouterr().out.splitlines()[-1]
-    assert told == "Gate undecided: acceptance_rate>0.5: no result reports this figure. Exit 4."
+    reported = capsys.readouterr().out.splitlines()[-1]
+    assert reported == "Gate undecided: acceptance_rate>0.5: no result reports this figure. Exit 4."
     # A figure that is asked for is compared where it is, too.
     assert main(["compare", "q:first", "q:second", "--metric", "output_throughput", "--json"]) == 0
     assert [p["kind"] for p in json.loads(capsys.readouterr().out)["pairings"]] == ["serve"]

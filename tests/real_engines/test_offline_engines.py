@@ -184,18 +184,20 @@ def test_what_vllm_drafts_from_n_grams_is_counted_and_a_variable_that_it_does_no
         # One draft a step at most. Of the last one of an answer, tokens beyond its length are accepted too.
         steps = sum(a.decoded_tokens + 3 for a in it.answers) - it.accepted_tokens
         assert it.drafts <= steps
-    told = summary(outcome).speculation
-    assert told and told.drafts == sum(it.drafts or 0 for it in outcome.iterations if not it.warmup)
-    assert 0 < told.acceptance <= 1 and outcome.manifest.target.prefix_caching is False
+    reported = summary(outcome).speculation
+    assert reported and reported.drafts == sum(it.drafts or 0 for it in outcome.iterations if not it.warmup)
+    assert 0 < reported.acceptance <= 1 and outcome.manifest.target.prefix_caching is False
     variables = {f.code: f.text for f in outcome.result.findings if f.code.endswith("_variable")}
     assert set(variables) == {"engine.unknown_variable", "engine.misspelt_variable"}
     assert "VLLM_LOGGING_LEVL" in variables["engine.unknown_variable"]
 
 
-def test_a_flag_that_vllm_does_not_know_is_told_by_its_own_line_alone(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(EngineError) as told:
+def test_a_flag_that_vllm_does_not_know_is_reported_by_its_own_line_alone(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(EngineError) as reported:
         measured([trial(vllm(model, args=["--frobnicate"]), "latency", 8, 4)], tmp_path)
-    assert 'loading: "vllm: error: unrecognized arguments: --frobnicate". This version doesn\'t know' in str(told.value)
+    assert 'loading: "vllm: error: unrecognized arguments: --frobnicate". This version doesn\'t know' in str(
+        reported.value
+    )
 
 
 def test_transformers_tells_each_request_of_every_kind_of_trial(model: Path, tmp_path: Path) -> None:
@@ -236,9 +238,9 @@ def test_a_model_that_drafts_for_itself_is_nearly_always_right(model: Path, tmp_
             outcomes.append(outcome)
     assert len(outcomes) == 2
     for outcome in outcomes:
-        told = summary(outcome).speculation
-        assert told and told.acceptance > 0.9 and told.drafted_tokens <= 3 * told.drafts
-        assert 3 < told.tokens_per_step <= 4
+        reported = summary(outcome).speculation
+        assert reported and reported.acceptance > 0.9 and reported.drafted_tokens <= 3 * reported.drafts
+        assert 3 < reported.tokens_per_step <= 4
         for it in outcome.iterations:
             assert all(a.output_tokens == 24 and in_order(a, it) for a in it.answers)
             # The first step has processed the prompt and judged a draft too.

@@ -103,14 +103,14 @@ def in_group(group: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def vllm(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, list[EngineFacts]]]:
-    told: list[EngineFacts] = []
+    reported: list[EngineFacts] = []
     folder = tmp_path_factory.mktemp("vllm")
-    with running(EnginePlan(vllm_spec(model), rig.look()), folder, {}, lambda _: None, told.append) as fleet:
-        yield fleet, told
+    with running(EnginePlan(vllm_spec(model), rig.look()), folder, {}, lambda _: None, reported.append) as fleet:
+        yield fleet, reported
     # After the tests that use it: all of it is gone, workers included, and the facts say how long that took.
     assert in_group(fleet.engines[0].process.pid) == []
-    assert told[-1].stop_s is not None
-    assert told[-1].died is None
+    assert reported[-1].stop_s is not None
+    assert reported[-1].died is None
 
 
 def measured(fleet: Fleet, folder: Path, one: TrialSpec) -> Run:
@@ -124,7 +124,7 @@ def measured(fleet: Fleet, folder: Path, one: TrialSpec) -> Run:
 
 
 def test_vllm_is_what_the_setting_says(vllm: tuple[Fleet, list[EngineFacts]], model: Path) -> None:
-    fleet, told = vllm
+    fleet, reported = vllm
     facts = fleet.target
     assert (facts.kind, facts.version) == ("vllm", fleet.plan.program.version)
     assert (facts.max_model_len, facts.slots, facts.tensor_parallel) == (512, 8, 1)
@@ -135,9 +135,9 @@ def test_vllm_is_what_the_setting_says(vllm: tuple[Fleet, list[EngineFacts]], mo
     assert facts.kv_cache_tokens is not None
     assert facts.kv_cache_tokens > 8 * 512
     assert facts.full_length_requests == pytest.approx(facts.kv_cache_tokens / 512, rel=0.01)
-    assert (told[1].ready_s or 0) > 1
-    assert {"weights", "init"} <= set(told[1].startup_s)
-    assert {"torch", "transformers", "python"} <= set(told[1].software)
+    assert (reported[1].ready_s or 0) > 1
+    assert {"weights", "init"} <= set(reported[1].startup_s)
+    assert {"torch", "transformers", "python"} <= set(reported[1].software)
 
 
 def test_vllm_is_measured(vllm: tuple[Fleet, list[EngineFacts]], tmp_path: Path) -> None:
@@ -174,16 +174,16 @@ def test_more_streams_than_vllm_works_on_at_once_is_a_finding(
     assert "load.slots" in {f.code for f in run.result().findings}
 
 
-def test_a_flag_that_vllm_does_not_know_is_told_with_advice(model: Path, tmp_path: Path) -> None:
+def test_a_flag_that_vllm_does_not_know_is_reported_with_advice(model: Path, tmp_path: Path) -> None:
     plan = EnginePlan(vllm_spec(model, args=["--frobnicate"]), rig.look())
-    with pytest.raises(EngineError) as told, running(plan, tmp_path, {}, lambda _: None, lambda _: None):
+    with pytest.raises(EngineError) as reported, running(plan, tmp_path, {}, lambda _: None, lambda _: None):
         pass
     for word in ("exited with code 2", "--frobnicate", "args"):
-        assert word in str(told.value)
+        assert word in str(reported.value)
 
 
 @pytest.mark.nightly  # a minute of imports
-def test_a_model_that_vllm_cannot_load_is_told(model: Path, tmp_path: Path) -> None:
+def test_a_model_that_vllm_cannot_load_is_reported(model: Path, tmp_path: Path) -> None:
     """Dies in the worker, two processes below the one that dyno knows."""
     broken = tmp_path / "broken"
     broken.mkdir()
@@ -191,11 +191,11 @@ def test_a_model_that_vllm_cannot_load_is_told(model: Path, tmp_path: Path) -> N
         (broken / file.name).write_bytes(file.read_bytes()[: 4000 if file.suffix == ".safetensors" else None])
     plan = EnginePlan(vllm_spec(broken), rig.look())
     with (
-        pytest.raises(EngineError, match="exited with code") as told,
+        pytest.raises(EngineError, match="exited with code") as reported,
         running(plan, tmp_path, {}, lambda _: None, lambda _: None),
     ):
         pass
-    assert "afetensor" in str(told.value)
+    assert "afetensor" in str(reported.value)
     assert not alive(str(broken))
 
 
@@ -282,15 +282,15 @@ def test_transformers_serve_is_started_verified_measured_and_stopped(model: Path
     assert not alive(f"--port {facts.launches[0].port}")
 
 
-def test_transformers_serve_with_a_broken_model_is_told(model: Path, tmp_path: Path) -> None:
+def test_transformers_serve_with_a_broken_model_is_reported(model: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
     for file in model.iterdir():
         (broken / file.name).write_bytes(file.read_bytes()[: 4000 if file.suffix == ".safetensors" else None])
     plan = EnginePlan(transformers_spec(broken), rig.look())
     with (
-        pytest.raises(EngineError, match="exited with code") as told,
+        pytest.raises(EngineError, match="exited with code") as reported,
         running(plan, tmp_path, {}, lambda _: None, lambda _: None),
     ):
         pass
-    assert "afetensor" in str(told.value)
+    assert "afetensor" in str(reported.value)

@@ -56,7 +56,7 @@ def raised(call: Callable[[], object]) -> str:
 def main(url: str, overloaded_url: str) -> None:
     client, overloaded = Client(url), Client(overloaded_url)
     chat = client.chat([Message(role="user", content="a b c")], max_tokens=4)
-    told = {
+    reported = {
         "generate": whole(client.generate("a b c", **SAMPLING)),
         "generate_stream": streamed(client.generate_stream("a b c", **SAMPLING)),
         **asyncio.run(asynchronous(url)),
@@ -64,7 +64,7 @@ def main(url: str, overloaded_url: str) -> None:
         "overloaded generate": raised(lambda: overloaded.generate("a b c")),
         "overloaded generate_stream": raised(lambda: list(overloaded.generate_stream("a b c"))),
     }
-    print(json.dumps(told))
+    print(json.dumps(reported))
 
 
 main(*sys.argv[1:])

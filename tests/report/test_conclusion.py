@@ -33,8 +33,8 @@ def at(engine: str, streams: int, speed: float, ttft: float = 600.0, **settings:
         "total_token_throughput": 3 * speed,
     }  # fmt: skip
     line = 1000 * streams + 50 * settings.pop("line_of", int(engine == "tgi"))
-    told = {"engine": engine, "concurrency": streams, "accelerator": "H100", "accelerators": 1, **settings}
-    return row(figures, told, line=line)
+    reported = {"engine": engine, "concurrency": streams, "accelerator": "H100", "accelerators": 1, **settings}
+    return row(figures, reported, line=line)
 
 
 def test_who_leads_by_how_much_and_how_sure_are_three_sentences() -> None:
@@ -163,7 +163,7 @@ def test_what_is_not_comparable_is_said_with_the_reason() -> None:
     assert words.confidence[0].endswith("(A: vllm, B: tgi)")
 
 
-def test_costs_are_told_where_prices_are() -> None:
+def test_costs_are_reported_where_prices_are() -> None:
     words = said([at("vllm", 8, 500.0), at("tgi", 8, 400.0)], price=3.6)
     assert words.cost == [
         "A million output tokens cost 2.00 USD with vllm at concurrency 8, 2.50 USD with tgi at concurrency 8."
@@ -187,7 +187,7 @@ def test_scores_and_micro_tests_are_ranked_at_the_same_test() -> None:
     assert words.answer[:2] == ["FP16 scores highest: 0.9500.", "That is against FP8 (0.6000)."]
 
 
-def test_one_thing_alone_is_told_by_the_most_it_does() -> None:
+def test_one_thing_alone_is_reported_by_the_most_it_does() -> None:
     words = said([at("vllm", 8, 500.0), at("vllm", 64, 2000.0)])
     assert words.answer == [
         "vllm reaches 2,000 output tokens/s at concurrency 64, with p99 TTFT 600.0 ms.",
@@ -208,7 +208,7 @@ def test_those_behind_the_second_are_named_too() -> None:
     assert "Then e2 800.0, e3 700.0, 1 other, last e5 500.0." in words.workloads[0]
 
 
-def test_where_accelerators_differ_in_number_each_ones_share_is_told() -> None:
+def test_where_accelerators_differ_in_number_each_ones_share_is_reported() -> None:
     rows = [at("one", 8, 500.0, accelerators=1, line_of=0), at("four", 8, 1000.0, accelerators=4, line_of=1)]
     words = said(rows)
     assert "four ×4 has the highest throughput: 1,000" in words.answer[0]
@@ -257,7 +257,7 @@ def test_a_score_or_a_latency_alone_is_an_answer_too() -> None:
     ]
 
 
-def test_trials_that_failed_are_told() -> None:
+def test_trials_that_failed_are_reported() -> None:
     bare = row({}, {"engine": "gone"}, base={}, form="run", label="gone, w, c")
     place = Place("s", "x", "gone", "w", "c")
     lost = msgspec.structs.replace(bare, run=RunFacts(place), failure="exited with code 3")
@@ -311,7 +311,7 @@ def test_as_many_shared_loads_as_may_be_decide() -> None:
     assert "a reaches 900.0 at concurrency 64" in words.workloads[0]
 
 
-def test_who_leads_at_the_lowest_load_is_told_where_it_is_another() -> None:
+def test_who_leads_at_the_lowest_load_is_reported_where_it_is_another() -> None:
     words = said([at("vllm", 1, 100.0), at("vllm", 64, 2000.0), at("tgi", 1, 150.0), at("tgi", 64, 1600.0)])
     assert "vllm has the highest throughput: 2,000" in words.answer[0]
     assert words.workloads[0].endswith("At concurrency 1, tgi has 150.0 against vllm's 100.0.")

@@ -93,9 +93,9 @@ def files(*of: tuple[str, dict[str, Any]]) -> list[str]:
 
 def test_files_tell_apart_what_nothing_else_does() -> None:
     of = [(f"{card}-c{c}.json", {"concurrency": c}) for card in ("h100", "mi300x") for c in (8, 64)]
-    told = files(*of)
-    assert told[0] == told[1] and told[2] == told[3] and told[0] != told[2]
-    assert "h100" in told[0] and "mi300x" in told[2] and "c8" not in told[0]
+    reported = files(*of)
+    assert reported[0] == reported[1] and reported[2] == reported[3] and reported[0] != reported[2]
+    assert "h100" in reported[0] and "mi300x" in reported[2] and "c8" not in reported[0]
 
 
 def test_files_that_differ_by_a_number_of_the_run_are_repeats() -> None:
@@ -105,12 +105,12 @@ def test_files_that_differ_by_a_number_of_the_run_are_repeats() -> None:
 
 def test_two_servers_under_one_load_are_two_series() -> None:
     def run(port: int, streams: int) -> Row:
-        told = {"engine": "vllm", "--base-url": f"http://127.0.0.1:{port}", "concurrency": streams}
-        return row({}, told, form="run", file=f"runs/{port}-{streams}", tool="dyno")
+        reported = {"engine": "vllm", "--base-url": f"http://127.0.0.1:{port}", "concurrency": streams}
+        return row({}, reported, form="run", file=f"runs/{port}-{streams}", tool="dyno")
 
     of = [run(port, streams) for port in (8000, 8001) for streams in (1, 8)]
-    told = names(of, Loads(of))
-    assert told[0] == told[1] != told[2] == told[3] and "8001" in told[2]
+    reported = names(of, Loads(of))
+    assert reported[0] == reported[1] != reported[2] == reported[3] and "8001" in reported[2]
 
 
 def test_runs_of_one_server_are_one_series_and_a_second_run_of_a_load_another() -> None:
@@ -144,7 +144,7 @@ def test_a_shared_prefix_is_another_workload_and_no_other_series() -> None:
     assert one.series == other.series == "vllm" and one.load.workload != other.load.workload
 
 
-def test_where_no_load_is_told_the_requests_are_it() -> None:
+def test_where_no_load_is_reported_the_requests_are_it() -> None:
     (e,) = made([row({}, {"concurrency": None, "dataset": None})])
     assert e.axes["requests"] == 1000 and "num_prompts" not in e.load.beside("requests").settings
 
@@ -213,23 +213,25 @@ def test_repeats_in_several_files_are_one_entry_with_an_interval() -> None:
 
 
 def test_a_rounded_telling_of_a_result_is_the_same_one() -> None:
-    def told(value: float, half: float, file: str, name: str) -> Row:
+    def reported(value: float, half: float, file: str, name: str) -> Row:
         return row({}, {"batch_size": 64}, load={}, kind="throughput", form="csv", series=name, file=file, half=half,
                    base={"total_token_throughput": value})  # fmt: skip
 
-    full = told(998.7796751286725, 0.0, "a.json", "vllm H100")
-    assert len(made([full, told(998.7796751, 5e-8, "b.csv", "8xH100")])) == 1
-    assert len(made([full, told(999.1, 0.05, "b.csv", "8xH100")])) == 2
+    full = reported(998.7796751286725, 0.0, "a.json", "vllm H100")
+    assert len(made([full, reported(998.7796751, 5e-8, "b.csv", "8xH100")])) == 1
+    assert len(made([full, reported(999.1, 0.05, "b.csv", "8xH100")])) == 2
 
 
-def test_a_result_under_another_name_in_another_file_is_told_once() -> None:
-    def told(name: str, file: str, value: float) -> Row:
+def test_a_result_under_another_name_in_another_file_is_reported_once() -> None:
+    def reported(name: str, file: str, value: float) -> Row:
         return row({}, {"batch_size": 64}, load={}, kind="throughput", form="csv", series=name, file=file,
                    base={"total_token_throughput": value}, half=0.00005)  # fmt: skip
 
-    assert len(made([told("8xMi300x", "a.csv", 2091.4837), told("8xMi300", "b.csv", 2091.4837)])) == 1
-    assert len(made([told("8xMi300x", "a.csv", 2091.4837), told("8xMi300", "b.csv", 2091.49)])) == 2
-    assert len(made([told("8xMi300x", "a.csv", 2091.4837), told("8xMi300", "a.csv", 2091.4837)])) == 2, "one file"
+    assert len(made([reported("8xMi300x", "a.csv", 2091.4837), reported("8xMi300", "b.csv", 2091.4837)])) == 1
+    assert len(made([reported("8xMi300x", "a.csv", 2091.4837), reported("8xMi300", "b.csv", 2091.49)])) == 2
+    assert len(made([reported("8xMi300x", "a.csv", 2091.4837), reported("8xMi300", "a.csv", 2091.4837)])) == 2, (
+        "one file"
+    )
 
 
 def test_a_price_of_the_command_line_makes_a_cost() -> None:
@@ -276,7 +278,7 @@ def test_of_many_requests_some_are_kept_and_the_failed_ones_first() -> None:
     assert bars[0].sent_s < 0.02 and bars[-1].sent_s > 1.9
 
 
-def test_other_tools_requests_make_bars_where_their_times_are_told() -> None:
+def test_other_tools_requests_make_bars_where_their_times_are_reported() -> None:
     s = Samples(starts_s=[100.5, 100.0], times_ms={"ttft": [20.0, 0.0], "e2el": [120.0, 50.0]})
     assert [(b.sent_s, b.first_s, b.end_s, b.error) for b in bars_of_samples(s)] == [
         (0.0, None, 0.05, "empty"), (0.5, 0.52, 0.62, ""),

@@ -70,10 +70,10 @@ def scores(rng: np.random.Generator, side: str) -> list[Row]:
     right = (rng.random(items) < share).astype(float)
     values = right if rng.random() < 0.5 else np.round(right * rng.random(items), 2)
     mean, error = float(values.mean()), float(values.std() / math.sqrt(items))
-    told = {"task": "copy", "metric": "exact_match", "n_shot": 0, "samples": items, "engine": side}
+    reported = {"task": "copy", "metric": "exact_match", "n_shot": 0, "samples": items, "engine": side}
     kept = {str(i): float(v) for i, v in enumerate(values)}
     return [
-        row({}, told, base={"score": mean, "stderr": error}, load={}, kind="quality", tool="dyno", form="json",
+        row({}, reported, base={"score": mean, "stderr": error}, load={}, kind="quality", tool="dyno", form="json",
             half=0.0, file=f"{side}.json", samples=Samples(scores=kept))
     ]  # fmt: skip
 

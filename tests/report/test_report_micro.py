@@ -40,9 +40,9 @@ def row_of(trial: TrialSpec, samples_ns: list[int], **more: Any) -> micro.Row:
 
 
 def captured_rows() -> tuple[list[TrialSpec], list[micro.Row]]:
-    told = json.loads(captured("json"))
-    trials = [offlines.micro_trial(r["n_prompt"], r["n_gen"]) for r in told]
-    return trials, [row_of(t, r["samples_ns"]) for t, r in zip(trials, told, strict=True)]
+    reported = json.loads(captured("json"))
+    trials = [offlines.micro_trial(r["n_prompt"], r["n_gen"]) for r in reported]
+    return trials, [row_of(t, r["samples_ns"]) for t, r in zip(trials, reported, strict=True)]
 
 
 def rates(tokens: int, mean: float, deviation: float) -> list[int]:
@@ -212,7 +212,7 @@ def test_shares_of_the_roofline_come_after_llama_benchs_columns_and_it_is_said_o
     assert table[-1].startswith("build: ")
 
 
-def test_a_doubt_is_told_once_under_the_table_and_in_each_row_of_the_files() -> None:
+def test_a_doubt_is_reported_once_under_the_table_and_in_each_row_of_the_files() -> None:
     trials = [offlines.micro_trial(128, 0), offlines.micro_trial(0, 32), offlines.micro_trial(64, 0)]
     busy = Finding("host.busy", "doubt", "Others were busy.", "Stop them.")
     note = Finding("statistics.single_run", "note", "It is one.", "Repeat it.")

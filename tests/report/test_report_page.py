@@ -264,11 +264,11 @@ def test_kinds_stand_apart() -> None:
 
 def test_two_definitions_are_two_columns() -> None:
     def one(number: int, tool: str) -> Entry:
-        told = {
+        reported = {
             "median_itl_ms": Number(5.0, definition=f"{tool}.itl"),
             "median_ttft_ms": Number(5.0, definition=f"{tool}.ttft"),
         }
-        return Entry(f"t{number}", tool, "serve", Load({"concurrency": number}), "sound", tool=tool, figures=told)
+        return Entry(f"t{number}", tool, "serve", Load({"concurrency": number}), "sound", tool=tool, figures=reported)
 
     report = reports.of([one(1, "vllm"), one(2, "guidellm"), one(3, "dyno")], best=[])
     table = tables.results(report)[0]
@@ -280,9 +280,9 @@ def test_two_definitions_are_two_columns() -> None:
     ]
 
 
-def test_means_where_nothing_else_is_told() -> None:
-    told = {"mean_ttft_ms": Number(5.0), "p90_ttft_ms": Number(6.0)}
-    table = tables.results(reports.of([Entry("t1", "a", "serve", Load(), "sound", figures=told)], best=[]))[0]
+def test_means_where_nothing_else_is_reported() -> None:
+    reported = {"mean_ttft_ms": Number(5.0), "p90_ttft_ms": Number(6.0)}
+    table = tables.results(reports.of([Entry("t1", "a", "serve", Load(), "sound", figures=reported)], best=[]))[0]
     assert titles(table)[-2:] == ["mean TTFT", "p90 TTFT"]
 
 

@@ -46,21 +46,21 @@ SERVED: dict[str, Any] = {
 
 def test_vllms_result_is_read_to_the_digit() -> None:
     row = document(FIXTURES / "vllm-0.24-serve-c16.json").rows[0]
-    told = json.loads((FIXTURES / "vllm-0.24-serve-c16.json").read_text())
+    reported = json.loads((FIXTURES / "vllm-0.24-serve-c16.json").read_text())
     assert (row.kind, row.tool, row.form, row.label) == ("serve", "vllm", "json", "vllm-0.24-serve-c16")
     for key, name in (("duration", "duration_s"), ("max_output_tokens_per_s", "peak_output_throughput")):
-        assert row.get(name) == told[key]
-    for key in told:
+        assert row.get(name) == reported[key]
+    for key in reported:
         if key.endswith("_ms"):
-            assert row.figures[key].value == told[key]
+            assert row.figures[key].value == reported[key]
             assert row.figures[key].definition in DEFINITIONS
     assert "request_goodput" not in row.figures  # null
     assert row.setting("concurrency") == 16
     assert row.setting("rate") == "inf"
     assert row.setting("model") == "llama8b"
     assert row.samples is not None
-    assert row.samples.latencies("ttft") == [1e3 * s for s in told["ttfts"]]
-    assert row.samples.latencies("itl") == [1e3 * s for request in told["itls"] for s in request]
+    assert row.samples.latencies("ttft") == [1e3 * s for s in reported["ttfts"]]
+    assert row.samples.latencies("itl") == [1e3 * s for request in reported["itls"] for s in request]
     assert row.samples.output_lens == [128, 128, 128, 128]
 
 
@@ -129,7 +129,7 @@ def test_offline_throughput_and_latency_are_of_the_batch() -> None:
     assert len(row.samples.latencies("latency")) == 10
 
 
-def test_dynos_own_result_is_told_from_vllms() -> None:
+def test_dynos_own_result_is_reported_from_vllms() -> None:
     own = {
         "version": "0.1.0",
         "verdict": "valid",
@@ -236,10 +236,10 @@ def test_lm_evals_scores_have_their_errors_and_the_models_arguments() -> None:
     strict, flexible = found.rows
     assert (strict.kind, strict.get("score"), strict.get("stderr"), strict.line) == ("quality", 0.25, 0.0119, 5)
     assert "stderr" not in flexible.figures
-    told = {
+    reported = {
         name: strict.setting(name) for name in ("task", "metric", "filter", "n_shot", "limit", "samples", "samples_of")
     }
-    assert told == {"task": "gsm8k", "metric": "exact_match", "filter": "strict-match", "n_shot": 5, "limit": 100.0,
+    assert reported == {"task": "gsm8k", "metric": "exact_match", "filter": "strict-match", "n_shot": 5, "limit": 100.0,
                     "samples": 100, "samples_of": 1319}  # fmt: skip
     assert (strict.setting("model"), strict.setting("dtype"), strict.setting("tensor_parallel")) == (
         "m/x",
@@ -252,11 +252,11 @@ def test_lm_evals_scores_have_their_errors_and_the_models_arguments() -> None:
 
 def test_guidellms_tenth_of_a_percent_is_p001() -> None:
     row = document(FIXTURES / "guidellm-0.8.1.json").rows[0]
-    told = json.loads((FIXTURES / "guidellm-0.8.1.json").read_text())["benchmarks"][0]["metrics"]
-    ttft = told["time_to_first_token_ms"]["successful"]
+    reported = json.loads((FIXTURES / "guidellm-0.8.1.json").read_text())["benchmarks"][0]["metrics"]
+    ttft = reported["time_to_first_token_ms"]["successful"]
     assert row.get("p0.1_ttft_ms") == ttft["percentiles"]["p001"]
     assert row.get("p99.9_ttft_ms") == ttft["percentiles"]["p999"]
-    assert row.get("mean_e2el_ms") == 1e3 * told["request_latency"]["successful"]["mean"]
+    assert row.get("mean_e2el_ms") == 1e3 * reported["request_latency"]["successful"]["mean"]
     assert row.figures["mean_tpot_ms"].definition == "guidellm.tpot"
     assert (row.get("completed"), row.get("total_output_tokens")) == (12, 240)
     assert (row.setting("concurrency"), row.setting("model"), row.setting("seed")) == (2, "truth", 42)
@@ -281,9 +281,9 @@ def test_an_old_guidellm_keeps_its_strategy_elsewhere() -> None:
 
 def test_aiperfs_units_are_read() -> None:
     row = document(FIXTURES / "aiperf-0.13.json").rows[0]
-    told = json.loads((FIXTURES / "aiperf-0.13.json").read_text())
-    assert row.get("p99_ttft_ms") == told["time_to_first_token"]["p99"]
-    assert row.get("median_itl_ms") == told["inter_token_latency"]["p50"]
+    reported = json.loads((FIXTURES / "aiperf-0.13.json").read_text())
+    assert row.get("p99_ttft_ms") == reported["time_to_first_token"]["p99"]
+    assert row.get("median_itl_ms") == reported["inter_token_latency"]["p50"]
     assert row.figures["mean_itl_ms"].definition == "aiperf.itl"
     assert (row.get("completed"), row.get("duration_s")) == (12, 1.9586611200000001)
     assert (row.setting("concurrency"), row.setting("model"), row.setting("tool_version")) == (2, "truth", "0.13.0")
@@ -516,9 +516,9 @@ def test_hostile_content_is_answered_at_once(data: bytes) -> None:
 
 def test_secrets_reach_no_document() -> None:
     secret = "hf_abcdefghijklmnop"
-    told = {**SERVED, "api_key": "verysecret123", "note": f"with {secret}", "label": secret, "url": "http://me:pw1234@h/v1",
+    reported = {**SERVED, "api_key": "verysecret123", "note": f"with {secret}", "label": secret, "url": "http://me:pw1234@h/v1",
             "input_lens": [1], "errors": [f"401 for {secret}"]}  # fmt: skip
-    text = str(read("f", json.dumps(told).encode())) + str(
+    text = str(read("f", json.dumps(reported).encode())) + str(
         read("f", f"model,Req/s,hf_token\n{secret},1.5,verysecret123\n".encode())
     )
     assert not [word for word in (secret, "verysecret123", "pw1234") if word in text]
@@ -533,8 +533,8 @@ def test_many_remarks_become_a_count() -> None:
 
 
 def test_generated_texts_of_a_large_file_are_never_decoded() -> None:
-    told = {**SERVED, "generated_texts": ["w" * 10_000] * 1000, "itls": [[0.01] * 1000] * 200}
-    data = json.dumps(told).encode()
+    reported = {**SERVED, "generated_texts": ["w" * 10_000] * 1000, "itls": [[0.01] * 1000] * 200}
+    data = json.dumps(reported).encode()
     started = time.process_time()
     found = read("f", data)
     assert found is not None

@@ -228,7 +228,7 @@ def test_counts_are_exact_and_unknown_fractions_are_no_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "told"),
+    ("cell", "reported"),
     [
         ("8xH100 1FP8-meta", ("H100", 8)),
         ("2× RTX 4090", ("RTX 4090", 2)),
@@ -237,9 +237,9 @@ def test_counts_are_exact_and_unknown_fractions_are_no_settings() -> None:
         ("3060", ("3060", None)),
     ],
 )
-def test_accelerators_are_counted_where_the_cell_does(cell: str, told: tuple[str | None, int | None]) -> None:
+def test_accelerators_are_counted_where_the_cell_does(cell: str, reported: tuple[str | None, int | None]) -> None:
     (row,) = rows(f"| gpu | tok/s |\n|---|---|\n| {cell} | 5 |")
-    assert (row.setting("accelerator"), row.setting("accelerators")) == told
+    assert (row.setting("accelerator"), row.setting("accelerators")) == reported
 
 
 def test_llama_benchs_table_tells_the_test_the_depth_and_the_model() -> None:

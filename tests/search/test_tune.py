@@ -442,11 +442,11 @@ def test_no_setting_is_proposed_twice_and_all_are(tmp_path: Path) -> None:
 def test_most_proposals_are_near_the_best(tmp_path: Path) -> None:
     axes = {"a": TuneAxis(list(range(16))), "b": TuneAxis(list(range(16)))}
     proposer = Proposer(tmp_path / "log", axes, lower=True, seed=3, trials=40)
-    best = min(_told(proposer) for _ in range(40))
+    best = min(_reported(proposer) for _ in range(40))
     assert best <= 2  # of 256 settings, 13 are as good
 
 
-def _told(proposer: Proposer) -> float:
+def _reported(proposer: Proposer) -> float:
     setting = proposer.propose()
     assert setting is not None
     value = float(abs(setting["a"] - 11) + abs(setting["b"] - 4))

@@ -95,10 +95,10 @@ def test_a_trial_has_its_place_its_settings_and_its_rig(ask: Ask) -> None:
         "planned, and not measured"
     )
     assert row["engine"] == "fast"
-    told = [
+    reported = [
         row[name] for name in ("engine_kind", "engine_version", "quantization", "engine_tensor_parallel", "ready_s")
     ]
-    assert told == ["vllm", "0.32.0", "fp8", 4, 12.5]
+    assert reported == ["vllm", "0.32.0", "fp8", 4, 12.5]
     assert [row[name] for name in ("workload", "load", "repeat", "repeats", "rig")] == ["short", "closed", 2, 3, "big"]
     assert [row[name] for name in ("accelerator", "accelerators", "price_accelerator_hour")] == ["H200", 4, 2.5]
     assert [row[name] for name in ("workload_input_len", "load_max_concurrency", "state")] == [20, 3, "done"]
@@ -111,8 +111,8 @@ def test_the_numbers_are_those_of_the_result_file_by_the_same_names(ask: Ask, ho
     assert row["run"] == "runs/a [run] it's"
     run = Run(Path(row["run"]))
     m = run.manifest()
-    told = build(run.result(), m, read_row(run))
-    shared = {name: value for name, value in told.items() if name in row}
+    reported = build(run.result(), m, read_row(run))
+    shared = {name: value for name, value in reported.items() if name in row}
     assert {"completed", "failed", "output_throughput", "mean_ttft_ms", "p99_tpot_ms", "p99.9_itl_ms"} <= set(shared)
     assert {name: row[name] for name in shared} == shared
     assert row["client_kernel_stamps"] is True
@@ -225,12 +225,12 @@ def test_counting_trials_reads_no_record(home: Path, capsys: pytest.CaptureFixtu
 def test_no_runs_are_empty_tables_with_all_their_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for table in TABLES:
         assert main(["sql", f"select * from {table}", "--json", "--runs", str(tmp_path / "absent")]) == 0
-        told = capsys.readouterr()
-        assert (told.out, "no folder" in told.err) == ("[]\n", True)
+        reported = capsys.readouterr()
+        assert (reported.out, "no folder" in reported.err) == ("[]\n", True)
     assert main(["sql", "select avg(p99_ttft_ms), max(output_throughput) from trials", "--runs", str(tmp_path)]) == 0
 
 
-def test_broken_files_are_told_and_the_rest_is_there(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_broken_files_are_reported_and_the_rest_is_there(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, data in (
         ("half", "{ half"),
         ("list", "[1, 2]"),
@@ -239,12 +239,12 @@ def test_broken_files_are_told_and_the_rest_is_there(home: Path, capsys: pytest.
         (home / "runs" / name).mkdir()
         (home / "runs" / name / "trial.json").write_text(data)
     assert main(["sql", "select count(*) from trials", "--csv"]) == 0
-    told = capsys.readouterr()
-    assert told.out.splitlines()[1] == "4"
-    assert "left out: runs/half/trial.json" in told.err and "left out: runs/list/trial.json" in told.err
+    reported = capsys.readouterr()
+    assert reported.out.splitlines()[1] == "4"
+    assert "left out: runs/half/trial.json" in reported.err and "left out: runs/list/trial.json" in reported.err
 
 
-def test_without_a_query_tables_and_columns_are_told(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_query_tables_and_columns_are_reported(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sql"]) == 0
     out = capsys.readouterr().out
     for words in (*TABLES, "p99_ttft_ms", "chunk_ns", 'dyno sql "select'):
@@ -324,9 +324,9 @@ def test_a_mistake_or_a_mischief_is_refused_in_words(
     records = next(home.glob("runs/tp/trials/*/records.jsonl"))
     before = {p: p.read_bytes() for p in home.rglob("*") if p.is_file()}
     code = main(["sql", query.format(records=records, trial=records.with_name("trial.json"))])
-    told = capsys.readouterr()
-    assert (code, told.out) == (2, ""), told
-    assert told.err.startswith("dyno: ")
+    reported = capsys.readouterr()
+    assert (code, reported.out) == (2, ""), reported
+    assert reported.err.startswith("dyno: ")
     assert {p: p.read_bytes() for p in home.rglob("*") if p.is_file()} == before
 
 
@@ -414,8 +414,8 @@ def test_times_with_a_zone_need_no_other_package(
     monkeypatch.setitem(sys.modules, "pytz", None)
     query = f"select 1 as a, {value} as t, 2 as a from range(3) order by 1 -- a remark\n;"
     assert main(["sql", query, *how, "--runs", str(tmp_path)]) == 0
-    told = capsys.readouterr().out
-    assert told.count("2026" if "timestamptz" in value else "20") >= 3
-    assert told.count(":") >= 6
+    reported = capsys.readouterr().out
+    assert reported.count("2026" if "timestamptz" in value else "20") >= 3
+    assert reported.count(":") >= 6
     if how == ["--json"]:
-        assert [list(row) for row in json.loads(told)] == [["a", "t", "a_1"]] * 3
+        assert [list(row) for row in json.loads(reported)] == [["a", "t", "a_1"]] * 3

@@ -32,7 +32,7 @@ def test_a_file_is_rules_in_its_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         (("4.50", "-4.50"), "p.toml:4: price.#1.accelerator_hour: must be a price above 0, but is -4.5."),
         (("4.50", "nan"), "p.toml:4: price.#1.accelerator_hour: must be a price above 0, but is nan."),
@@ -53,11 +53,11 @@ def test_a_file_is_rules_in_its_order() -> None:
         ((WHOLE, "[[price]"), "not valid TOML"),
     ],
 )
-def test_a_mistake_in_a_price_file_is_told_with_its_line(change: tuple[str, str], told: str) -> None:
+def test_a_mistake_in_a_price_file_is_reported_with_its_line(change: tuple[str, str], reported: str) -> None:
     assert change[0] in WHOLE
     with pytest.raises(UsageError) as e:
         prices(WHOLE.replace(*change), "p.toml")
-    assert told in str(e.value) and "started" not in str(e.value)
+    assert reported in str(e.value) and "started" not in str(e.value)
 
 
 def test_a_price_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_prices_of_the_command_line(words: list[str], energy: float | None, expe
 
 
 @pytest.mark.parametrize(
-    ("words", "energy", "told"),
+    ("words", "energy", "reported"),
     [
         (["cheap"], None, "'cheap' is not a price"),
         (["2,99"], None, "Write dollars"),
@@ -114,8 +114,8 @@ def test_prices_of_the_command_line(words: list[str], energy: float | None, expe
         ([], float("nan"), "is not a price"),
     ],
 )
-def test_a_wrong_price_gets_a_sentence(words: list[str], energy: float | None, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_a_wrong_price_gets_a_sentence(words: list[str], energy: float | None, reported: str) -> None:
+    with pytest.raises(UsageError, match=reported):
         prices_from(words, energy)
 
 

@@ -153,8 +153,8 @@ load = { name = "c", max_concurrency = 7 }
 
 
 def test_an_exclude_that_matches_nothing_is_a_mistake() -> None:
-    told = mistakes(WHOLE + "\n[[exclude]]\nload = { max_concurrency = 3 }\n")
-    assert told[0] == "some.toml:11: exclude.#1: matches no trial. Nothing was started."
+    reported = mistakes(WHOLE + "\n[[exclude]]\nload = { max_concurrency = 3 }\n")
+    assert reported[0] == "some.toml:11: exclude.#1: matches no trial. Nothing was started."
 
 
 def test_engines_workloads_and_loads_can_be_paired_by_name() -> None:
@@ -308,7 +308,7 @@ NO = "there is no"
 
 
 @pytest.mark.parametrize(
-    ("change", "line", "told"),
+    ("change", "line", "reported"),
     [
         (("max_concurrency", "max_concurency"), 8, "max_concurency: unknown key. Did you mean max_concurrency?"),
         (('kind = "fake"', 'kind = "vlm"'), 2, f"engines.a.kind: {NO} engine kind 'vlm'. Did you mean vllm?"),
@@ -334,10 +334,12 @@ NO = "there is no"
         (("[loads.c]", "[rigs.x]\nprice = {hour = 1}\n[loads.c]"), 8, "rigs.x.price.hour: unknown key. Did you mean"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_its_line_and_the_nearest_name(change: tuple[str, str], line: int, told: str) -> None:
+def test_a_mistake_is_reported_with_its_line_and_the_nearest_name(
+    change: tuple[str, str], line: int, reported: str
+) -> None:
     assert change[0] in WHOLE
     found = mistakes(WHOLE.strip().replace(*change))
-    assert any(m.startswith(f"some.toml:{line}: ") and told in m for m in found), found
+    assert any(m.startswith(f"some.toml:{line}: ") and reported in m for m in found), found
 
 
 @pytest.mark.parametrize(
@@ -371,18 +373,18 @@ def test_what_cannot_be_is_a_mistake_and_no_crash(change: tuple[str, str]) -> No
     assert len(found) == 1 and "hunter22" not in "".join(found), found
 
 
-def test_mistakes_in_keys_and_in_values_are_told_together() -> None:
+def test_mistakes_in_keys_and_in_values_are_reported_together() -> None:
     text = WHOLE.replace("[workloads.w]", "[workloads.w]\nseeed = 1").replace(
         "max_concurrency = 2", "max_concurrency = 0"
     )
     assert len(mistakes(text)) == 3
 
 
-def test_all_mistakes_are_told_at_once_in_the_order_of_their_lines() -> None:
+def test_all_mistakes_are_reported_at_once_in_the_order_of_their_lines() -> None:
     text = "repeats = 'x'\n" + WHOLE.replace("input_len", "inputlen").replace("max_concurrency = 2", "max_conc = 2")
-    told = mistakes(text)
-    assert told[0] == "some.toml has 3 mistakes. Nothing was started.", "what is missing because of them isn't one"
-    lines = [int(m.split(":")[1]) for m in told[1:]]
+    reported = mistakes(text)
+    assert reported[0] == "some.toml has 3 mistakes. Nothing was started.", "what is missing because of them isn't one"
+    lines = [int(m.split(":")[1]) for m in reported[1:]]
     assert lines == sorted(lines) and len(lines) == 3
 
 
@@ -414,7 +416,7 @@ def test_a_mistake_in_an_engine_that_others_are_like_is_reported_once() -> None:
     ]
 
 
-def test_what_is_no_toml_is_told_with_its_line() -> None:
+def test_what_is_no_toml_is_reported_with_its_line() -> None:
     with pytest.raises(
         UsageError, match=r"^some\.toml:2: not valid TOML: Invalid value at column 5\. Text needs quotes\.$"
     ):

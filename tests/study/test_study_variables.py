@@ -50,6 +50,6 @@ def test_what_is_text_in_the_file_stays_text_when_it_is_set() -> None:
     assert {e[2][1] for e in engines(steps="5")} == {"5"}
 
 
-def test_a_variable_that_names_one_that_is_not_there_is_told() -> None:
+def test_a_variable_that_names_one_that_is_not_there_is_reported() -> None:
     with pytest.raises(UsageError, match=r":6: variables\.models: there is no variable .nam.*Did you mean name"):
         engines(TEXT.replace("${name}-8b", "${nam}-8b"))

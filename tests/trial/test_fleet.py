@@ -88,18 +88,18 @@ def wait_for(condition: Callable[[], Any], seconds: float = 120) -> Any:
 
 
 def test_an_engine_is_up_when_it_has_completed_a_generation_and_is_gone_afterwards(tmp_path: Path) -> None:
-    told: list[EngineFacts] = []
-    with running(EnginePlan(FAKE, RIG), tmp_path, {}, lambda _: None, told.append) as up:
+    reported: list[EngineFacts] = []
+    with running(EnginePlan(FAKE, RIG), tmp_path, {}, lambda _: None, reported.append) as up:
         assert isinstance(up, Fleet)
         process = up.engines[0].process
         assert process.alive()
-        assert told[0].launches  # what was tried is known before it is up
-        assert told[0].ready_s is None
-        assert (told[1].ready_s or 0) > 0
-        assert told[1].stop_s is None
+        assert reported[0].launches  # what was tried is known before it is up
+        assert reported[0].ready_s is None
+        assert (reported[1].ready_s or 0) > 0
+        assert reported[1].stop_s is None
         assert (tmp_path / "engine.log").exists()
     assert not process.alive()
-    assert told[-1].stop_s is not None
+    assert reported[-1].stop_s is not None
     client = Client(Url(up.urls[0]), {}, timeout_s=2)
     with pytest.raises(Exception, match="Nothing listens"):
         client.call("/health")
@@ -171,7 +171,7 @@ def test_replicas_share_the_load_and_all_of_them_end(tmp_path: Path) -> None:
 
 
 def test_a_server_of_another_quantization_than_asked_for_stops_the_trial(tmp_path: Path) -> None:
-    """A wrapper that loads the Q8 file whatever it is told: the setting says Q4."""
+    """A wrapper that loads the Q8 file whatever it is asked for: the setting says Q4."""
     other = own_model.build("Q8_0")
     binary = script(
         tmp_path / "llama-server",
@@ -212,7 +212,7 @@ def test_a_q4_label_on_a_q8_server_that_still_runs_is_void(tmp_path: Path) -> No
         assert "engine.not_as_said" not in {f.code for f in right.result.findings}
 
 
-def test_a_port_in_use_is_told_before_the_start_with_who_has_it(tmp_path: Path, fake: StartFake) -> None:
+def test_a_port_in_use_is_reported_before_the_start_with_who_has_it(tmp_path: Path, fake: StartFake) -> None:
     other = fake(model="m")
     port = Url(other.base_url).port
     binary = script(tmp_path / "vllm", f"from pathlib import Path\nPath({str(tmp_path / 'started')!r}).touch()\n")
@@ -231,7 +231,7 @@ def test_a_port_in_use_is_told_before_the_start_with_who_has_it(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("says", "code", "told", "advice"),
+    ("says", "code", "reported", "advice"),
     [
         ("torch.OutOfMemoryError: CUDA out of memory. Tried …", 1, "out of memory", "Lower --max-model-len"),
         ("ValueError: No available memory for the cache blocks.", 1, "cache blocks", "Raise --gpu-memory-utilization"),
@@ -244,12 +244,12 @@ def test_a_port_in_use_is_told_before_the_start_with_who_has_it(tmp_path: Path, 
     ],
 )  # fmt: skip
 def test_the_last_words_of_an_engine_that_fails_come_with_advice(
-    tmp_path: Path, says: str, code: int, told: str, advice: str
+    tmp_path: Path, says: str, code: int, reported: str, advice: str
 ) -> None:
     binary = script(tmp_path / "vllm", f"import sys\nprint('INFO fine so far')\nprint({says!r})\nsys.exit({code})\n")
     with pytest.raises(EngineError) as error, start(EngineSpec("vllm", model="m", binary=binary), tmp_path / "e"):
         pass
-    for word in (f"exited with code {code}", told, advice, "engine.log"):
+    for word in (f"exited with code {code}", reported, advice, "engine.log"):
         assert word in str(error.value)
 
 
@@ -268,7 +268,7 @@ def test_what_was_tried_is_kept_where_a_start_fails(tmp_path: Path, capsys: pyte
     assert "engine.json there has the command" in capsys.readouterr().err
 
 
-def test_an_engine_killed_while_it_loads_is_told_and_its_workers_end(tmp_path: Path) -> None:
+def test_an_engine_killed_while_it_loads_is_reported_and_its_workers_end(tmp_path: Path) -> None:
     marker = f"dyno-worker-{os.getpid()}"
     binary = script(
         tmp_path / "vllm",
@@ -322,9 +322,9 @@ def problems(spec: EngineSpec, rig: Rig = RIG, needed: tuple[int, ...] = ()) -> 
 def test_a_request_longer_than_its_slot_is_found_before_the_start() -> None:
     """28 of 64 requests of a published report were lost so: 16 slots shared 4,096 tokens."""
     spec = EngineSpec("llamacpp", max_num_seqs=16, args=["-c", "4096"])
-    told = problems(spec, needed=(200, 751))
-    assert "1 of 2 requests need up to 751 tokens" in told
-    assert "256 (--ctx-size 4096 = 4096, shared by 16 slots)" in told
+    reported = problems(spec, needed=(200, 751))
+    assert "1 of 2 requests need up to 751 tokens" in reported
+    assert "256 (--ctx-size 4096 = 4096, shared by 16 slots)" in reported
     assert problems(spec, needed=(200, 256)) == ""
 
 
@@ -337,7 +337,7 @@ def test_the_command_refuses_such_a_trial_and_starts_nothing(tmp_path: Path) -> 
 
 
 def test_prompts_of_a_dataset_that_are_too_long_are_found_before_the_start(tmp_path: Path) -> None:
-    """As the 28: they were of a dataset, and no flag told how long they would be."""
+    """As the 28: they were of a dataset, and no flag said how long they would be."""
     (tmp_path / "long.jsonl").write_text(json.dumps({"prompt": "river " * 400}) + "\n")
     spec = EngineSpec("llamacpp", max_num_seqs=16, args=["-c", "4096"])
     work = WorkloadSpec("custom", path=str(tmp_path / "long.jsonl"), num_prompts=1, output_len=16)
@@ -346,7 +346,7 @@ def test_prompts_of_a_dataset_that_are_too_long_are_found_before_the_start(tmp_p
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_queue_to_come_is_told_before_it_is_measured() -> None:
+def test_a_queue_to_come_is_reported_before_it_is_measured() -> None:
     plan = EnginePlan(EngineSpec("llamacpp", max_num_seqs=4, replicas=2), RIG, dry=True)
     assert not any("queue" in note for note in plan.notes(8))
     assert "9 requests in flight, but only 8 run at once: the queue is part of the latency" in plan.notes(9)
@@ -368,9 +368,9 @@ def test_a_quantization_without_a_flag_is_remarked_in_the_dry_run() -> None:
 
 
 def test_files_of_another_quantization_than_said_are_found_before_the_start() -> None:
-    told = problems(EngineSpec("llamacpp", model=str(own_model.build("Q8_0")), quantization="Q4_0"))
-    assert "'Q4_0'" in told
-    assert "are Q8_0" in told
+    reported = problems(EngineSpec("llamacpp", model=str(own_model.build("Q8_0")), quantization="Q4_0"))
+    assert "'Q4_0'" in reported
+    assert "are Q8_0" in reported
 
 
 def test_a_model_that_is_not_there_or_no_model_is_named(tmp_path: Path) -> None:
@@ -397,9 +397,9 @@ def a_folder(path: Path, **changes: Any) -> str:
 
 def test_weights_and_cache_that_cannot_fit_are_found_before_the_start(tmp_path: Path) -> None:
     model = a_folder(tmp_path / "m")
-    told = problems(EngineSpec("vllm", model=model))
-    assert "131.3 GiB" in told
-    assert "8 GiB of memory are free" in told
+    reported = problems(EngineSpec("vllm", model=model))
+    assert "131.3 GiB" in reported
+    assert "8 GiB of memory are free" in reported
     h100 = msgspec.structs.replace(
         RIG, accelerators=[Accelerator(i, "H100", "nvidia", 80 * 2**30, 2**30) for i in range(8)]
     )
@@ -524,7 +524,7 @@ def test_llama_cpp_in_a_container_keeps_the_image_s_own_entrypoint() -> None:
 
 
 @pytest.mark.hostile
-def test_an_engine_that_dies_in_the_warm_up_is_told_by_its_own_words(tmp_path: Path) -> None:
+def test_an_engine_that_dies_in_the_warm_up_is_reported_by_its_own_words(tmp_path: Path) -> None:
     spec = msgspec.structs.replace(FAKE, args=["fault=die@2"])
     work = WorkloadSpec("random", num_prompts=8, num_warmups=4, input_len=8, output_len=8)
     with pytest.raises(EngineError, match="died with code"):
@@ -548,9 +548,9 @@ def test_the_commands_after_are_run_whatever_signal_ends_the_start(
         binary,
         f"--engine-after=echo {secret} spx >> {notes}",
     ]
-    told = killed([*args, "--engine-env", f"HF_TOKEN={secret}", *ARGS], "Starting", number)
+    reported = killed([*args, "--engine-env", f"HF_TOKEN={secret}", *ARGS], "Starting", number)
     assert notes.read_text() == f"{secret} spx\n"
-    assert secret not in told
+    assert secret not in reported
     assert not descendants_of(binary)
     for path in (tmp_path / "runs").rglob("*.*"):
         assert secret.encode() not in path.read_bytes()

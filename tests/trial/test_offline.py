@@ -154,9 +154,9 @@ def test_what_a_draft_model_proposes_is_counted(tmp_path: Path) -> None:
         ),
     )
     assert plain.result.offline and plain.result.offline.speculation is None
-    told = spoken.result.offline and spoken.result.offline.speculation
-    assert told and 0 < told.accepted_tokens <= told.drafted_tokens <= 3 * told.drafts
-    assert 1 < told.tokens_per_step <= 4 and 0 < told.acceptance <= 1
+    printed = spoken.result.offline and spoken.result.offline.speculation
+    assert printed and 0 < printed.accepted_tokens <= printed.drafted_tokens <= 3 * printed.drafts
+    assert 1 < printed.tokens_per_step <= 4 and 0 < printed.acceptance <= 1
     assert spoken.result.offline and spoken.result.offline.output_tokens == 48
 
 
@@ -338,7 +338,7 @@ def test_an_answer_that_the_engine_aborts_is_failed_offline_too(stand_in: Any, t
     assert finding.level == "void" and "finish reason abort" in finding.text
 
 
-def test_a_first_iteration_that_is_slow_is_told(stand_in: Any, tmp_path: Path) -> None:
+def test_a_first_iteration_that_is_slow_is_reported(stand_in: Any, tmp_path: Path) -> None:
     body = """
     class LLM(LLM):
         def generate(self, prompts, sampling, use_tqdm):
@@ -365,20 +365,20 @@ def test_wall_times_of_older_versions_are_placed_on_the_iterations_own_clock(sta
     assert o.tpot_ms and o.tpot_ms.mean == pytest.approx(2, abs=0.1)
 
 
-def test_a_crash_while_it_loads_is_told_with_its_last_lines(stand_in: Any, tmp_path: Path) -> None:
+def test_a_crash_while_it_loads_is_reported_with_its_last_lines(stand_in: Any, tmp_path: Path) -> None:
     body = """
     class LLM(LLM):
         def loaded(self):
             raise RuntimeError("CUDA out of memory. Tried to allocate 20 GiB")
     """
-    with pytest.raises(EngineError) as told:
+    with pytest.raises(EngineError) as printed:
         measured(tmp_path, trial("latency", engine=stand_in(body)))
-    assert "vLLM exited with code 1" in str(told.value) and "while loading" in str(told.value)
-    assert "Tried to allocate 20 GiB" in str(told.value) and "Lower --max-model-len" in str(told.value)
-    assert "engine.log" in str(told.value)
+    assert "vLLM exited with code 1" in str(printed.value) and "while loading" in str(printed.value)
+    assert "Tried to allocate 20 GiB" in str(printed.value) and "Lower --max-model-len" in str(printed.value)
+    assert "engine.log" in str(printed.value)
 
 
-def test_a_crash_in_the_middle_is_told_and_leaves_no_result(stand_in: Any, tmp_path: Path) -> None:
+def test_a_crash_in_the_middle_is_reported_and_leaves_no_result(stand_in: Any, tmp_path: Path) -> None:
     body = """
     class LLM(LLM):
         def generate(self, prompts, sampling, use_tqdm):
@@ -454,7 +454,7 @@ def test_a_banner_of_the_interpreters_wrapper_is_no_answer(stand_in: Any, tmp_pa
     assert "somebody's banner" in (outcome.run.path / "engine.log").read_text()
 
 
-def test_speculation_that_drafts_nothing_is_told(stand_in: Any, tmp_path: Path) -> None:
+def test_speculation_that_drafts_nothing_is_reported(stand_in: Any, tmp_path: Path) -> None:
     body = """
     class LLM(LLM):
         def get_metrics(self):
@@ -504,11 +504,11 @@ def test_a_study_tries_a_crashed_offline_trial_once_more_and_goes_on(
         warmup_iterations = 0
     """)
     assert main(["run", "s.toml", "--plain", "--no-report"]) == 1
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     folder = StudyFolder(tmp_path / "runs" / "s")
     assert len(folder.done()) == 2
-    assert "failed v, w, l batch_size=3" in told.out and "exited with code 9 during a measurement" in told.out
-    assert "engine.second_attempt" in told.out
+    assert "failed v, w, l batch_size=3" in printed.out and "exited with code 9 during a measurement" in printed.out
+    assert "engine.second_attempt" in printed.out
     assert main(["run", "s.toml", "--plain", "--no-report"]) == 1, "what failed is tried again, what is done is kept"
     assert len(folder.done()) == 2
 
@@ -562,7 +562,7 @@ def test_a_killed_dyno_leaves_no_worker_and_what_it_measured_can_be_shown(
 
 
 @pytest.mark.parametrize(
-    ("engine", "told"),
+    ("engine", "printed"),
     [
         (EngineSpec("tgi", model="m"), "TGI can't be measured offline: vllm, llamacpp and transformers can"),
         (EngineSpec("openai"), "is not started by dyno"),
@@ -571,9 +571,9 @@ def test_a_killed_dyno_leaves_no_worker_and_what_it_measured_can_be_shown(
     ],
 )
 def test_what_cant_be_done_offline_is_said_before_anything_starts(
-    engine: EngineSpec, told: str, tmp_path: Path
+    engine: EngineSpec, printed: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=printed):
         measured(tmp_path, trial("latency", 16, 16, engine=engine))
     assert not (tmp_path / "runs").exists()
 
@@ -707,7 +707,7 @@ def test_the_build_is_the_one_that_llama_bench_reports(llama_bench: Path, tmp_pa
     assert [o.run.engine().version for o in (first, second)] == ["6401", "6401"]  # type: ignore[union-attr]
 
 
-def test_a_llama_bench_that_fails_is_told_with_its_last_lines(llama_bench: Path, tmp_path: Path) -> None:
+def test_a_llama_bench_that_fails_is_reported_with_its_last_lines(llama_bench: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(build("F16").read_bytes())
     spec = EngineSpec("llamacpp", model=str(bad), binary=str(llama_bench / "llama-server"))

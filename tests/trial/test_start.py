@@ -114,18 +114,18 @@ while not os.path.exists({str(seen)!r}):
 
 
 @pytest.mark.hostile
-def test_a_hang_is_told_by_the_limit_and_what_was_last_seen(tmp_path: Path) -> None:
+def test_a_hang_is_reported_by_the_limit_and_what_was_last_seen(tmp_path: Path) -> None:
     text = "print('Loading shard 3 of 9', flush=True)\ntime.sleep(600)\n"
     with pytest.raises(EngineError) as error, up(tmp_path, text, ready_stall_s=1):
         pass
-    told = str(error.value)
-    assert re.search(r"vLLM made no progress for \d+ s while starting: no new log line since \d\d:\d\d:\d\d", told)
+    reported = str(error.value)
+    assert re.search(r"vLLM made no progress for \d+ s while starting: no new log line since \d\d:\d\d:\d\d", reported)
     for words in (
         "CPU 0 %", "no data read or written", "it doesn't listen yet", '"Loading shard 3 of 9"',
         "The limit is 1 s without progress", "Raise ready_stall_s (--engine-ready-stall-sec)", "engine.log",
     ):  # fmt: skip
-        assert words in told
-    assert "Nothing listens" not in told
+        assert words in reported
+    assert "Nothing listens" not in reported
 
 
 @pytest.mark.hostile
@@ -168,7 +168,7 @@ def test_the_longest_time_is_a_limit_also_with_progress(tmp_path: Path) -> None:
 
 
 @pytest.mark.hostile
-def test_an_offline_engine_that_hangs_is_told_likewise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offline_engine_that_hangs_is_reported_likewise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     binary = script(tmp_path / "vllm", "")
     hangs = ["-c", "import sys, time; print('Loading', file=sys.stderr, flush=True); time.sleep(600)"]
     monkeypatch.setattr("dyno.engines.launch.worker_argv", lambda *_: [sys.executable, *hangs])
@@ -206,7 +206,7 @@ def test_the_output_of_a_command_is_shown_line_by_line_while_it_runs(tmp_path: P
     assert "tuned\n" in (tmp_path / "engine.log").read_text()
 
 
-def test_a_command_that_fails_is_told_with_its_code_and_last_lines(tmp_path: Path) -> None:
+def test_a_command_that_fails_is_reported_with_its_code_and_last_lines(tmp_path: Path) -> None:
     spec = msgspec.structs.replace(FAKE, before=["echo no such partition; exit 4"])
     with (
         pytest.raises(

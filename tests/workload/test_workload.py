@@ -151,7 +151,7 @@ def test_a_workload_comes_out_the_same_each_time_and_its_hash_says_so(bpe: Token
     assert make(WorkloadSpec("random", num_prompts=20, input_len=32, seed=1), bpe).sha256 != one.sha256
 
 
-def test_when_no_cut_is_exact_the_true_count_is_told() -> None:
+def test_when_no_cut_is_exact_the_true_count_is_reported() -> None:
     class Even(ApproximateTokenizer):
         """Knows no odd counts."""
 
