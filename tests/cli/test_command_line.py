@@ -180,7 +180,7 @@ def test_messages_below_the_command_line_name_a_setting_by_its_flag() -> None:
     quoted = re.compile(rf"`({'|'.join(known)})`")
     wrong = [
         f"{path.name}:{line}: {match[1]} is {known[match[1]]}: {text}"
-        for room in ("conduct", "engines", "load", "models", "probe", "rigs")
+        for room in ("conduct", "engines", "load", "models", "probe", "quality", "remote", "search", "trial")
         for path in sorted((SOURCE / room).rglob("*.py"))
         for line, text in _raised(ast.parse(path.read_text()))
         for match in [*keys.finditer(text), *quoted.finditer(text)]
