@@ -62,10 +62,7 @@ def _lines(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
         for p in c.pairings:
             yield ""
             yield from _pairing(p, as_markdown, everywhere, _figures(c))
-    if c.gates:
-        yield ""
-        for gate in dict.fromkeys(g.gate for g in c.gates):
-            yield from _gate(c, [g for g in c.gates if g.gate == gate], as_markdown)
+    yield from _gates(c, as_markdown)
     yield from _unpaired(c)
     if everywhere:
         yield ""
@@ -107,20 +104,28 @@ def _overview(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
     if common:
         yield f"All {_noun(c)}s: {common}"
         yield ""
-    named = list(zip(loads, c.pairings, strict=True))
-    speeds = _speeds([pair for pair in named if pair[1].kind != "quality"])
-    scores = _scores([pair for pair in named if pair[1].kind == "quality"])
-    if speeds.lines:
-        yield from _table(speeds, as_markdown)
-    if speeds.lines and scores.lines:
+    for table in _overview_tables(c, loads):
+        yield from _table(table, as_markdown)
         yield ""
-    if scores.lines:
-        yield from _table(scores, as_markdown)
-    yield ""
     about = _about([d for p in c.pairings for d in p.differences])
     if not details:
         about += " --details shows every figure."
     yield from _item(about, as_markdown)
+    yield from _lowest_agreement(c, as_markdown)
+
+
+def _overview_tables(c: Comparison, loads: Sequence[str]) -> Iterator[Table]:
+    """Yield the table of speeds and that of scores, where there are any."""
+    named = list(zip(loads, c.pairings, strict=True))
+    speeds = [(load, p) for load, p in named if p.kind != "quality"]
+    if speeds:
+        yield _speeds(speeds)
+    scores = [(load, p) for load, p in named if p.kind == "quality"]
+    if scores:
+        yield _scores(scores)
+
+
+def _lowest_agreement(c: Comparison, as_markdown: bool) -> Iterator[str]:
     # Each load asks the same prompts: the lowest agreement says most.
     known = [p.agreement for p in c.pairings if p.agreement is not None and (p.total or _noun(c) == "load")]
     if known:
@@ -306,16 +311,7 @@ def sentences(p: Pairing, figures: int) -> Iterator[str]:
     """Yield which is better where, or what it would take to know. `figures`: how many are compared in all."""
     yield from _sure_sentences(p)
     yield from _perhaps_sentences(p, figures)
-    measured = [d for d in p.differences if d.smallest is not None]
-    same = [d for d in measured if d.word == "no difference detected"]
-    if same:
-        limits = "; ".join(filter(None, map(_detectable, same)))
-        could_show = f" ({limits})" if limits else ""
-        yield f"No difference detected: {_names(same)}{could_show}."
-    unclear = _grouped(_more, [d for d in measured if d.word == "inconclusive"])
-    if unclear:
-        listed = [f"{_names(some)} ({way})" for way, some in unclear.items()]
-        yield f"Inconclusive: {', '.join(listed)}."
+    yield from _undetected_sentences([d for d in p.differences if d.smallest is not None])
     unknown = [d for d in p.differences if d.word == "confidence unknown"]
     for why, some in _grouped(lambda d: d.why, unknown).items():
         yield f"Confidence unknown: {_names(some)}: {why}."
@@ -340,6 +336,18 @@ def _perhaps_sentences(p: Pairing, figures: int) -> Iterator[str]:
         some = ", ".join(f"{words(d.metric)} {d.word[8:]}" for d in perhaps)
         by_chance = f"chance alone gives {format(figures * (1 - CONFIDENCE), '.2g')} such results on average"
         yield f"Perhaps: {some}. Inconclusive after correction for {figures} figures: {by_chance}."
+
+
+def _undetected_sentences(measured: Sequence[Difference]) -> Iterator[str]:
+    same = [d for d in measured if d.word == "no difference detected"]
+    if same:
+        limits = "; ".join(filter(None, map(_detectable, same)))
+        could_show = f" ({limits})" if limits else ""
+        yield f"No difference detected: {_names(same)}{could_show}."
+    unclear = _grouped(_more, [d for d in measured if d.word == "inconclusive"])
+    if unclear:
+        listed = [f"{_names(some)} ({way})" for way, some in unclear.items()]
+        yield f"Inconclusive: {', '.join(listed)}."
 
 
 def _grouped(key: Callable[[Difference], str], differences: Sequence[Difference]) -> dict[str, list[Difference]]:
@@ -392,6 +400,13 @@ def _detectable(d: Difference) -> str:
 
 
 # ---- gates ----
+
+
+def _gates(c: Comparison, as_markdown: bool) -> Iterator[str]:
+    if c.gates:
+        yield ""
+    for gate in dict.fromkeys(g.gate for g in c.gates):
+        yield from _gate(c, [g for g in c.gates if g.gate == gate], as_markdown)
 
 
 def _gate(c: Comparison, results: Sequence[GateResult], as_markdown: bool) -> Iterator[str]:

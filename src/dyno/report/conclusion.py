@@ -125,8 +125,8 @@ def _compared(entries: Sequence[Entry], unfinished: int) -> str:
     timed = [e for e in entries if e.kind != "quality"] or entries
     kinds = _unique(_KINDS[e.kind] for e in entries)
     parts = [_listed(_unique(e.series for e in entries)), f"({', '.join(kinds)})"]
-    levels = (span(axis, [e.axes[axis] for e in entries if axis in e.axes]) for axis in LOADS)
-    if loads := _unique(levels):
+    loads = _unique(_levels(entries, axis) for axis in LOADS)
+    if loads:
         parts.append(f"at {' and '.join(loads)}")
     workloads = _unique(e.load.workload.words for e in timed)
     if len(workloads) > _MOST:
@@ -134,6 +134,10 @@ def _compared(entries: Sequence[Entry], unfinished: int) -> str:
     elif workloads:
         parts.append(f"with {'; '.join(workloads)}")
     return f"{' '.join(parts)}: {_counted(entries, timed, unfinished)}."
+
+
+def _levels(entries: Sequence[Entry], axis: str) -> str:
+    return span(axis, [e.axes[axis] for e in entries if axis in e.axes])
 
 
 def _counted(entries: Sequence[Entry], timed: Sequence[Entry], unfinished: int) -> str:
@@ -165,11 +169,17 @@ def _on(entries: Sequence[Entry]) -> str:
     models = _unique(named(str(e.settings.get("model") or "")).name for e in entries)
     if models:
         parts.append(f"serving {_listed(models)}")
-    dates = [str(e.settings.get("date") or "")[:10] for e in entries if e.rows[0].form == "run"]
-    days = sorted(_unique(dates))
+    days = sorted(_unique(_day(e) for e in entries))
     if days:
         parts.append(f"measured {days[0]}" if len(days) == 1 else f"measured {days[0]} to {days[-1]}")
     return ", ".join(parts) + "."
+
+
+def _day(e: Entry) -> str:
+    """Return the date of dyno's own run."""
+    if e.rows[0].form != "run":
+        return ""
+    return str(e.settings.get("date") or "")[:10]
 
 
 def _engine(e: Entry) -> str:
@@ -243,14 +253,18 @@ class _Judge:
     def _at_shared_loads(self, a: str, b: str) -> list[tuple[Entry, Entry]]:
         """Return the entries of two series at the loads that both have. Where these are few, compare them, once."""
         if (a, b) not in self._shared:
-            ones = [e for e in self._entries if e.series == a]
-            others = [e for e in self._entries if e.series == b]
-            pairs = [(x, y) for x in ones for y in others if x.kind == y.kind and x.load.same(y.load)]
+            pairs = self._same_loads(a, b)
             self._shared[a, b] = pairs
             if len(pairs) <= _EXACT:
                 results = pairings([(self._rows(x), self._rows(y)) for x, y in pairs])
-                self._compared |= {(x.id, y.id): p for (x, y), p in zip(pairs, results, strict=True)}
+                for (x, y), pairing in zip(pairs, results, strict=True):
+                    self._compared[x.id, y.id] = pairing
         return self._shared[a, b]
+
+    def _same_loads(self, a: str, b: str) -> list[tuple[Entry, Entry]]:
+        ones = [e for e in self._entries if e.series == a]
+        others = [e for e in self._entries if e.series == b]
+        return [(x, y) for x in ones for y in others if x.kind == y.kind and x.load.same(y.load)]
 
     def _rows(self, e: Entry) -> list[Row]:
         """Return the rows of an entry; a single run's has its single requests."""
@@ -585,17 +599,28 @@ def _costs(
     all_contests: Sequence[Contest], entries: Sequence[Entry], best: Sequence[Best], limits: Limits
 ) -> Iterator[str]:
     """Yield the cost of tokens: of compared series at the loads of the comparison, of one alone at its best."""
-    groups = [(c.about, c.ranked) for c in all_contests if c.metric in THROUGHPUTS]
-    if not all_contests:
-        by_id = {e.id: e for e in entries}
-        groups = [(b.workload, [by_id[b.entry]]) for b in best if b.entry is not None]
+    if all_contests:
+        groups = [(c.about, c.ranked) for c in all_contests if c.metric in THROUGHPUTS]
+    else:
+        groups = list(_best_alone(entries, best))
     within = f" within {limit_words(limits)}" if limits else ""
     for words, group in groups[:_MOST]:
         about = f"{words}: " if words and len(groups) > 1 else ""
         for (what, currency), priced in _priced(group).items():
-            cheapest = sorted(priced, key=lambda pair: pair[0])[:3]
-            texts = [f"{money(price)} {currency} with {e.series} at {level(e)}" for price, e in cheapest]
-            yield f"{about}A million {what} cost {', '.join(texts)}{within}."
+            yield f"{about}A million {what} cost {_cheapest(priced, currency)}{within}."
+
+
+def _best_alone(entries: Sequence[Entry], best: Sequence[Best]) -> Iterator[tuple[str, list[Entry]]]:
+    """Yield each workload with the entry of its best load."""
+    by_id = {e.id: e for e in entries}
+    for b in best:
+        if b.entry is not None:
+            yield b.workload, [by_id[b.entry]]
+
+
+def _cheapest(priced: Sequence[tuple[float, Entry]], currency: str) -> str:
+    cheapest = sorted(priced, key=lambda pair: pair[0])[:3]
+    return ", ".join(f"{money(price)} {currency} with {e.series} at {level(e)}" for price, e in cheapest)
 
 
 def _priced(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[float, Entry]]]:
@@ -615,22 +640,30 @@ def _priced(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[float,
 
 
 def _caveats(entries: Sequence[Entry], findings: Sequence[Finding], unfinished: int) -> list[str]:
-    out = []
     done = [e for e in entries if not e.failure]
-    failed = [e for e in entries if e.failure]
-    if failed:
-        trials = sum(e.repeats for e in failed)
-        out.append(f"{many(trials, 'trial')} failed: {failed[0].series}, {_first_line(failed[0].failure)}")
-    out += _unsound(Counter(e.verdict for e in done), len(done))
-    out += _serious(findings)
-    lost = [e.failed or 0.0 for e in entries]
-    if sum(lost):
-        out.append(f"{many(sum(lost), 'request')} failed, in {many(sum(f > 0 for f in lost), 'result')}.")
+    out = [
+        *_failed_trials([e for e in entries if e.failure]),
+        *_unsound(Counter(e.verdict for e in done), len(done)),
+        *_serious(findings),
+        *_lost_requests(entries),
+    ]
     if unfinished:
         out.append(f"The study is not finished: {many(unfinished, 'planned trial')} not run yet.")
     if done and all(e.repeats == 1 for e in done):
         out.append("Nothing was repeated: run-to-run variation is unknown.")
     return out or ["No problems found."]
+
+
+def _failed_trials(failed: Sequence[Entry]) -> Iterator[str]:
+    if failed:
+        trials = sum(e.repeats for e in failed)
+        yield f"{many(trials, 'trial')} failed: {failed[0].series}, {_first_line(failed[0].failure)}"
+
+
+def _lost_requests(entries: Sequence[Entry]) -> Iterator[str]:
+    lost = [e.failed or 0.0 for e in entries]
+    if sum(lost):
+        yield f"{many(sum(lost), 'request')} failed, in {many(sum(f > 0 for f in lost), 'result')}."
 
 
 def _serious(findings: Sequence[Finding]) -> Iterator[str]:

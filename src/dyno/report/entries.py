@@ -1,7 +1,7 @@
 """Results as a report's entries: repeats together, each figure with its interval, its price and its doubts."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import mean
 
 import msgspec
@@ -252,13 +252,20 @@ def _priced(entry: Entry, chosen: Chosen) -> Entry:
 
 def _figures(group: Group, deep: Row) -> dict[str, Number]:
     """Return all figures. `deep`: the first one's row, with its samples where they were stored."""
-    reported = dict.fromkeys(name for row in group for name in row.figures)
-    names = [name for name in reported if not any(_client_lost(row, name) for row in group)]
+    names = list(_known_figures(group))
     single = len(group) == 1
     # An interval of every percentile of every latency would take longer than all the rest of a report.
     few = single and deep.form == "run" and deep.kind == "serve" and deep.samples is not None
-    known = estimates([deep] if single else group, [name for name in names if _has_interval(name, few)])
+    wanted = [name for name in names if _has_interval(name, few)]
+    known = estimates([deep] if single else group, wanted)
     return {name: _number(name, group, known.get(name)) for name in names}
+
+
+def _known_figures(group: Group) -> Iterator[str]:
+    """Yield the names of figures that the client knows of every repeat."""
+    for name in dict.fromkeys(name for row in group for name in row.figures):
+        if not any(_client_lost(row, name) for row in group):
+            yield name
 
 
 def _has_interval(name: str, few: bool) -> bool:
@@ -299,15 +306,19 @@ def _number(name: str, rows: Sequence[Row], known: Estimate | None) -> Number:
     if metric(name).sums and len(rows) > 1:
         value *= len(rows)  # also where one of them lacks it: else it wouldn't fit what the others sum up to
     ends = _score_interval(rows[0], value) if name == "score" and single else None
-    if ends is not None:
-        number = Number(value, *ends, by=known.by if known is not None else "")
-    elif known is not None and known.error is not None and known.error > _TIED:
-        number = with_interval(replace(known, value=value))
-    else:
-        number = Number(value)
+    number = _with_ends(value, ends, known)
     if not single:
         return replace(number, half=0.0, definition=first.definition, deviation=None)
     return replace(number, half=first.half, definition=first.definition, deviation=first.deviation)
+
+
+def _with_ends(value: float, ends: tuple[float, float] | None, known: Estimate | None) -> Number:
+    """Return a value with its own interval where that is known, else with the estimated one."""
+    if ends is not None:
+        return Number(value, *ends, by=known.by if known is not None else "")
+    if known is not None and known.error is not None and known.error > _TIED:
+        return with_interval(replace(known, value=value))
+    return Number(value)
 
 
 def _score_interval(row: Row, value: float) -> tuple[float, float] | None:

@@ -140,9 +140,13 @@ def front_sentences(
     yield front.fastest()
     yield from front.detectable_loss()
     yield from front.faster_with_loss()
-    why = _reference([e for e in scores if e.load == reference.load])[1]
-    yield f"The reference for quality is {reference.series}: {why}."
+    yield _reference_sentence(reference, scores)
     yield from _without_score(entries, front.ranked[0].kind)
+
+
+def _reference_sentence(reference: Entry, scores: Sequence[Entry]) -> str:
+    _, why = _reference([e for e in scores if e.load == reference.load])
+    return f"The reference for quality is {reference.series}: {why}."
 
 
 def _without_score(entries: Sequence[Entry], kind: str) -> Iterator[str]:

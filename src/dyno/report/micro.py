@@ -94,7 +94,7 @@ def row(
     share = _share(trial, result)
     values: dict[str, Any] = {
         "build_commit": "unknown",
-        "build_number": int(version) if own and version and version.isdecimal() else 0,
+        "build_number": _build_number(version) if own else 0,
         "cpu_info": manifest.rig.cpu,
         "gpu_info": ", ".join(a.name for a in accelerators),
         "backends": _backend(accelerators),
@@ -109,15 +109,11 @@ def row(
     values.update(llama.completed(_reported(iterations)))  # llama-bench says itself what it ran with
     values["test_time"] = _utc(manifest.started)
     samples = list(_samples(trial, iterations))
-    ns = [t for _, t in samples]
-    rates = [tokens * NS_PER_S / t for tokens, t in samples]
-    if ns:
-        values |= {"avg_ns": int(statistics.fmean(ns)), "stddev_ns": int(_deviation(ns))}
-        values |= {"avg_ts": statistics.fmean(rates), "stddev_ts": _deviation(rates)}
+    values |= _speeds(samples)
     return {
         **{name: values.get(name) for name in FIELDS},
-        "samples_ns": ns,
-        "samples_ts": rates,
+        "samples_ns": [t for _, t in samples],
+        "samples_ts": [_rate(*sample) for sample in samples],
         "engine": spec.kind,
         "engine_version": version,
         "bandwidth_share": getattr(share, "bandwidth", None),
@@ -129,6 +125,10 @@ def row(
     }
 
 
+def _build_number(version: str | None) -> int:
+    return int(version) if version and version.isdecimal() else 0
+
+
 def _samples(trial: TrialSpec, iterations: Sequence[Iteration]) -> Iterator[tuple[int, int]]:
     """Yield tokens and nanoseconds of each measured answer."""
     for iteration in iterations:
@@ -137,6 +137,23 @@ def _samples(trial: TrialSpec, iterations: Sequence[Iteration]) -> Iterator[tupl
                 sample = micro_sample(trial, answer)
                 if sample is not None:
                     yield sample
+
+
+def _speeds(samples: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    if not samples:
+        return {}
+    ns = [t for _, t in samples]
+    rates = [_rate(*sample) for sample in samples]
+    return {
+        "avg_ns": int(statistics.fmean(ns)),
+        "stddev_ns": int(_deviation(ns)),
+        "avg_ts": statistics.fmean(rates),
+        "stddev_ts": _deviation(rates),
+    }
+
+
+def _rate(tokens: int, ns: int) -> float:
+    return tokens * NS_PER_S / ns
 
 
 def _deviation(values: Sequence[float]) -> float:
@@ -275,10 +292,8 @@ class Markdown:
         yield from ("model", "size", "params", "backend")
         if len({s.kind for s in specs}) > 1:
             yield "engine"
-        own = [s for s in specs if _of_llama_bench(s.kind)]
-        if own:
-            always = "n_threads" if first["backends"] == "CPU" else "n_gpu_layers"
-            yield from (knob for knob in KNOBS if knob == always or _differs(knob, own))
+        always = "n_threads" if first["backends"] == "CPU" else "n_gpu_layers"
+        yield from _shown_knobs([s for s in specs if _of_llama_bench(s.kind)], always)
         yield from ("test", "t/s")
         if first["bandwidth_share"] is not None or first["flops_share"] is not None:
             yield from ("% BW", "% FLOPS")
@@ -330,8 +345,12 @@ class Markdown:
         return " ".join(_shown(row, n) if n in plain else f"{_COLUMNS[n][0]}={_shown(row, n)}" for n in chosen)
 
 
-def _differs(knob: str, specs: Sequence[EngineSpec]) -> bool:
-    return bool({said_of(spec, knob) for spec in specs} - {None, KNOBS[knob]})
+def _shown_knobs(specs: Sequence[EngineSpec], always: str) -> Iterator[str]:
+    if not specs:
+        return
+    for knob, default in KNOBS.items():
+        if knob == always or {said_of(spec, knob) for spec in specs} - {None, default}:
+            yield knob
 
 
 def _named_finding(name: str, finding: Finding) -> Finding:

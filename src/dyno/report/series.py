@@ -248,11 +248,10 @@ class _Identities:
     def __init__(self, rows: Sequence[Row]) -> None:
         self._any_alone = any(row.form == "run" and row.place is None for row in rows)
         self._any_called = any(row.series and row.place is None for row in rows)
-        self._one_card = len({str(row.setting("accelerator") or "").lower() for row in rows}) == 1
         self._any_silent = any(row.setting("quantization") is None for row in rows)
-        studies = {row.place.study if row.place else "" for row in rows}
-        models = [_model(row) for row in rows]
-        self._other_models = len(studies) > 1 and len({m.base for m in models if m.name}) > 1
+        accelerators = {str(row.setting("accelerator") or "").lower() for row in rows}
+        self._one_card = len(accelerators) == 1
+        self._other_models = _other_models(rows)
 
     def facts(self, row: Row) -> dict[str, Scalar]:
         facts = self._all_facts(row)
@@ -285,6 +284,15 @@ class _Identities:
 
 def _model(row: Row) -> ModelName:
     return named(str(row.setting("model") or ""))
+
+
+def _other_models(rows: Sequence[Row]) -> bool:
+    """Return whether results of several sources, a study or none, have several models."""
+    sources = {row.place.study if row.place else "" for row in rows}
+    if len(sources) < 2:
+        return False
+    models = [_model(row) for row in rows]
+    return len({model.base for model in models if model.name}) > 1
 
 
 def _unnamed(row: Row) -> bool:

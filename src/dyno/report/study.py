@@ -37,6 +37,9 @@ _SPREAD = (
 )
 
 
+_Drawn = tuple[Column, list[Cell]]
+
+
 class _TrialLine(NamedTuple):
     """A trial with its repeats."""
 
@@ -64,29 +67,28 @@ def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Res
     titles = columns(planned)
     rows = _lines([p for p in planned if p.place.id in results], titles, results)
     figures, about = _FIGURES[kind](rows)
-    repeats = max(row.entry.repeats for row in rows) > 1
-    if repeats:
+    if max(row.entry.repeats for row in rows) > 1:
         figures = [_Figure("n", lambda row: row.entry.repeats, count), *figures]
         about += _SPREAD
     sessions = all(p.place.sessions for p in planned)
-    shown = [_setting(title, [row.cells[i] for row in rows], sessions) for i, title in enumerate(titles)]
-    cells = [[Cell(text) for text in row.cells] for row in rows]
+    drawn = [_setting(title, [row.cells[i] for row in rows], sessions) for i, title in enumerate(titles)]
     for figure in figures:
-        drawn = figure.cells(rows)
+        cells = figure.cells(rows)
         # A figure that no trial has, such as drafted tokens without a draft, has no column.
-        if kind == "serve" or any(cell.value is not None for cell in drawn):
-            shown.append(Column(figure.title, kind="figure", keep=figure.keep))
-            for line, cell in zip(cells, drawn, strict=True):
-                line.append(cell)
-    shown.append(Column("verdict", kind="verdict"))
-    for line, row in zip(cells, rows, strict=True):
-        line.append(Cell(row.entry.verdict))
-    yield from terminal(Table(shown, [Line(line) for line in cells]), more="`dyno runs show STUDY --json`")
+        if kind == "serve" or any(cell.value is not None for cell in cells):
+            drawn.append((Column(figure.title, kind="figure", keep=figure.keep), cells))
+    drawn.append((Column("verdict", kind="verdict"), [Cell(row.entry.verdict) for row in rows]))
+    yield from terminal(_joined(drawn), more="`dyno runs show STUDY --json`")
     yield from wrapped(about)
     if kind == "find":
         yield from _search_lines(rows)
     for row in rows:
         yield from _repeats_differ(row.entry)
+
+
+def _joined(drawn: Sequence[_Drawn]) -> Table:
+    lines = zip(*(cells for _, cells in drawn), strict=True)
+    return Table([column for column, _ in drawn], [Line(list(cells)) for cells in lines])
 
 
 def _repeats_differ(entry: Entry) -> Iterator[str]:
@@ -102,12 +104,12 @@ def _search_lines(rows: Sequence[_TrialLine]) -> Iterator[str]:
             yield from wrapped(f"{', '.join(row.cells)}: {find.remark(answer)}", rest="  ")
 
 
-def _setting(title: str, texts: Sequence[str], sessions: bool) -> Column:
-    """Return the column of the settings that vary among the trials."""
+def _setting(title: str, texts: Sequence[str], sessions: bool) -> _Drawn:
+    """Return the column of a setting that varies among the trials."""
     word = title.rpartition(".")[2]
     numeric = all(text.replace(",", "").replace(".", "").isdigit() for text in texts if text != UNKNOWN)
     title = _SHORT.get(word, word).replace("req/s", "sessions/s" if sessions else "req/s")
-    return Column(title, kind="number" if numeric else "text", keep=True)
+    return Column(title, kind="number" if numeric else "text", keep=True), [Cell(text) for text in texts]
 
 
 def _finding(f: Finding, trials: str = "") -> list[str]:

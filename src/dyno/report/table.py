@@ -92,26 +92,18 @@ def terminal(table: Table, indent: str = "", more: str = "--json") -> list[str]:
     rows = [*heads, *(_visible(cell.text for cell in line.cells) for line in table.lines)]
     styles: list[list[Style]] = [[""] * len(columns) for _ in heads]
     styles += _styles(table)
-    fit = _Fit(columns, rows)
-    below = ""  # the indent of what stands under a name
-    screen = SCREEN.get()
-    if screen.fits and not fit.into(screen.width - len(indent)):
-        below = indent + "    "
-        fit = _Fit(columns, rows)
-        fit.shown.pop(0)
-        fit.into(screen.width - len(below))
+    fit, below = _fitted(columns, rows, indent)
     lines = []
     for row, style in zip(rows, styles, strict=True):
         sides = [_Side(row[i], fit.widths[i], columns[i].right, style[i]) for i in fit.shown]
         name = row[0] if below else ""
-        if not name and not any(side.text for side in sides):
-            continue  # a head of hidden columns
         if name:
             lines.append(indent + styled(name, style[0]))
-        lines += [(below or indent) + line for line in _row(sides)]
-    hidden = [column.title.replace("\n", " ") for i, column in enumerate(columns) if i in fit.hidden]
-    if hidden:
-        lines += wrapped(_hidden_words(hidden, more), indent)
+        if name or any(side.text for side in sides):  # else it is a head of hidden columns
+            lines += [(below or indent) + line for line in _row(sides)]
+    if fit.hidden:
+        titles = [columns[i].title.replace("\n", " ") for i in sorted(fit.hidden)]
+        lines += wrapped(_hidden_words(titles, more), indent)
     return lines
 
 
@@ -184,6 +176,20 @@ class _Fit:
 
 def _longest_word(texts: Iterable[str]) -> int:
     return max((len(word) for text in texts for word in glued(text).split(" ")), default=0)
+
+
+def _fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], indent: str) -> tuple[_Fit, str]:
+    """Return the columns as they fit the terminal, and the indent of what stands under a name, '' where all stands
+    beside it."""
+    fit = _Fit(columns, rows)
+    screen = SCREEN.get()
+    if not screen.fits or fit.into(screen.width - len(indent)):
+        return fit, ""
+    below = indent + "    "
+    fit = _Fit(columns, rows)
+    fit.shown.pop(0)
+    fit.into(screen.width - len(below))
+    return fit, below
 
 
 class _Side(NamedTuple):

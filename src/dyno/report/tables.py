@@ -147,18 +147,24 @@ def _searches(entries: Sequence[Entry]) -> list[Table]:
     workloads = [e.load.workload.words for e in entries]
     if len(set(workloads)) > 1:
         drawn.append(_texts("workload", workloads))
-    highest = Column("highest load", find.load_unit(answers), "figure")
-    drawn.append(_Drawn(highest, [_highest(answer) for answer in answers]))
-    at_low = [answer.at_level(answer.low) for answer in answers]
-    at_high = [answer.at_level(answer.high) for answer in answers]
-    drawn.append(_Drawn(Column("figures there"), [_probe(probe) for probe in at_low]))
-    drawn.append(_Drawn(Column("figures above"), [_probe(probe) for probe in at_high]))
-    drawn.append(_texts("limited by", ["; ".join(answer.limited_by) or UNKNOWN for answer in answers]))
-    speeds = [None if probe is None else probe.throughput for probe in at_low]
-    drawn.append(_Drawn(Column("output tok/s", kind="number"), [_cell(speed, number) for speed in speeds]))
-    drawn += [*_token_prices(entries, ("output",)), _verdicts(entries)]
+    drawn += [*_answers(answers), *_token_prices(entries, ("output",)), _verdicts(entries)]
     about = f"Target: {find.targets(answers)}."
     return [_table("searches", "Highest load within the target", entries, drawn, about)]
+
+
+def _answers(answers: Sequence[FindAnswer]) -> list[_Drawn]:
+    """Return the highest load, the figures at both ends of its interval, and what limits it."""
+    at_low = [answer.at_level(answer.low) for answer in answers]
+    at_high = [answer.at_level(answer.high) for answer in answers]
+    speeds = [None if probe is None else probe.throughput for probe in at_low]
+    highest = Column("highest load", find.load_unit(answers), "figure")
+    return [
+        _Drawn(highest, [_highest(answer) for answer in answers]),
+        _Drawn(Column("figures there"), [_probe(probe) for probe in at_low]),
+        _Drawn(Column("figures above"), [_probe(probe) for probe in at_high]),
+        _texts("limited by", ["; ".join(answer.limited_by) or UNKNOWN for answer in answers]),
+        _Drawn(Column("output tok/s", kind="number"), [_cell(speed, number) for speed in speeds]),
+    ]
 
 
 def _probe(probe: ProbeFacts | None) -> Cell:
@@ -329,17 +335,18 @@ def _figures(entries: Sequence[Entry]) -> list[_Drawn]:
 
 def _quality(entries: Sequence[Entry], detectable: bool = True) -> list[_Drawn]:
     """Return the score of each series over all tasks, beside its speed, and its difference from the reference."""
-    qualities = [e.quality for e in entries]
-    known = [q for q in qualities if q is not None]
+    known = [e.quality for e in entries if e.quality is not None]
 
     def column(title: str, cell: Callable[[Quality], Cell]) -> _Drawn:
-        return _Drawn(Column(title, kind="figure"), [_UNKNOWN if q is None else cell(q) for q in qualities])
+        cells = [_UNKNOWN if e.quality is None else cell(e.quality) for e in entries]
+        return _Drawn(Column(title, kind="figure"), cells)
 
     drawn = []
-    if any(e.quality and e.kind != "quality" for e in entries):
+    if any(e.quality is not None and e.kind != "quality" for e in entries):
         drawn.append(column("score", _score))
-    for reference in dict.fromkeys(q.reference for q in known if q.reference):
-        drawn.append(column(f"against {reference}", _loss))
+    for reference in dict.fromkeys(q.reference for q in known):
+        if reference:
+            drawn.append(column(f"against {reference}", _loss))
     if detectable and any(q.detectable is not None for q in known):
         drawn.append(column("detectable", lambda q: _cell(q.detectable, points)))
     return drawn
@@ -482,14 +489,17 @@ def cost(report: Report) -> list[Table]:
 
 def _by_currency(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
     """Return the timed entries of each currency; those without a price are with the first."""
-    timed = [e for e in entries if e.figures and e.kind != "quality"]
-    known = [e for e in timed if e.cost is not None or e.accelerators or e.joules_per_token]
-    names = dict.fromkeys(e.cost.currency for e in known if e.cost is not None)
-    first = next(iter(names), "")
-    out: dict[str, list[Entry]] = {name: [] for name in names or [""]}
+    known = [e for e in entries if e.figures and e.kind != "quality" and _has_cost(e)]
+    names = list(dict.fromkeys(e.cost.currency for e in known if e.cost is not None)) or [""]
+    out: dict[str, list[Entry]] = {name: [] for name in names}
     for e in known:
-        out[first if e.cost is None else e.cost.currency].append(e)
+        name = names[0] if e.cost is None else e.cost.currency
+        out[name].append(e)
     return out
+
+
+def _has_cost(e: Entry) -> bool:
+    return e.cost is not None or bool(e.accelerators) or bool(e.joules_per_token)
 
 
 _COST_ABOUT = (

@@ -74,6 +74,11 @@ def _statistic(entries: Sequence[Entry], stem: str) -> tuple[str, str]:
         return max(percentiles, key=lambda name: _percent(name) or 0.0), "the highest percentile that all results have"
     if "mean" in shared:
         return "mean", "the results share no percentile"
+    return _commonest(each)
+
+
+def _commonest(each: Sequence[set[str]]) -> tuple[str, str]:
+    """Return the statistic that most results have, and why that one."""
     counts = Counter(name for names in each for name in names if name != "max")
     if not counts:
         return "max", "the results have nothing else"
@@ -206,10 +211,14 @@ def _why(candidates: Sequence[_Candidate], limits: Limits, chosen: bool) -> str:
     for why, text in _exclusions(limits).items():
         levels = [level(c.entry) for c in candidates if c.why == why]
         if levels and (not chosen or why == "silent"):
-            more = f" and {len(levels) - 3} more" if len(levels) > 3 else ""
-            out.append(text.format(", ".join(levels[:3]) + more))
+            out.append(text.format(_first_levels(levels)))
     sentence = "; ".join(out)
     return f"{sentence[:1].upper()}{sentence[1:]}."
+
+
+def _first_levels(levels: Sequence[str]) -> str:
+    first = ", ".join(levels[:3])
+    return f"{first} and {len(levels) - 3} more" if len(levels) > 3 else first
 
 
 def _exceeded(entry: Entry, limits: Limits) -> Iterator[str]:
@@ -346,8 +355,12 @@ def _contest(kind: str, about: str, able: BySeries, axis: str) -> Contest | None
     levels = set.intersection(*({e.axes[axis] for e in some} for some in able.values()))
     if wait is None or not levels:
         return contest
-    last = [[e for e in some if e.axes[axis] == max(levels)] for some in able.values()]
-    return Contest(wait, kind, about, [_leader(some, wait) for some in last])
+    highest = max(levels)
+    leaders = []
+    for some in able.values():
+        there = [e for e in some if e.axes[axis] == highest]
+        leaders.append(_leader(there, wait))
+    return Contest(wait, kind, about, leaders)
 
 
 def _shared_figure(able: BySeries, names: Sequence[str]) -> str | None:

@@ -1,7 +1,7 @@
 """The answer of a search for an engine's best settings: setting, gain, effects, trade-offs, and what was refused."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dyno.facts.tune import TuneAnswer, TuneGain, TuneTrial, words
 from dyno.numbers import change, count, duration, many, number, rounded_up
@@ -145,20 +145,29 @@ def _ranked(answer: TuneAnswer) -> list[TuneTrial]:
 
 
 def _settings(answer: TuneAnswer, ranked: list[TuneTrial]) -> list[str]:
+    columns = _columns(answer)
+    rows = [[show(trial) for show in columns.values()] for trial in ranked]
+    right = [i for i, title in enumerate(columns) if title not in ("setting", "result", "load", "verdict")]
+    return terminal(text_table(list(columns), rows, right, keep=range(3)))
+
+
+def _columns(answer: TuneAnswer) -> dict[str, Callable[[TuneTrial], str]]:
+    """Return the columns of the table of settings: titles, and how a trial's cell is shown."""
     objective = answer.spec.objective
-    texts = {"setting": [words(t.setting) for t in ranked], "result": [_result(answer, t) for t in ranked]}
-    figures = {answer.unit: [_value(answer, t.shown) for t in ranked], "load": [_load(answer, t) for t in ranked]}
+    columns: dict[str, Callable[[TuneTrial], str]] = {
+        "setting": lambda trial: words(trial.setting),
+        "result": lambda trial: _result(answer, trial),
+        answer.unit: lambda trial: _value(answer, trial.shown),
+        "load": lambda trial: _load(answer, trial),
+    }
     if objective != "throughput":
-        figures["tok/s"] = [number(t.throughput) for t in ranked]
+        columns["tok/s"] = lambda trial: number(trial.throughput)
     if objective != "ttft_p99":
-        figures["p99 TTFT (ms)"] = [number(t.p99_ttft_ms) for t in ranked]
+        columns["p99 TTFT (ms)"] = lambda trial: number(trial.p99_ttft_ms)
     if answer.currency and objective != "cost":
-        figures[f"{answer.currency} per M tokens"] = [number(t.cost) for t in ranked]
-    figures["verdict"] = [t.verdict for t in ranked]
-    titles = [*texts, *figures]
-    rows = list(zip(*texts.values(), *figures.values(), strict=True))
-    right = [i for i, title in enumerate(titles) if title not in ("setting", "result", "load", "verdict")]
-    return terminal(text_table(titles, rows, right, keep=range(3)))
+        columns[f"{answer.currency} per M tokens"] = lambda trial: number(trial.cost)
+    columns["verdict"] = lambda trial: trial.verdict
+    return columns
 
 
 def _result(answer: TuneAnswer, trial: TuneTrial) -> str:
