@@ -272,7 +272,7 @@ class Markdown:
         yield _joined("-" * (abs(w) - 1) + (":" if w > 0 else "-") for w in widths)
 
     def _fit(self) -> None:
-        """In a narrow terminal, make columns narrower and hide some. In a pipe the table is as llama-bench has it."""
+        """Make columns narrower and hide some in a narrow terminal. In a pipe the table is as llama-bench has it."""
         screen = SCREEN.get()
 
         def too_wide() -> bool:

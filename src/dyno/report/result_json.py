@@ -236,7 +236,7 @@ def _detailed(records: Iterable[Record]) -> dict[str, list[Any]]:
     rows = sorted(records, key=lambda r: r.index)
 
     def known_s(r: Record, latency: Callable[[Record], Span | None]) -> float | None:
-        """0 of a failed request, as with vLLM; None where a busy client doesn't know it."""
+        """Return 0 for a failed request, as vLLM does; None where a busy client doesn't know it."""
         span = latency(r) if r.error is None else None
         if span is None:
             return 0.0

@@ -310,12 +310,18 @@ def _accepted(row: _TrialLine) -> float | None:
 
 
 def _peak(what: str, resource: Literal["bandwidth", "arithmetic"]) -> Callable[[_TrialLine], float | None]:
-    def value(row: _TrialLine) -> float | None:
-        """Return its share of the machine's peak; the mean of the repeats."""
-        shares = (s for r in row.results if r.roofline for s in r.roofline.shares if s.what == what)
-        return _mean(share for s in shares if (share := getattr(s, resource)))
+    """Return a share of the machine's peak; the mean of the repeats."""
 
-    return value
+    def shares(row: _TrialLine) -> Iterator[float]:
+        for result in row.results:
+            if result.roofline is None:
+                continue
+            for share in result.roofline.shares:
+                value = getattr(share, resource)
+                if share.what == what and value:
+                    yield value
+
+    return lambda row: _mean(shares(row))
 
 
 def _throughput(_: Sequence[_TrialLine]) -> _Columns:

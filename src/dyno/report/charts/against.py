@@ -238,8 +238,9 @@ def stretches(rows: Sequence[Row]) -> bool:
             steps = [levels[b["x"]] - levels[a["x"]] for a, b in pairwise(line)]
             parts += zip(line, accumulate((step > 1 for step in steps), initial=0), strict=True)
     gaps = any(part for _, part in parts)
-    for row, part in parts if gaps else ():
-        row["stretch"] = part
+    if gaps:
+        for row, part in parts:
+            row["stretch"] = part
     return gaps
 
 
@@ -270,7 +271,8 @@ def curves(drawing: Drawing, path: Mapping[str, Any], switch: PerSwitch, gaps: b
 
 
 def points(rows: Sequence[Row], where: Mapping[str, Any], tooltip: Any) -> list[Any]:
-    """Shape shows the verdict; what isn't sound is hollow too. Those with failed requests have a ring."""
+    """Return points whose shape shows the verdict; what isn't sound is hollow too. Those with failed requests have a
+    ring."""
     unsound = any(row["verdict"] != "sound" for row in rows)
     ground = expr(f"datum.value == 'sound' ? '{GREY}' : 'transparent'")
     legend = alt.Legend(title="Verdict", symbolFillColor=ground, symbolStrokeColor=GREY, symbolStrokeWidth=2)
@@ -289,7 +291,7 @@ def points(rows: Sequence[Row], where: Mapping[str, Any], tooltip: Any) -> list[
 
 
 def headroom(x: Any, heading: str) -> Any:
-    """Draws nothing, a little above the highest point: else the frame would cut that one in half."""
+    """Draw nothing, a little above the highest point: else the frame would cut that one in half."""
     far = let("far", "(datum.high || datum.y) * 1.06")
     where = {"x": x, "y": vega.amount("far", expr(heading))}
     return unit(vega.INVISIBLE, where, far, when("isValid(datum.far)"))
@@ -298,7 +300,7 @@ def headroom(x: Any, heading: str) -> Any:
 def no_result(
     rows: Sequence[Row], where: Mapping[str, Any], tooltip: Sequence[Any] = (), top: bool = False, left: int = 0
 ) -> list[Any]:
-    """Trials that failed wholly: a cross on the axis, in a ring of the series' colour; one above the other.
+    """Mark trials that failed wholly: a cross on the axis, in a ring of the series' colour; one above the other.
 
     `top`: at the upper end, where falling lines leave room. `left`: pixels."""
     if not any("why" in row for row in rows):

@@ -131,7 +131,7 @@ def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
 
 
 def thinned(bars: list[Bar], most: int) -> list[Bar]:
-    """Failed ones are never left out for others."""
+    """Return at most `most` bars. Failed ones are never left out for others."""
     if len(bars) <= most:
         return bars
     failed = [b for b in bars if b.error][:most]

@@ -196,7 +196,7 @@ def _plain(value: Any) -> Any:
 
 
 def _policy(scripts: list[str]) -> str:
-    """Only the scripts that dyno wrote may run, and nothing may be fetched: whatever slips in stays dead."""
+    """Return the page's security policy: only the scripts that dyno wrote may run, and nothing may be fetched."""
     hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
