@@ -257,7 +257,8 @@ def _pairing(p: Pairing, as_markdown: bool, elsewhere: Sequence[Finding], figure
     yield f"{item}B: {_side(p.b)}"
     if p.differences:
         yield ""
-        yield from _table(text_table(_HEAD, map(_row, p.differences), range(1, 6), keep=(3, 4, 6)), as_markdown)
+        table = text_table(_HEAD, map(_row, p.differences), range(1, 6), keep=(3, 4, 6))
+        yield from _table(table, as_markdown)
         yield ""
         for line in sentences(p, figures):
             yield from _item(line, as_markdown)

@@ -46,7 +46,8 @@ def entries(
     loads = Loads(firsts)
     series = names(firsts, loads)
     order = {name: i for i, name in enumerate(dict.fromkeys(series))}
-    ranked = sorted(_together(all_groups, series, loads), key=lambda pair: (order[pair[0]], _rank(pair[1][0], loads)))
+    together = _together(all_groups, series, loads)
+    ranked = sorted(together, key=lambda pair: (order[pair[0]], _rank(pair[1][0], loads)))
     by_file = _by_file([*findings, *doubts], rows)
     out = []
     for i, (name, group) in enumerate(ranked, 1):
@@ -168,7 +169,8 @@ def _findings(name: str, group: Group, doubts: Doubts) -> list[Finding]:
         for copy in (row, *row.also):
             findings += [f for line, kind, f in doubts.get(copy.file, ()) if kind == copy.kind and _within(copy, line)]
     figure = next((n for n in _SPEED if n in group[0].figures), "")
-    findings += checks.run(repeats=(name, [v for row in group if (v := row.get(figure)) is not None]))
+    values = [value for row in group if (value := row.get(figure)) is not None]
+    findings += checks.run(repeats=(name, values))
     unique: dict[tuple[str, str], Finding] = {}
     for finding in findings:
         unique.setdefault((finding.code, finding.text), finding)

@@ -50,7 +50,9 @@ def _scores_by_load(entries: Sequence[Entry]) -> dict[Load, list[Entry]]:
 
 def _weight(some: Sequence[Entry]) -> tuple[object, ...]:
     """Rank a test as the one that represents quality: by its series, by covering all tasks, by its items."""
-    return len({e.series for e in some}), bool(some[0].settings.get("group")), _items(some[0]) or 0
+    first = some[0]
+    all_tasks = bool(first.settings.get("group"))
+    return len({e.series for e in some}), all_tasks, _items(first) or 0
 
 
 def _items(e: Entry) -> int | None:

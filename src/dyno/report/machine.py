@@ -31,7 +31,8 @@ def rig_lines(rig: Rig, state_names: list[str]) -> list[str]:
         names = [str(i) for i in range(len(rig.topology))]
         rows = [[name, *row] for name, row in zip(names, rig.topology, strict=True)]
         out += ["", "Links between them", *_columns([["", *names], *rows])]
-    out += ["", "State", *_pairs({k.replace("_", " "): v for k, v in rig.state.items()}, "  ")]
+    state = {name.replace("_", " "): value for name, value in rig.state.items()}
+    out += ["", "State", *_pairs(state, "  ")]
     missing = [name.replace("_", " ") for name in state_names if name not in rig.state]
     if missing:
         out += wrapped(f"unknown or absent: {', '.join(missing)}", "  ", "    ")

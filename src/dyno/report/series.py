@@ -119,7 +119,10 @@ def _mixed(rows: Sequence[Row], names: Sequence[str], loads: Loads) -> list[list
     by_load: dict[tuple[object, ...], list[Row]] = {}
     for row, name in zip(rows, names, strict=True):
         by_load.setdefault((name, *loads.key(row)), []).append(row)
-    twice = {str(key[0]) for key, some in by_load.items() if len(some) > 1 and not _repeats(some, loads)}
+    twice = set()
+    for key, some in by_load.items():
+        if len(some) > 1 and not _repeats(some, loads):
+            twice.add(str(key[0]))
     return [[i for i, n in enumerate(names) if n == name] for name in sorted(twice)]
 
 
@@ -186,9 +189,13 @@ def _by_settings(rows: Sequence[Row], loads: Loads) -> list[str]:
 
     values = {k: {str(b.get(k, "")) for b in besides} for k in _differing(besides)}
     one_load = len(set(keys_of_loads)) == 1
-    keys = [k for k, v in values.items() if max(map(len, v)) <= _WORDY and (len(v) < len(rows) or one_load)]
+
+    def usable(key: str) -> bool:
+        longest = max(map(len, values[key]))
+        return longest <= _WORDY and (one_load or len(values[key]) < len(rows))
+
     taken: list[str] = []
-    for key in sorted(keys, key=lambda k: (k not in ENGINE, len(values[k]))):
+    for key in sorted(filter(usable, values), key=lambda k: (k not in ENGINE, len(values[k]))):
         if distinct([*taken, key]) > distinct(taken):
             taken.append(key)
     return [_setting_words(b, taken) for b in besides]

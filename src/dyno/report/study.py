@@ -130,8 +130,9 @@ def _lines(done: Sequence[PlannedTrial], titles: Sequence[str], results: Mapping
                 cells[i] = value
     lines = []
     for cells, same in zip(texts, repeats.values(), strict=True):
-        rows = [row_of_trial(p, results[p.place.id]) for p in same]
-        lines.append(_TrialLine(cells, of_repeats(", ".join(cells), rows), [results[p.place.id] for p in same]))
+        its_results = [results[p.place.id] for p in same]
+        rows = [row_of_trial(p, result) for p, result in zip(same, its_results, strict=True)]
+        lines.append(_TrialLine(cells, of_repeats(", ".join(cells), rows), its_results))
     return lines
 
 

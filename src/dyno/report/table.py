@@ -200,6 +200,9 @@ class _Side(NamedTuple):
     right: bool
     style: Style
 
+    def folded(self) -> list[str]:
+        return [self.text] if len(self.text) <= self.width else wrapped(self.text, width=self.width)
+
     def line(self, text: str) -> str:
         """Style the words, not the blanks around them."""
         blanks = " " * (self.width - len(text))
@@ -209,9 +212,12 @@ class _Side(NamedTuple):
 
 def _row(sides: Sequence[_Side]) -> list[str]:
     """Lay out a row, in several lines where a text is folded."""
-    folded = [[side.text] if len(side.text) <= side.width else wrapped(side.text, width=side.width) for side in sides]
-    lines = zip_longest(*folded, fillvalue="")
-    return [_GAP.join(side.line(text) for side, text in zip(sides, line, strict=True)).rstrip() for line in lines]
+    folded = [side.folded() for side in sides]
+    out = []
+    for texts in zip_longest(*folded, fillvalue=""):
+        cells = [side.line(text) for side, text in zip(sides, texts, strict=True)]
+        out.append(_GAP.join(cells).rstrip())
+    return out
 
 
 def _visible(row: Iterable[str]) -> list[str]:

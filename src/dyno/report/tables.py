@@ -85,7 +85,8 @@ def _deciding(entries: Sequence[Entry], m: Metric) -> list[_Drawn]:
     drawn = []
     if not _one_level(entries):
         axis = entries[0].axis
-        drawn.append(_count(KEYS[axis].title or axis, KEYS[axis].unit, entries, lambda e: e.axes.get(e.axis)))
+        key = KEYS[axis]
+        drawn.append(_count(key.title or axis, key.unit, entries, lambda e: e.axes.get(e.axis)))
     unit = "ms" if m.kind == "latency" else ""
     return drawn + _by_meaning(m.column or m.name, unit, entries, _picked(m.name), per=m.kind == "rate")
 
@@ -247,9 +248,10 @@ def _classes(entries: Sequence[Entry]) -> list[Table]:
 
 
 def _table(name: str, title: str, entries: Sequence[Entry], drawn: Sequence[_Drawn], about: str = "") -> Table:
-    lines = [
-        Line([d.cells[i] for d in drawn], entry.id, entry.series, entry.verdict) for i, entry in enumerate(entries)
-    ]
+    lines = []
+    for i, entry in enumerate(entries):
+        cells = [d.cells[i] for d in drawn]
+        lines.append(Line(cells, entry.id, entry.series, entry.verdict))
     return Table([d.column for d in drawn], lines, name, title, about)
 
 
@@ -519,7 +521,8 @@ def _costs(entries: Sequence[Entry], sign: str) -> list[_Drawn]:
     drawn = []
     for mode, unit in (("accelerator", "per accelerator"), ("machine", "per machine")):
         for name in TOKEN_THROUGHPUTS:
-            drawn.append(_Drawn(Column(METRICS[name].column, unit, "figure"), [_each(e, name, mode) for e in entries]))
+            cells = [_each(e, name, mode) for e in entries]
+            drawn.append(_Drawn(Column(METRICS[name].column, unit, "figure"), cells))
     return [
         priced("price", "hour", f"{sign}/hour"),
         priced("input", "per_million_input", f"{sign}/M tokens"),
@@ -561,10 +564,11 @@ def best(report: Report) -> Table | None:
         return None
     entries = {e.id: e for e in report.entries}
     chosen = [entries.get(b.entry or "") for b in report.best]
+    loads = [_best_load(e, b.why) for e, b in zip(chosen, report.best, strict=True)]
     drawn = [
         _texts("series", [b.series for b in report.best]),
         _texts("workload", [b.workload for b in report.best]),
-        _Drawn(Column("best load"), [_best_load(e, b.why) for e, b in zip(chosen, report.best, strict=True)]),
+        _Drawn(Column("best load"), loads),
         *_where_chosen(chosen),
     ]
     lines = []
@@ -689,7 +693,10 @@ def _authors(index: int, theirs: AuthorsTable) -> Table:
     """Copy a table to the letter. Rows that are shorter or longer than the header keep their number of filled cells."""
     table = theirs.table
     width = max([len(table.header), *(len(row) for row in table.rows)])
-    rows = [[Cell(c.text, bold=c.bold) for c in row] + [Cell("")] * (width - len(row)) for row in table.rows]
+    rows = []
+    for row in table.rows:
+        cells = [Cell(c.text, bold=c.bold) for c in row]
+        rows.append(cells + [Cell("")] * (width - len(row)))
     columns = []
     for i, title in enumerate(table.header + [""] * (width - len(table.header))):
         numeric = _numeric(row[i].text for row in rows)

@@ -283,7 +283,8 @@ def contests(entries: Sequence[Entry], limits: Limits) -> Iterator[Contest]:
     families: dict[tuple[str, Load, str], BySeries] = {}
     for e in entries:
         if e.axis and e.kind not in SMALL and counts(e, {}):
-            families.setdefault((e.kind, e.load.workload, e.axis), {}).setdefault(e.series, []).append(e)
+            family = families.setdefault((e.kind, e.load.workload, e.axis), {})
+            family.setdefault(e.series, []).append(e)
     for (kind, load, axis), family in sorted(families.items(), key=lambda pair: _natural(pair[0][1].words)):
         able = _able(_sharing(family, axis), limits)
         contest = _contest(kind, load.words, able, axis) if len(able) > 1 else None

@@ -234,7 +234,8 @@ def _reasons(answer: TuneAnswer) -> dict[str, list[tuple[TuneTrial, str]]]:
 def brief(why: str) -> tuple[str, str]:
     """Shorten a reason to about two lines: the first of the engine's own words, advice, and the path of its log."""
     log = _LOG.search(why)
-    text = _QUOTED.sub(lambda m: _cut(m[0].partition(" | ")[0], _QUOTE), _LOG.sub("", why))
+    without_log = _LOG.sub("", why)
+    text = _QUOTED.sub(lambda m: _cut(m[0].partition(" | ")[0], _QUOTE), without_log)
     return _cut(text, _REASON), log[1] if log else ""
 
 

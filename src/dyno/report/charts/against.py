@@ -115,7 +115,7 @@ class PerSwitch:
 def against(kind: LineChart, entries: Sequence[Entry], look: Look, axes: Sequence[str]) -> Iterator[Chart]:
     """Yield a chart for each axis along which a workload was measured at two loads or more."""
     numbers = {e.id: _numbers(kind, e) for e in entries}
-    definitions = _first_definitions(numbers) if kind.defined else {}
+    definitions = first_definitions(numbers) if kind.defined else {}
     index = meanings(definitions.values())
     for axis in axes:
         drawn = [e for e in entries if axis in e.axes and (numbers[e.id] or e.failure)]
@@ -134,7 +134,7 @@ def against(kind: LineChart, entries: Sequence[Entry], look: Look, axes: Sequenc
         yield _chart(kind, axis, rows, look, switch, [panel, *_definitions(rows, index)])
 
 
-def _first_definitions(numbers: Mapping[str, Mapping[str, Number]]) -> dict[str, str]:
+def first_definitions(numbers: Mapping[str, Mapping[str, Number]]) -> dict[str, str]:
     """Return the definition of each entry's figures, by its id; those without figures have none."""
     return {id: next(iter(each.values())).definition for id, each in numbers.items() if each}
 
@@ -208,7 +208,8 @@ def _chart(kind: LineChart, axis: str, rows: list[Row], look: Look, switch: PerS
 
 def _logarithmic(kind: LineChart, rows: Sequence[Row], keys: Sequence[str], first: str) -> bool:
     if kind.equal:  # a straight line, where it can be one
-        return vega.wide([row["x"] for row in rows], 16) and all(r[first] > 0 for r in rows if first in r)
+        values = [row[first] for row in rows if first in row]
+        return vega.wide([row["x"] for row in rows], 16) and all(v > 0 for v in values)
     return kind.log and vega.spread(rows, keys, 20)
 
 
@@ -232,7 +233,8 @@ def stretches(rows: Sequence[Row]) -> bool:
             lines.setdefault(row["workload"], {}).setdefault(row["series"], []).append(row)
     parts: list[tuple[Row, int]] = []
     for series in lines.values():
-        levels = {x: i for i, x in enumerate(sorted({row["x"] for line in series.values() for row in line}))}
+        loads = {row["x"] for line in series.values() for row in line}
+        levels = {load: i for i, load in enumerate(sorted(loads))}
         for line in series.values():
             line.sort(key=lambda row: row["x"])
             steps = [levels[b["x"]] - levels[a["x"]] for a, b in pairwise(line)]
@@ -247,7 +249,8 @@ def stretches(rows: Sequence[Row]) -> bool:
 def diagonal(values: Sequence[float], words: str, where: Mapping[str, Any]) -> list[Any]:
     """Return a line through equal values, of many points: with one scale logarithmic, it is a curve."""
     least, most = min(values), max(values)
-    each = [{"x": v, "y": v} for v in (base.short(least + (most - least) * i / 40) for i in range(41))]
+    places = [base.short(least + (most - least) * i / 40) for i in range(41)]
+    each = [{"x": place, "y": place} for place in places]
     line = unit({**LINE, "stroke": GREY, "strokeDash": [2, 3], "strokeWidth": 1.5}, where)
     name = unit({"type": "text", "text": words, "fill": GREY, "align": "right", "dx": -24, "dy": 12}, where)
     line.data, name.data = alt.InlineData(values=each), alt.InlineData(values=each[-1:])

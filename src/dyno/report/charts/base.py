@@ -231,7 +231,12 @@ def panels(entries: Sequence[Entry], axis: str, field: str = "x", least: int = 2
         return None
     numbers = {load: i for i, load in enumerate(groups)}
     first = max(groups, key=lambda load: (len(groups[load]), -numbers[load]))
-    rows = [entry_row(e) | {field: short(e.axes[axis]), "workload": numbers[workload(e, axis)]} for e in entries]
+    rows = []
+    for entry in entries:
+        row = entry_row(entry)
+        row[field] = short(entry.axes[axis])
+        row["workload"] = numbers[workload(entry, axis)]
+        rows.append(row)
     return Select("workload", "Workload", several_words(groups), numbers[first]), rows
 
 
@@ -249,7 +254,8 @@ class OneTrial:
 
     def add_to(self, drawing: Drawing, *subtitle: str) -> None:
         """Let a reader select one, at first that with most requests, and show its verdict and failures."""
-        first = max(enumerate(self.entries), key=lambda pair: (pair[1].completed or 0.0, -pair[0]))[0]
+        requests = [e.completed or 0.0 for e in self.entries]
+        first = requests.index(max(requests))
         words = {i: e.label or f"{e.series}: {e.load.words}" for i, e in enumerate(self.entries)}
         drawing.selects = [Select("trial", "Trial", words, first)]
         drawing.subtitle = [drawing.selects[0].chosen, *subtitle, "trial_signs[trial]"]

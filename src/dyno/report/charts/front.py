@@ -68,7 +68,8 @@ def _chart(rows: list[Row], names: dict[str, str], look: Look) -> Chart:
     ]
     axis = alt.Axis(title=expr(choice.chosen), format=vega.PLAIN)
     x = alt.X("x:Q", scale=vega.from_least("linear", 40), axis=axis)
-    y = alt.Y("y:Q", scale=vega.from_least("linear", 16), axis=alt.Axis(title="Score", format=vega.PLAIN))
+    scores = alt.Axis(title="Score", format=vega.PLAIN)
+    y = alt.Y("y:Q", scale=vega.from_least("linear", 16), axis=scores)
     where = {"x": x, "y": y, "color": drawing.colour()}
     line = {**vega.LINE, "stroke": GREY, "strokeWidth": 5, "opacity": 0.4}
     tooltip = base.tips(("load", "Load"), ("shown", "Score"), ("loss", "Against the reference"), ("beside", "Value"))

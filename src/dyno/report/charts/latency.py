@@ -114,7 +114,9 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     for entry, stem in drawn:
         points = base.evenly(entry.quantiles[stem], max(LEAST, base.ROWS_MAX // len(drawn)))
         row = base.entry_row(entry) | {"load": loads[entry.id], "latency": keys[entry.id, stem]}
-        rows.append(row | {"share": base.shorts(points, lambda p: p[0]), "ms": base.shorts(points, lambda p: p[1])})
+        row["share"] = base.shorts(points, lambda p: p[0])
+        row["ms"] = base.shorts(points, lambda p: p[1])
+        rows.append(row)
     drawing = Drawing(look, rows, "distribution", "Latency", "Latency distribution")
     drawing.about = (
         "Share of requests (for ITL: of gaps) that took at most this long. Further left is better. Failed requests "
@@ -154,7 +156,8 @@ def _lines(drawing: Drawing) -> list[Any]:
     rows = drawing.rows
     log = any(vega.wide([v for v in row["ms"] if v > 0], 50) for row in rows)
     log = log and all(v > 0 for row in rows for v in row["ms"])
-    y = alt.Y("share:Q", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(title="Share of requests", format="%"))
+    shares = alt.Axis(title="Share of requests", format="%")
+    y = alt.Y("share:Q", scale=alt.Scale(domain=[0, 1]), axis=shares)
     where = {"x": vega.milliseconds("ms", log, 8), "y": y, "color": drawing.colour()}
     path = {**where, "strokeDash": drawing.dashes(), "detail": alt.Detail("entry:N")}
     dots = {**vega.POINT, "filled": True, "opacity": 0}
@@ -203,4 +206,5 @@ def _loads(entries: Sequence[Entry]) -> tuple[dict[int, str], dict[str, int]]:
     """Return loads in words, and the number of each entry's. Series can be compared under the same one."""
     loads = {e.id: (e.kind, e.load.without(COUNTED)) for e in entries}
     numbers = {load: i for i, load in enumerate(dict.fromkeys(loads.values()))}
-    return {i: base.load_words(*load) for load, i in numbers.items()}, {id: numbers[load] for id, load in loads.items()}
+    words = {i: base.load_words(*load) for load, i in numbers.items()}
+    return words, {id: numbers[load] for id, load in loads.items()}

@@ -182,7 +182,8 @@ def power_over_time(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     layers: list[alt.LayerSpec] = []
     for field, title, span in panels:
         axis = alt.Axis(title=title, orient="left", tickCount=4)
-        where = {**place, "y": alt.Y(f"{field}:Q", scale=alt.Scale(zero=True, nice=True, range=span), axis=axis)}
+        scale = alt.Scale(zero=True, nice=True, range=span)
+        where = {**place, "y": alt.Y(f"{field}:Q", scale=scale, axis=axis)}
         valid = when(f"isValid(datum.{field})")
         path = unit(line, where, valid, params=[] if layers else [vega.zoom("x")])
         layers.append(alt.LayerSpec(layer=[path, unit(dots, {**where, "tooltip": tooltip}, valid)]))

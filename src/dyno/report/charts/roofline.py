@@ -73,8 +73,12 @@ def _rows(placed: Placed) -> list[Row]:
     lines: dict[tuple[object, ...], int] = {}
     for entry, place in placed:
         level = next((axis for axis in AXES if axis in entry.axes), None)
-        row = base.entry_row(entry) | {"what": place.what, "x": short(place.intensity), "y": short(place.flops / 1e12)}
-        row |= {"bandwidth": short(place.bandwidth_share), "arithmetic": short(place.arithmetic_share)}
+        row = base.entry_row(entry)
+        row["what"] = place.what
+        row["x"] = short(place.intensity)
+        row["y"] = short(place.flops / 1e12)
+        row["bandwidth"] = short(place.bandwidth_share)
+        row["arithmetic"] = short(place.arithmetic_share)
         row["load"] = base.load_words(entry.kind, entry.load.without(COUNTED))
         # A line goes through the loads of one workload.
         workload = base.workload(entry, level) if level else ()

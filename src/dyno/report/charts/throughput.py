@@ -19,6 +19,7 @@ from dyno.report.charts.against import (
     against,
     count_failed,
     curves,
+    first_definitions,
     headroom,
     lift,
     no_result,
@@ -39,7 +40,8 @@ QUEUE = (
 
 def measure(name: str) -> Curve:
     m = metric(name)
-    return Curve(name, m.explained, m.axis, m.axis[0].lower() + m.axis[1:], lambda entry: entry.figures.get(name))
+    unit = m.axis[0].lower() + m.axis[1:]
+    return Curve(name, m.explained, m.axis, unit, lambda entry: entry.figures.get(name))
 
 
 MEASURES = [measure(name) for name in FIGURES]
@@ -61,9 +63,14 @@ def throughput(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     yield from against(THROUGHPUT, [e for e in entries if e.kind in base.WHOLE], look, AXES)
     micro = [e for e in entries if e.kind == "micro" and "context" in e.axes]
     if not any(e.load.get("depth") for e in micro):  # tests that differ in their length alone are one line
-        micro = [msgspec.structs.replace(e, load=Load({**e.load.settings, "test": letters(e)})) for e in micro]
+        micro = [_without_length(e) for e in micro]
     yield from against(SPEED, micro, look, ["context"])
     yield from against(SERVED, [e for e in entries if e.kind == "serve"], look, ["rate", "session_rate"])
+
+
+def _without_length(micro: Entry) -> Entry:
+    load = Load({**micro.load.settings, "test": letters(micro)})
+    return msgspec.structs.replace(micro, load=load)
 
 
 def letters(micro: Entry) -> str:
@@ -108,7 +115,7 @@ def _latency_values(entries: Sequence[Entry], latencies: Latencies) -> dict[str,
     for stem in STEMS:
         names = statistics(entries, stem)
         numbers = {e.id: _statistics(e, stem, names) for e in entries}
-        latencies.define(stem, {id: next(iter(n.values())).definition for id, n in numbers.items() if n})
+        latencies.define(stem, first_definitions(numbers))
         for id, by_statistic in numbers.items():
             for statistic, number in by_statistic.items():
                 values[id][latencies.key(id, stem, statistic)] = base.shown(number)
@@ -152,7 +159,8 @@ def _tradeoff(
         base.REQUESTS,
     ]
     heading, color = f"axes[figure]{switch.words}", drawing.colour()
-    place = {"x": vega.milliseconds("x", vega.spread(rows, [*known], 16), 24), "y": vega.amount("y", expr(heading))}
+    log = vega.spread(rows, [*known], 16)
+    place = {"x": vega.milliseconds("x", log, 24), "y": vega.amount("y", expr(heading))}
     where = {**place, "color": color}
     tooltip = base.tips(("load", level.axis), ("shown", "Throughput"), ("late", "Latency"))
     label = {**vega.TEXT, **vega.ROOMY, "align": "left", "dx": 7, "dy": 7, "clip": True}
@@ -183,6 +191,8 @@ def front(where: Mapping[str, Any]) -> list[Any]:
         "align": "right",
         "baseline": "top",
         "clip": True,
+        "dx": -12,
+        "dy": 8,
     }
     path = {**where, "order": alt.Order("x:Q")}
-    return [unit(line, path, *best), unit({**name, "dx": -12, "dy": 8}, where, *best, *vega.last())]
+    return [unit(line, path, *best), unit(name, where, *best, *vega.last())]

@@ -74,7 +74,8 @@ def spread(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], times: float)
     for row in rows:
         for key in (k for k in keys if k in row):
             values.setdefault((key, row["workload"]), []).append(row[key])
-    return any(wide(v, times) for v in values.values()) and all(min(v) > 0 for v in values.values())
+    fields = list(values.values())
+    return any(wide(each, times) for each in fields) and all(min(each) > 0 for each in fields)
 
 
 def from_least(kind: Any, padding: int) -> alt.Scale:
