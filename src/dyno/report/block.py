@@ -1,13 +1,22 @@
 """The printed result of a benchmark: vLLM's block line for line, then what dyno adds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dyno.facts.finding import Finding
 from dyno.facts.load import LoadSpec
 from dyno.facts.metric import KEYS, LATENCIES, METRICS, Metric
-from dyno.facts.offline import OfflineSummary
+from dyno.facts.offline import OfflineSummary, Speculation
 from dyno.facts.spread import Distribution, Latency, Spread
-from dyno.facts.summary import ClassSummary, Result, SessionSummary, Summary
+from dyno.facts.summary import (
+    ClassSummary,
+    ClientSummary,
+    ReplaySummary,
+    Result,
+    ReuseSummary,
+    SessionSummary,
+    Steady,
+    Summary,
+)
 from dyno.facts.trial import TrialSpec
 from dyno.measure.reuse import reported_share
 from dyno.numbers import UNKNOWN, count, deviating, number, percent
@@ -25,22 +34,12 @@ _INDENT = " " * 8
 
 
 def block(result: Result, trial: TrialSpec, metrics: list[str], answers: Answers | None = None) -> str:
-    """`answers`: in the history of conversations."""
+    """Return the block of a served run. `answers`: in the history of conversations."""
     s = result.served
-    load = trial.load
     lines = [f"{' Serving Benchmark Result ':=^50}"]
-
-    def line(label: str, value: int | float) -> None:
-        lines.append(_copied(label, value))
-
     lines.append(_copied_figure(METRICS["completed"], s))
     lines.append(_failed(s.failed))
-    sessions = trial.workload.traits.sessions
-    if load.max_concurrency is not None:
-        line("Maximum concurrent sessions:" if sessions else "Maximum request concurrency:", load.max_concurrency)
-    if load.request_rate_rps is not None:
-        words = "Session rate configured (sessions/s):" if sessions else "Request rate configured (RPS):"
-        line(words, float(load.request_rate_rps))
+    lines += _copied_load(trial)
     for name in _COPIED:
         if name != "request_goodput" or trial.goodput_ms:
             lines.append(_copied_figure(METRICS[name], s))
@@ -54,7 +53,7 @@ def block(result: Result, trial: TrialSpec, metrics: list[str], answers: Answers
     lines.append(f"{'dyno':-^50}")
     if answers is not None:
         lines.append(labelled("Answers in the history:", answers))
-    lines += _own(result, load)
+    lines += _own(result, trial.load)
     if result.roofline is not None:
         lines += [labelled(*pair) for pair in roofline_pairs(result.roofline)]
     lines += telemetry_lines(result)
@@ -63,70 +62,99 @@ def block(result: Result, trial: TrialSpec, metrics: list[str], answers: Answers
     return "\n".join(lines)
 
 
-def _own(result: Result, load: LoadSpec) -> list[str]:
-    """Return the lines that dyno adds to vLLM's block."""
+def _copied_load(trial: TrialSpec) -> Iterator[str]:
+    load = trial.load
+    sessions = trial.workload.traits.sessions
+    if load.max_concurrency is not None:
+        label = "Maximum concurrent sessions:" if sessions else "Maximum request concurrency:"
+        yield _copied(label, load.max_concurrency)
+    if load.request_rate_rps is not None:
+        label = "Session rate configured (sessions/s):" if sessions else "Request rate configured (RPS):"
+        yield _copied(label, float(load.request_rate_rps))
+
+
+def _own(result: Result, load: LoadSpec) -> Iterator[str]:
+    """Yield the lines that dyno adds to vLLM's block."""
     s = result.served
-    lines: list[str] = []
-
-    def line(label: str, value: int | float | str | None, bounds: tuple[float, float] | None = None) -> None:
-        lines.append(labelled(label, between(bounds) if value is None else value))
-
-    for kind, failed in s.failures.items():
-        lines.append(styled(labelled(f"Failed, {kind}:", failed), "bad"))
-    if s.cancelling is not None:
-        c = s.cancelling
-        line("Cancelled requests:", s.cancelled)
-        line("  Output tokens received:", c.received_tokens)
-        if c.undelivered_tokens is not None:
-            line("  Output tokens not delivered:", c.undelivered_tokens)
-    if s.skipped:
-        line("Skipped requests (session failed):", s.skipped)
-    if s.end_at_once:
-        line("Ended at once (no text):", s.end_at_once)
-    line("Output tokens counted by:", ", ".join(s.tokens_by) or UNKNOWN)
+    yield from _incomplete(s)
+    yield labelled("Output tokens counted by:", ", ".join(s.tokens_by) or UNKNOWN)
     if s.steady is not None:
-        line("Steady window (s):", between((s.steady.start_s, s.steady.end_s)))
-        line("  Request throughput (req/s):", s.steady.request_throughput)
-        steady = s.bounds.get("steady_output_throughput")
-        line("  Output token throughput (tok/s):", s.steady.output_throughput, steady)
-        line("  Concurrency, mean:", s.steady.streams_mean)
+        yield from _steady(s.steady, s.bounds.get("steady_output_throughput"))
     if s.reuse is not None and s.reuse.possible_tokens:
-        reported = reported_share(s, result.telemetry)
-        low, high = percent(s.reuse.possible_share), percent(s.reuse.most_share)
-        line("Prefix reuse, possible:", low if low == high else f"{low} to {high}")
-        line("  within sessions:", percent(s.reuse.own_tokens / s.reuse.prompt_tokens))
-        line("  reported by the server:", UNKNOWN if reported is None else percent(reported))
+        yield from _reuse(s.reuse, reported_share(s, result.telemetry))
     if s.replicas:
-        line("Replicas:", len(s.replicas))
-        line("  Completed by each:", " / ".join(count(r.completed) for r in s.replicas))
-        tpots = [number(r.tpot_mean_ms) for r in s.replicas]
-        line("  Mean TPOT of each (ms):", " / ".join(tpots))
-    lines += _figures("own_tpot", s)
+        yield labelled("Replicas:", len(s.replicas))
+        yield labelled("  Completed by each:", " / ".join(count(r.completed) for r in s.replicas))
+        yield labelled("  Mean TPOT of each (ms):", " / ".join(number(r.tpot_mean_ms) for r in s.replicas))
+    yield from _figures("own_tpot", s)
     if per_token := s.latencies.get("itl_per_token"):
-        line("Mean ITL per token (ms):", _statistic(per_token, "mean", per_token.mean))
+        yield labelled("Mean ITL per token (ms):", _statistic(per_token, "mean", per_token.mean))
     if s.silent_chunks:
-        line("Events without text:", f"{count(s.silent_chunks)} of {count(s.events)}")
-    lines += _figures("itl_text", s)
+        yield labelled("Events without text:", f"{count(s.silent_chunks)} of {count(s.events)}")
+    yield from _figures("itl_text", s)
+    yield from _schedule(s, load)
+    if s.replay is not None:
+        yield from _replay(s.replay)
+    yield from _client(s.client)
+
+
+def _incomplete(s: Summary) -> Iterator[str]:
+    """Yield the requests that failed, were cancelled or skipped, or ended without text."""
+    for kind, failed in s.failures.items():
+        yield styled(labelled(f"Failed, {kind}:", failed), "bad")
+    if s.cancelling is not None:
+        yield labelled("Cancelled requests:", s.cancelled)
+        yield labelled("  Output tokens received:", s.cancelling.received_tokens)
+        if s.cancelling.undelivered_tokens is not None:
+            yield labelled("  Output tokens not delivered:", s.cancelling.undelivered_tokens)
+    if s.skipped:
+        yield labelled("Skipped requests (session failed):", s.skipped)
+    if s.end_at_once:
+        yield labelled("Ended at once (no text):", s.end_at_once)
+
+
+def _steady(steady: Steady, output_bounds: tuple[float, float] | None) -> Iterator[str]:
+    yield labelled("Steady window (s):", between((steady.start_s, steady.end_s)))
+    yield labelled("  Request throughput (req/s):", _value(steady.request_throughput))
+    yield labelled("  Output token throughput (tok/s):", _value(steady.output_throughput, output_bounds))
+    yield labelled("  Concurrency, mean:", steady.streams_mean)
+
+
+def _reuse(reuse: ReuseSummary, reported: float | None) -> Iterator[str]:
+    low, high = percent(reuse.possible_share), percent(reuse.most_share)
+    yield labelled("Prefix reuse, possible:", low if low == high else f"{low} to {high}")
+    yield labelled("  within sessions:", percent(reuse.own_tokens / reuse.prompt_tokens))
+    yield labelled("  reported by the server:", UNKNOWN if reported is None else percent(reported))
+
+
+def _schedule(s: Summary, load: LoadSpec) -> Iterator[str]:
+    """Yield how requests were due, and their latencies since then."""
     for label, schedule in (("Rate", load.rate_schedule), ("Concurrency", load.concurrency_schedule)):
-        lines += [labelled(f"{label} schedule:", schedule)] if schedule else []
-    for stem in () if load.closed_loop else ("response_ttft", "response_e2el"):
-        d = s.latencies[stem]
-        line(f"Mean {LATENCIES[stem].words} (ms):", d.mean, d.bounds.get("mean"))
-    if (r := s.replay) is not None:
-        line("Request rate, recorded / sent (req/s):", f"{number(r.recorded_rps)} / {number(r.sent_rps)}")
-        late_ms = (number(r.late_mean_ms), number(r.late_p99_ms), number(r.late_max_ms))
-        line("Replay delay, mean / p99 / max (ms):", " / ".join(late_ms))
-    if s.client.processes:
-        line("Client processes:", len(s.client.processes))
-    late = s.client.send_late
-    line("Client send delay, mean / p99 (ms):", f"{number(late.mean)} / {number(late.percentiles['99'])}")
-    if s.client.kernel_stamps:
-        delays = f"{number(s.client.read_late_mean_ms)} / {number(s.client.read_late_max_ms)}"
-        line("Client read delay, mean / max (ms):", delays)
-    if s.client.cpu_share is not None:
-        busiest = ", busiest process" if s.client.processes else ""
-        line(f"Client CPU (of one core{busiest}):", percent(s.client.cpu_share))
-    return lines
+        if schedule:
+            yield labelled(f"{label} schedule:", schedule)
+    if not load.closed_loop:
+        for stem in ("response_ttft", "response_e2el"):
+            d = s.latencies[stem]
+            yield labelled(f"Mean {LATENCIES[stem].words} (ms):", _value(d.mean, d.bounds.get("mean")))
+
+
+def _replay(r: ReplaySummary) -> Iterator[str]:
+    yield labelled("Request rate, recorded / sent (req/s):", f"{number(r.recorded_rps)} / {number(r.sent_rps)}")
+    late_ms = (number(r.late_mean_ms), number(r.late_p99_ms), number(r.late_max_ms))
+    yield labelled("Replay delay, mean / p99 / max (ms):", " / ".join(late_ms))
+
+
+def _client(client: ClientSummary) -> Iterator[str]:
+    if client.processes:
+        yield labelled("Client processes:", len(client.processes))
+    late = client.send_late
+    yield labelled("Client send delay, mean / p99 (ms):", f"{number(late.mean)} / {number(late.percentiles['99'])}")
+    if client.kernel_stamps:
+        delays = f"{number(client.read_late_mean_ms)} / {number(client.read_late_max_ms)}"
+        yield labelled("Client read delay, mean / max (ms):", delays)
+    if client.cpu_share is not None:
+        busiest = ", busiest process" if client.processes else ""
+        yield labelled(f"Client CPU (of one core{busiest}):", percent(client.cpu_share))
 
 
 def _figures(stem: str, s: Summary) -> list[str]:
@@ -168,7 +196,9 @@ def _sessions(s: SessionSummary, metrics: list[str]) -> list[str]:
 
 
 def _statistic(d: Latency, name: str, value: float | None) -> str:
-    return UNKNOWN if d.empty else between(d.bounds.get(name)) if value is None else number(value)
+    if d.empty:
+        return UNKNOWN
+    return between(d.bounds.get(name)) if value is None else number(value)
 
 
 def _upper(text: str) -> str:
@@ -178,74 +208,37 @@ def _upper(text: str) -> str:
 def _classes(classes: Sequence[ClassSummary]) -> list[str]:
     if not classes:
         return []
-    tails = [f"p{p}" for p in classes[0].ttft.percentiles][-1:]
-    lost = ["failed", *(["cancelled"] if any(c.cancelled for c in classes) else [])]
-    titles = ["class", "completed", *lost, "req/s", "goodput", "TTFT p50", *(f"TTFT {t}" for t in tails), "TPOT p50"]
+    tails = list(classes[0].ttft.percentiles)[-1:]
+    lost = ["failed", "cancelled"] if any(c.cancelled for c in classes) else ["failed"]
+    titles = ["class", "completed", *lost, "req/s", "goodput", "TTFT p50", *(f"TTFT p{t}" for t in tails), "TPOT p50"]
     rows = []
     for c in classes:
         good = between(c.goodput_bounds) if c.goodput is None else number(c.goodput)
-        tail = [_statistic(c.ttft, t[1:], c.ttft.percentiles[t[1:]]) for t in tails]
-        middles = [_statistic(d, "median", d.median) for d in (c.ttft, c.tpot)]
+        tail = [_statistic(c.ttft, t, c.ttft.percentiles[t]) for t in tails]
+        ttft = _statistic(c.ttft, "median", c.ttft.median)
+        tpot = _statistic(c.tpot, "median", c.tpot.median)
         counts = [count(c.completed), *(count(getattr(c, name)) for name in lost), number(c.request_throughput)]
-        rows.append([c.name, *counts, good, middles[0], *tail, middles[1]])
+        rows.append([c.name, *counts, good, ttft, *tail, tpot])
     return [f"{'Traffic Classes':-^50}", *terminal(text_table(titles, rows))]
 
 
 def offline_block(result: Result, trial: TrialSpec, warmups: int) -> str:
-    """`warmups`: iterations before the measured ones."""
+    """Return the block of an offline run. `warmups`: iterations before the measured ones."""
     s = result.offline
     assert s is not None
     lines = [f"{f' {s.kind.capitalize()} Benchmark Result ':=^50}"]
-
-    def line(label: str, value: int | float | str) -> None:
-        lines.append(labelled(label, value))
-
-    def spread(label: str, value: Spread | None) -> None:
-        if value is not None and value.count:
-            line(label, str(value))
-
-    line("Successful requests:", s.completed)
+    lines.append(labelled("Successful requests:", s.completed))
     lines.append(_failed(s.failed))
-    line("Requests per iteration:", s.requests)
-    line("Iterations, warm-up / measured:", f"{count(warmups)} / {count(s.iterations)}")
+    lines.append(labelled("Requests per iteration:", s.requests))
+    lines.append(labelled("Iterations, warm-up / measured:", f"{count(warmups)} / {count(s.iterations)}"))
     if trial.workload.num_warmups and s.kind == "throughput":
-        line("Warm-up prompts:", trial.workload.num_warmups)
-    line("Benchmark duration (s):", s.duration_s)
-    line("Total input tokens:", s.input_tokens)
-    if s.cached_input_tokens:
-        line("  from cache:", s.cached_input_tokens)
-    line("Total generated tokens:", s.output_tokens)
-    line("  requested:", s.wanted_output_tokens)
-    spread("Request throughput (req/s):", s.request_throughput)
-    spread("Output token throughput (tok/s):", s.output_throughput)
-    spread("Total token throughput (tok/s):", s.total_token_throughput)
-    if s.replicas:
-        line("Replicas:", len(s.replicas))
-        line("  Output tok/s of each:", " / ".join(number(r.output_throughput.mean) for r in s.replicas))
-        line("  Began after the first, at most (ms):", max(r.late_ms for r in s.replicas))
+        lines.append(labelled("Warm-up prompts:", trial.workload.num_warmups))
+    lines += _offline_totals(s)
     lines += _latency(s.latency, s.first_latency_ms)
-    if any(v is not None for v in (s.prefill_ms, s.decode_ms, s.tpot_ms)):
-        lines.append(f"{'Per Request':-^50}")
-        spread("Prefill, mean (ms):", s.prefill_ms)
-        spread("Decode, mean (ms):", s.decode_ms)
-        spread("TPOT, mean (ms):", s.tpot_ms)
-    if s.prefill_speed is not None or s.decode_speed is not None or s.in_flight_mean is not None:
-        lines.append(f"{'Engine':-^50}")
-        spread("Prefill speed (tok/s of prompts):", s.prefill_speed)
-        spread("Decode speed (tok/s of outputs):", s.decode_speed)
-        if s.in_flight_mean is not None:
-            line("Concurrency, mean:", s.in_flight_mean)
-        if s.context_mean:
-            line("Context while decoding, mean (tokens):", s.context_mean)
+    lines += _phases(s)
+    lines += _engine(s)
     if s.speculation is not None:
-        lines.append(f"{'Speculative Decoding':-^50}")
-        line("Acceptance rate:", percent(s.speculation.acceptance))
-        if s.speculation.tokens_per_step is not None:
-            line("Acceptance length:", s.speculation.tokens_per_step)
-        if s.speculation.drafts is not None:
-            line("Drafts:", s.speculation.drafts)
-        line("Drafted tokens:", s.speculation.drafted_tokens)
-        line("Accepted tokens:", s.speculation.accepted_tokens)
+        lines += _speculation(s.speculation)
     if result.roofline is not None:
         lines.append(f"{'Hardware Utilization':-^50}")
         lines += [labelled(*pair) for pair in roofline_pairs(result.roofline)]
@@ -254,6 +247,57 @@ def offline_block(result: Result, trial: TrialSpec, warmups: int) -> str:
     lines += vllm_lines(s)
     lines += verdict_lines(result)
     return "\n".join(lines)
+
+
+def _offline_totals(s: OfflineSummary) -> Iterator[str]:
+    yield labelled("Benchmark duration (s):", s.duration_s)
+    yield labelled("Total input tokens:", s.input_tokens)
+    if s.cached_input_tokens:
+        yield labelled("  from cache:", s.cached_input_tokens)
+    yield labelled("Total generated tokens:", s.output_tokens)
+    yield labelled("  requested:", s.wanted_output_tokens)
+    yield from _spread("Request throughput (req/s):", s.request_throughput)
+    yield from _spread("Output token throughput (tok/s):", s.output_throughput)
+    yield from _spread("Total token throughput (tok/s):", s.total_token_throughput)
+    if s.replicas:
+        yield labelled("Replicas:", len(s.replicas))
+        yield labelled("  Output tok/s of each:", " / ".join(number(r.output_throughput.mean) for r in s.replicas))
+        yield labelled("  Began after the first, at most (ms):", max(r.late_ms for r in s.replicas))
+
+
+def _phases(s: OfflineSummary) -> Iterator[str]:
+    if s.prefill_ms is not None or s.decode_ms is not None or s.tpot_ms is not None:
+        yield f"{'Per Request':-^50}"
+        yield from _spread("Prefill, mean (ms):", s.prefill_ms)
+        yield from _spread("Decode, mean (ms):", s.decode_ms)
+        yield from _spread("TPOT, mean (ms):", s.tpot_ms)
+
+
+def _engine(s: OfflineSummary) -> Iterator[str]:
+    if s.prefill_speed is not None or s.decode_speed is not None or s.in_flight_mean is not None:
+        yield f"{'Engine':-^50}"
+        yield from _spread("Prefill speed (tok/s of prompts):", s.prefill_speed)
+        yield from _spread("Decode speed (tok/s of outputs):", s.decode_speed)
+        if s.in_flight_mean is not None:
+            yield labelled("Concurrency, mean:", s.in_flight_mean)
+        if s.context_mean:
+            yield labelled("Context while decoding, mean (tokens):", s.context_mean)
+
+
+def _speculation(speculation: Speculation) -> Iterator[str]:
+    yield f"{'Speculative Decoding':-^50}"
+    yield labelled("Acceptance rate:", percent(speculation.acceptance))
+    if speculation.tokens_per_step is not None:
+        yield labelled("Acceptance length:", speculation.tokens_per_step)
+    if speculation.drafts is not None:
+        yield labelled("Drafts:", speculation.drafts)
+    yield labelled("Drafted tokens:", speculation.drafted_tokens)
+    yield labelled("Accepted tokens:", speculation.accepted_tokens)
+
+
+def _spread(label: str, value: Spread | None) -> Iterator[str]:
+    if value is not None and value.count:
+        yield labelled(label, str(value))
 
 
 def _latency(d: Distribution, first_ms: float) -> list[str]:
@@ -286,7 +330,12 @@ def vllm_lines(s: OfflineSummary) -> list[str]:
 
 
 def labelled(label: str, value: int | float | str) -> str:
-    text = value if isinstance(value, str) else number(value) if isinstance(value, float) else count(value)
+    if isinstance(value, str):
+        text = value
+    elif isinstance(value, float):
+        text = number(value)
+    else:
+        text = count(value)
     return "\n".join(wrapped(text, f"{label:<40} ", " " * 41))
 
 
@@ -324,6 +373,10 @@ def telemetry_lines(result: Result) -> list[str]:
 def between(bounds: tuple[float, float] | None) -> str:
     """Return bounds of a figure that a busy client couldn't measure exactly."""
     return UNKNOWN if bounds is None else f"{number(bounds[0])} to {number(bounds[1])}"
+
+
+def _value(value: float | None, bounds: tuple[float, float] | None = None) -> float | str:
+    return between(bounds) if value is None else value
 
 
 def _distribution(stem: str, s: Summary) -> list[str]:

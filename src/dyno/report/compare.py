@@ -1,6 +1,6 @@
 """A comparison as people read it: one row a load, or each load with its figures, words and findings."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from dyno.facts.comparison import (
     CONFIDENCE,
@@ -49,12 +49,12 @@ def as_markdown(c: Comparison, details: bool = False) -> str:
 
 
 def _lines(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
-    """`details`: of many loads, too."""
+    """Yield the whole text. `details`: with all figures, of many loads, too."""
     item = "- " if as_markdown else ""
     yield f"{item}A  {c.a}"
     yield f"{item}B  {c.b}"
     several = len(c.pairings) > 1
-    everywhere = [f for f in c.pairings[0].findings if all(f in p.findings for p in c.pairings)] if several else []
+    everywhere = _everywhere(c) if several else []
     if several:
         yield ""
         yield from _overview(c, details, as_markdown)
@@ -62,14 +62,8 @@ def _lines(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
         for p in c.pairings:
             yield ""
             yield from _pairing(p, as_markdown, everywhere, _figures(c))
-    if c.gates:
-        yield ""
-        for gate in dict.fromkeys(g.gate for g in c.gates):
-            yield from _gate(c, [g for g in c.gates if g.gate == gate], as_markdown)
-    for name, left in (("A", c.unpaired_a), ("B", c.unpaired_b)):
-        if left and c.pairings:
-            yield ""
-            yield from wrapped(f"Only in {name}, not compared: {'; '.join(left)}.")
+    yield from _gates(c, as_markdown)
+    yield from _unpaired(c)
     if everywhere:
         yield ""
         yield f"For {_all(c.pairings)} {_noun(c)}s:"
@@ -80,8 +74,26 @@ def _lines(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
         yield ""
         yield from _findings(c.findings, as_markdown)
     yield ""
+    yield f"Verdict: {_verdict(c, as_markdown)}"
+
+
+def _everywhere(c: Comparison) -> list[Finding]:
+    """Return the findings that all loads have."""
+    return [f for f in c.pairings[0].findings if all(f in p.findings for p in c.pairings)]
+
+
+def _unpaired(c: Comparison) -> Iterator[str]:
+    for name, left in (("A", c.unpaired_a), ("B", c.unpaired_b)):
+        if left and c.pairings:
+            yield ""
+            yield from wrapped(f"Only in {name}, not compared: {'; '.join(left)}.")
+
+
+def _verdict(c: Comparison, as_markdown: bool) -> str:
     verdict = c.verdict if as_markdown else styled(c.verdict, verdict_style(c.verdict))
-    yield f"Verdict: {verdict}" + (" (compared because of --anyway)" if c.anyway and c.verdict == "void" else "")
+    if c.anyway and c.verdict == "void":
+        return f"{verdict} (compared because of --anyway)"
+    return verdict
 
 
 # ---- one row a load ----
@@ -92,27 +104,43 @@ def _overview(c: Comparison, details: bool, as_markdown: bool) -> Iterator[str]:
     if common:
         yield f"All {_noun(c)}s: {common}"
         yield ""
-    named = list(zip(loads, c.pairings, strict=True))
-    tables = [_speeds([pair for pair in named if pair[1].kind != "quality"])]
-    tables.append(_scores([pair for pair in named if pair[1].kind == "quality"]))
-    for i, table in enumerate(t for t in tables if t.lines):
-        if i:
-            yield ""
+    for table in _overview_tables(c, loads):
         yield from _table(table, as_markdown)
-    yield ""
-    more = "" if details else " --details shows every figure."
-    differences = [d for p in c.pairings for d in p.differences]
+        yield ""
+    about = _about([d for p in c.pairings for d in p.differences])
+    if not details:
+        about += " --details shows every figure."
+    yield from _item(about, as_markdown)
+    yield from _lowest_agreement(c, as_markdown)
+
+
+def _overview_tables(c: Comparison, loads: Sequence[str]) -> Iterator[Table]:
+    """Yield the table of speeds and that of scores, where there are any."""
+    named = list(zip(loads, c.pairings, strict=True))
+    speeds = [(load, p) for load, p in named if p.kind != "quality"]
+    if speeds:
+        yield _speeds(speeds)
+    scores = [(load, p) for load, p in named if p.kind == "quality"]
+    if scores:
+        yield _scores(scores)
+
+
+def _lowest_agreement(c: Comparison, as_markdown: bool) -> Iterator[str]:
+    # Each load asks the same prompts: the lowest agreement says most.
+    known = [p.agreement for p in c.pairings if p.agreement is not None and (p.total or _noun(c) == "load")]
+    if known:
+        lowest = min(known, key=lambda a: a.identical / a.answers)
+        where = "At the worst load, " if len(known) > 1 else ""
+        yield from _item(f"{where}{lowest.words}.", as_markdown)
+
+
+def _about(differences: Sequence[Difference]) -> str:
+    """Say what the overview shows, and how far it is sure."""
     if all(d.low is None for d in differences):
         unknown = "; ".join(dict.fromkeys(d.why for d in differences if d.why))
-        about = f"Change of B against A. Confidence unknown: {unknown}."
-    else:
-        corrected = f"The last column is corrected for all {len(differences)} figures (Holm's rule)."
-        about = f"Change of B against A, with its 95 % interval{_assumed(differences)}. {corrected}"
-    yield from _item(f"{about}{more}", as_markdown)
-    # Each load asks the same prompts: the lowest agreement says most.
-    if known := [p.agreement for p in c.pairings if p.agreement is not None and (p.total or _noun(c) == "load")]:
-        lowest = min(known, key=lambda a: a.identical / a.answers)
-        yield from _item(f"{'At the worst load, ' if len(known) > 1 else ''}{lowest.words}.", as_markdown)
+        return f"Change of B against A. Confidence unknown: {unknown}."
+    corrected = f"The last column is corrected for all {len(differences)} figures (Holm's rule)."
+    return f"Change of B against A, with its 95 % interval{_assumed(differences)}. {corrected}"
 
 
 def _assumed(differences: Sequence[Difference]) -> str:
@@ -124,35 +152,40 @@ def _assumed(differences: Sequence[Difference]) -> str:
 
 
 def _speeds(named: Sequence[tuple[str, Pairing]]) -> Table:
-    shown = [{d.metric: d for d in p.differences} for _, p in named]
-    metrics = list(dict.fromkeys(name for by_name in shown for name in by_name))
-    if len(metrics) > len(_MAIN):
-        main = [next((name for name in names if name in metrics), "") for names in _MAIN]
-        metrics = list(filter(None, main)) or metrics[: len(_MAIN)]
-    rows = [
-        [load, *(_change(by_name.get(m)) for m in metrics), _in_words(p.word, p)]
-        for (load, p), by_name in zip(named, shown, strict=True)
-    ]
-    return text_table(
-        ["load", *map(words, metrics), "B is"], rows, range(1, len(metrics) + 1), keep=(len(metrics) + 1,)
-    )
+    metrics = _overview_metrics([p for _, p in named])
+    rows = []
+    for load, p in named:
+        by_name = {d.metric: d for d in p.differences}
+        rows.append([load, *(_change(by_name.get(name)) for name in metrics), _in_words(p.word, p)])
+    titles = ["load", *map(words, metrics), "B is"]
+    return text_table(titles, rows, range(1, len(metrics) + 1), keep=(len(metrics) + 1,))
+
+
+def _overview_metrics(pairings: Sequence[Pairing]) -> list[str]:
+    """Return all metrics where they are few, else the main ones."""
+    metrics = list(dict.fromkeys(d.metric for p in pairings for d in p.differences))
+    if len(metrics) <= len(_MAIN):
+        return metrics
+    main = [next((name for name in names if name in metrics), "") for names in _MAIN]
+    return list(filter(None, main)) or metrics[: len(_MAIN)]
 
 
 def _scores(named: Sequence[tuple[str, Pairing]]) -> Table:
-    """Scores with what the items could have shown, and how many would settle a difference of this size."""
-    rows = []
-    for task, p in named:
-        cells = [UNKNOWN] * 6
-        for d in p.differences[:1]:
-            needed = d.paired.items_needed if d.paired is not None else None
-            items = [
-                count(d.paired.items if d.paired is not None else None),
-                count(rounded_up(needed) if needed else None),
-            ]
-            cells = [*_values(d), _change(d), d.smallest_words, *items]
-        rows.append([task, *cells, _in_words(p.word, p)])
+    """Make a table of scores with what the items could have shown, and how many would settle such a difference."""
+    rows = [[task, *_score_cells(p), _in_words(p.word, p)] for task, p in named]
     titles = ["task", "A", "B", "change", "detectable", "items", "needed", "B is"]
     return text_table(titles, rows, range(1, 7), keep=(3, 7))
+
+
+def _score_cells(p: Pairing) -> list[str]:
+    if not p.differences:
+        return [UNKNOWN] * 6
+    d = p.differences[0]
+    items = needed = None
+    if d.paired is not None:
+        items = d.paired.items
+        needed = d.paired.items_needed
+    return [*_values(d), _change(d), d.smallest_words, count(items), count(rounded_up(needed) if needed else None)]
 
 
 def _noun(c: Comparison) -> str:
@@ -160,7 +193,7 @@ def _noun(c: Comparison) -> str:
 
 
 def _loads(c: Comparison) -> tuple[list[str], str]:
-    """Each load by what distinguishes it from the others, and what all have in common."""
+    """Return each load by what distinguishes it from the others, and what all have in common."""
     loads = [Load(p.load) for p in c.pairings]
     shared = [n for n, v in loads[0].settings.items() if all(load.get(n) == v for load in loads)]
     short = [load.without(*shared).words for load in loads]
@@ -189,7 +222,7 @@ def _figures(c: Comparison) -> int:
 
 
 def _gathered(c: Comparison, elsewhere: Sequence[Finding], as_markdown: bool) -> Iterator[str]:
-    """Findings of single loads: of one code the first, with how many loads have it."""
+    """Yield findings of single loads: of one code the first, with how many loads have it."""
     own: dict[str, dict[str, Finding]] = {}
     for load, p in zip(_loads(c)[0], c.pairings, strict=True):
         for f in p.findings:
@@ -197,9 +230,13 @@ def _gathered(c: Comparison, elsewhere: Sequence[Finding], as_markdown: bool) ->
                 own.setdefault(f.code, {}).setdefault(load, f)
     for by_load in own.values():
         load, first = next(iter(by_load.items()))
-        rest = f", and at {many(len(by_load) - 1, f'more {_noun(c)}')}" if len(by_load) > 1 else ""
         yield ""
-        yield f"For {_all(by_load)} {_noun(c)}s:" if 1 < len(by_load) == len(c.pairings) else f"At {load}{rest}:"
+        if 1 < len(by_load) == len(c.pairings):
+            yield f"For {_all(by_load)} {_noun(c)}s:"
+        elif len(by_load) > 1:
+            yield f"At {load}, and at {many(len(by_load) - 1, f'more {_noun(c)}')}:"
+        else:
+            yield f"At {load}:"
         yield from _findings([first], as_markdown)
 
 
@@ -211,22 +248,26 @@ def _load(p: Pairing) -> str:
 
 
 def _pairing(p: Pairing, as_markdown: bool, elsewhere: Sequence[Finding], figures: int) -> Iterator[str]:
-    """`elsewhere`: findings that are shown once for all loads. `figures`: of all loads."""
+    """Yield a load with its figures. `elsewhere`: findings that are shown once for all loads. `figures`: of all
+    loads."""
+    item = "- " if as_markdown else "  "
     yield f"### {_load(p)}" if as_markdown else _load(p)
     yield ""
-    for name, side in (("A", p.a), ("B", p.b)):
-        yield f"- {name}: {_side(side)}" if as_markdown else f"  {name}: {_side(side)}"
+    yield f"{item}A: {_side(p.a)}"
+    yield f"{item}B: {_side(p.b)}"
     if p.differences:
         yield ""
-        yield from _table(text_table(_HEAD, map(_row, p.differences), range(1, 6), keep=(3, 4, 6)), as_markdown)
+        table = text_table(_HEAD, map(_row, p.differences), range(1, 6), keep=(3, 4, 6))
+        yield from _table(table, as_markdown)
         yield ""
         for line in sentences(p, figures):
             yield from _item(line, as_markdown)
     if p.agreement is not None:
         yield from _item(f"{p.agreement.words}.", as_markdown)
     if p.refused:
-        yield f"{'- ' if as_markdown else '  '}Not compared: see the findings."
-    if own := [f for f in p.findings if f not in elsewhere]:
+        yield f"{item}Not compared: see the findings."
+    own = [f for f in p.findings if f not in elsewhere]
+    if own:
         yield ""
         yield from _findings(own, as_markdown)
 
@@ -250,9 +291,11 @@ def _item(line: str, as_markdown: bool) -> list[str]:
 
 
 def _side(side: Side) -> str:
-    done = ((side.completed, "completed"), (side.failed, "failed"))
-    counted = [f"{count(n)} {word}" for n, word in done if n is not None]
-    return ", ".join([*([side.label] if side.label else []), *counted, many(len(side.rows), "run")])
+    parts = [side.label] if side.label else []
+    for requests, word in ((side.completed, "completed"), (side.failed, "failed")):
+        if requests is not None:
+            parts.append(f"{count(requests)} {word}")
+    return ", ".join([*parts, many(len(side.rows), "run")])
 
 
 def _row(d: Difference) -> list[str]:
@@ -266,30 +309,53 @@ def _values(d: Difference) -> list[str]:
 
 
 def sentences(p: Pairing, figures: int) -> Iterator[str]:
-    """Which is better where, or what it would take to know. `figures`: how many are compared in all."""
+    """Yield which is better where, or what it would take to know. `figures`: how many are compared in all."""
+    yield from _sure_sentences(p)
+    yield from _perhaps_sentences(p, figures)
+    yield from _undetected_sentences([d for d in p.differences if d.smallest is not None])
+    unknown = [d for d in p.differences if d.word == "confidence unknown"]
+    for why, some in _grouped(lambda d: d.why, unknown).items():
+        yield f"Confidence unknown: {_names(some)}: {why}."
+    for why in dict.fromkeys(x.why for x in p.left_out):
+        yield f"Left out ({why}): {', '.join(words(x.metric) for x in p.left_out if x.why == why)}."
+
+
+def _sure_sentences(p: Pairing) -> Iterator[str]:
+    # Of single runs it is known that they differ, and not yet that their settings do.
+    single = len(p.a.rows) == len(p.b.rows) == 1 and p.kind != "quality"
+    where = "In these two runs B" if single else "B"
     for word in ("better", "worse", "higher", "lower"):
-        if sure := [d for d in p.differences if d.word == word]:
-            # Of single runs it is known that they differ, and not yet that their settings do.
-            where = "In these two runs B" if len(p.a.rows) == len(p.b.rows) == 1 and p.kind != "quality" else "B"
+        sure = [d for d in p.differences if d.word == word]
+        if sure:
             which = f"all {len(sure)} figures" if len(sure) == len(p.differences) > 1 else _names(sure)
             yield f"{where} is {_in_words(word, p)} in {which}, {_how(sure)}."
-    if perhaps := [d for d in p.differences if d.word.startswith("perhaps ")]:
+
+
+def _perhaps_sentences(p: Pairing, figures: int) -> Iterator[str]:
+    perhaps = [d for d in p.differences if d.word.startswith("perhaps ")]
+    if perhaps:
         some = ", ".join(f"{words(d.metric)} {d.word[8:]}" for d in perhaps)
         by_chance = f"chance alone gives {format(figures * (1 - CONFIDENCE), '.2g')} such results on average"
         yield f"Perhaps: {some}. Inconclusive after correction for {figures} figures: {by_chance}."
-    measured = [d for d in p.differences if d.smallest is not None]
-    if same := [d for d in measured if d.word == "no difference detected"]:
+
+
+def _undetected_sentences(measured: Sequence[Difference]) -> Iterator[str]:
+    same = [d for d in measured if d.word == "no difference detected"]
+    if same:
         limits = "; ".join(filter(None, map(_detectable, same)))
-        yield f"No difference detected: {_names(same)}{f' ({limits})' if limits else ''}."
-    unclear = [d for d in measured if d.word == "inconclusive"]
-    ways = dict.fromkeys(map(_more, unclear))
-    if listed := [f"{_names([d for d in unclear if _more(d) == way])} ({way})" for way in ways]:
+        could_show = f" ({limits})" if limits else ""
+        yield f"No difference detected: {_names(same)}{could_show}."
+    unclear = _grouped(_more, [d for d in measured if d.word == "inconclusive"])
+    if unclear:
+        listed = [f"{_names(some)} ({way})" for way, some in unclear.items()]
         yield f"Inconclusive: {', '.join(listed)}."
-    unknown = [d for d in p.differences if d.word == "confidence unknown"]
-    for why in dict.fromkeys(d.why for d in unknown):
-        yield f"Confidence unknown: {_names([d for d in unknown if d.why == why])}: {why}."
-    for why in dict.fromkeys(x.why for x in p.left_out):
-        yield f"Left out ({why}): {', '.join(words(x.metric) for x in p.left_out if x.why == why)}."
+
+
+def _grouped(key: Callable[[Difference], str], differences: Sequence[Difference]) -> dict[str, list[Difference]]:
+    groups: dict[str, list[Difference]] = {}
+    for d in differences:
+        groups.setdefault(key(d), []).append(d)
+    return groups
 
 
 def _names(differences: Sequence[Difference]) -> str:
@@ -297,10 +363,11 @@ def _names(differences: Sequence[Difference]) -> str:
 
 
 def _in_words(word: str, p: Pairing) -> str:
-    """better → faster, where all figures that are it are speeds."""
+    """Return the word for a change: better → faster, where all figures that are it are speeds."""
     names = [d.metric for d in p.differences if d.word == word]
-    speeds = all(latency(name) or "throughput" in name or name == "speed" for name in names)
-    return {"better": "faster", "worse": "slower"}.get(word, word) if speeds else word
+    if all(latency(name) or "throughput" in name or name == "speed" for name in names):
+        return {"better": "faster", "worse": "slower"}.get(word, word)
+    return word
 
 
 def _how(differences: Sequence[Difference]) -> str:
@@ -309,46 +376,62 @@ def _how(differences: Sequence[Difference]) -> str:
 
 
 def _more(d: Difference) -> str:
-    ways = [f"about {count(rounded_up(d.more_requests))} more requests"] if d.more_requests else []
-    ways += [many(d.more_repeats, "more repeat")] if d.more_repeats else []
     if d.enough_repeats:
         about = f"about {count(rounded_up(d.enough_repeats))} repeats per side would make the interval ± 10 %"
         return f"{d.too_few}: {about}"
+    ways = []
+    if d.more_requests:
+        ways.append(f"about {count(rounded_up(d.more_requests))} more requests")
+    if d.more_repeats:
+        ways.append(many(d.more_repeats, "more repeat"))
     if not ways:
         return "too small to be worth more repeats"
     return f"a difference this small takes {' or '.join(ways)} per side"
 
 
 def _detectable(d: Difference) -> str:
-    """Of scores: what these items could have shown, and how many would settle it."""
+    """Return what the items of a score could have shown, and how many would settle it."""
     if not d.points or d.smallest is None:
         return ""
-    more = d.paired.items_needed if d.paired is not None else None
-    settle = f"; about {count(rounded_up(more))} items would settle a difference of this size" if more else ""
-    return f"smallest detectable: {points(d.smallest)}{settle}"
+    smallest = f"smallest detectable: {points(d.smallest)}"
+    needed = d.paired.items_needed if d.paired is not None else None
+    if not needed:
+        return smallest
+    return f"{smallest}; about {count(rounded_up(needed))} items would settle a difference of this size"
 
 
 # ---- gates ----
 
 
+def _gates(c: Comparison, as_markdown: bool) -> Iterator[str]:
+    if c.gates:
+        yield ""
+    for gate in dict.fromkeys(g.gate for g in c.gates):
+        yield from _gate(c, [g for g in c.gates if g.gate == gate], as_markdown)
+
+
 def _gate(c: Comparison, results: Sequence[GateResult], as_markdown: bool) -> Iterator[str]:
-    """One line where a gate holds at all loads, else one for each load at which it doesn't."""
+    """Yield one line where a gate holds at all loads, else one for each load at which it doesn't."""
     failing = [g for g in results if g.state != "held"]
-    if not failing and len(results) > 1:
-        some = _all(results) if len(results) == len(c.pairings) else f"{len(results)} of {len(c.pairings)}"
-        others = "" if len(results) == len(c.pairings) else "; the others don't have this figure"
-        yield from _item(f"gate {results[0].gate}: holds at {some} {_noun(c)}s{others}.", as_markdown)
+    if failing or len(results) == 1:
+        for g in failing or results:
+            yield from _item(f"gate {g.gate}: {_STATES[g.state]}{_where(c, g)}: {g.text}.", as_markdown)
         return
-    for g in failing or results:
-        yield from _item(f"gate {g.gate}: {_STATES[g.state]}{_where(c, g)}: {g.text}.", as_markdown)
+    if len(results) == len(c.pairings):
+        where = f"{_all(results)} {_noun(c)}s"
+    else:
+        where = f"{len(results)} of {len(c.pairings)} {_noun(c)}s; the others don't have this figure"
+    yield from _item(f"gate {results[0].gate}: holds at {where}.", as_markdown)
 
 
 def _where(c: Comparison, g: GateResult) -> str:
-    return f" at {_loads(c)[0][g.pairing]}" if g.pairing is not None and len(c.pairings) > 1 else ""
+    if g.pairing is None or len(c.pairings) < 2:
+        return ""
+    return f" at {_loads(c)[0][g.pairing]}"
 
 
 def gate_line(c: Comparison, state: str, code: int) -> str:
-    """The last line: which gate decides the exit code."""
+    """Return the last line: which gate decides the exit code."""
     failing = [g for g in c.gates if g.state == state]
     first = failing[0]
     more = f", and {len(failing) - 1} more" if len(failing) > 1 else ""

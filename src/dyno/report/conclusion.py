@@ -30,13 +30,16 @@ from dyno.report.target import (
     limit_words,
     small_contests,
     why_not,
-)  # fmt: skip
+)
 from dyno.report.timeline import Detail
 
 _KINDS = {
-    "serve": "served", "throughput": "offline throughput", "latency": "offline latency", "micro": "micro tests",
+    "serve": "served",
+    "throughput": "offline throughput",
+    "latency": "offline latency",
+    "micro": "micro tests",
     "quality": "quality",
-}  # fmt: skip
+}
 _MOST = 4  # sentences of the same kind
 _SERIES = 12  # that are compared with the first
 _CONTENDERS = 6  # rows of the answer's table: it fits one screen
@@ -47,6 +50,7 @@ _EXACT = 24
 _BY_LOAD = ("comparability.load", "comparability.requests", "comparability.prompts")
 _REAL = ("better", "worse", "higher", "lower")
 _EQUAL = ("no difference detected", "inconclusive")
+_NOTHING_COMPARED = "Nothing is compared here. The tables show the 95 % interval of each figure where it is known."
 
 
 class Judged(NamedTuple):
@@ -62,11 +66,13 @@ class Judged(NamedTuple):
 
     @property
     def word(self) -> str:
-        """How sure the lead is; '': the two are not comparable."""
+        """Return how sure the lead is; '' where the two are not comparable."""
         if self.difference is None:
             return ""
         word = self.difference.word
-        return "real" if word in _REAL else "inconclusive" if word.startswith("perhaps") else word
+        if word in _REAL:
+            return "real"
+        return "inconclusive" if word.startswith("perhaps") else word
 
     @property
     def leads(self) -> bool:
@@ -74,11 +80,15 @@ class Judged(NamedTuple):
 
 
 def conclude(
-    entries: Sequence[Entry], best: Sequence[Best], findings: Sequence[Finding], limits: Limits,
-    detail: Callable[[Row], Detail | None], unfinished: int = 0,
-) -> Words:  # fmt: skip
-    """`detail`: the single requests of a result, which show how sure a difference is. `unfinished`: trials of a study
-    that were not begun or not ended."""
+    entries: Sequence[Entry],
+    best: Sequence[Best],
+    findings: Sequence[Finding],
+    limits: Limits,
+    detail: Callable[[Row], Detail | None],
+    unfinished: int = 0,
+) -> Words:
+    """Return all sentences. `detail`: the single requests of a result, which show how sure a difference is.
+    `unfinished`: trials of a study that were not begun or not ended."""
     searched = list(search_sentences(entries))
     # A search ends at the load that its series carries: others aren't measured there.
     given = [e for e in entries if e.search is None]
@@ -99,8 +109,7 @@ def conclude(
         compared=_compared(entries, unfinished),
         on=_on(entries),
         answer=[*searched, *answer, *quality],
-        confidence=[_confidence(j) for j in judged[:_MOST]]
-        or ["Nothing is compared here. The tables show the 95 % interval of each figure where it is known."],
+        confidence=[_confidence(j) for j in judged[:_MOST]] or [_NOTHING_COMPARED],
         caveats=_caveats(entries, findings, unfinished),
         agreement=list(_agreement(entries)),
         workloads=[*(" ".join(_workload(j, limits)) for j in judged), *unanswered],
@@ -113,50 +122,77 @@ def conclude(
 
 
 def _compared(entries: Sequence[Entry], unfinished: int) -> str:
-    levels = (span(axis, [e.axes[axis] for e in entries if axis in e.axes]) for axis in LOADS)
-    loads = list(dict.fromkeys(filter(None, levels)))
     timed = [e for e in entries if e.kind != "quality"] or entries
-    workloads = _unique(e.load.workload.words for e in timed)
-    parts = [_listed(_unique(e.series for e in entries)), f"({', '.join(_unique(_KINDS[e.kind] for e in entries))})"]
+    kinds = _unique(_KINDS[e.kind] for e in entries)
+    parts = [_listed(_unique(e.series for e in entries)), f"({', '.join(kinds)})"]
+    loads = _unique(_levels(entries, axis) for axis in LOADS)
     if loads:
         parts.append(f"at {' and '.join(loads)}")
-    if workloads:
-        parts.append(f"with {'; '.join(workloads) if len(workloads) <= _MOST else f'{len(workloads)} workloads'}")
+    workloads = _unique(e.load.workload.words for e in timed)
+    if len(workloads) > _MOST:
+        parts.append(f"with {len(workloads)} workloads")
+    elif workloads:
+        parts.append(f"with {'; '.join(workloads)}")
+    return f"{' '.join(parts)}: {_counted(entries, timed, unfinished)}."
+
+
+def _levels(entries: Sequence[Entry], axis: str) -> str:
+    return span(axis, [e.axes[axis] for e in entries if axis in e.axes])
+
+
+def _counted(entries: Sequence[Entry], timed: Sequence[Entry], unfinished: int) -> str:
+    """Count the results, their repeats, and trials without a result."""
     done = [e for e in timed if not e.failure]
     counted = many(len(done), "result")
-    if scores := sum(not e.failure for e in entries) - len(done):
+    scores = sum(not e.failure for e in entries) - len(done)
+    if scores:
         counted += f" and {many(scores, 'score')}"
     repeats = sorted({e.repeats for e in done})
     if repeats and repeats[-1] > 1:
-        counted += f", {repeats[0] if len(repeats) == 1 else f'{repeats[0]} to {repeats[-1]}'} repeats each"
-    if failed := sum(e.repeats for e in entries if e.failure):
+        each = str(repeats[0]) if len(repeats) == 1 else f"{repeats[0]} to {repeats[-1]}"
+        counted += f", {each} repeats each"
+    failed = sum(e.repeats for e in entries if e.failure)
+    if failed:
         counted += f"; {many(failed, 'trial')} failed"
     if unfinished:
         counted += f"; {many(unfinished, 'planned trial')} not run yet"
-    return f"{' '.join(parts)}: {counted}."
+    return counted
 
 
 def _on(entries: Sequence[Entry]) -> str:
-    """Machines, then engines with their versions."""
+    """Name the machines, then the engines with their versions."""
     machines = _unique(_machine(e) for e in entries)
-    with_engine = [e.settings for e in entries if e.settings.get("engine")]
-    engines = _unique(f"{s['engine']} {s.get('engine_version') or ''}".strip() for s in with_engine)
-    models = _unique(named(str(model)).name for e in entries if (model := e.settings.get("model")))
-    days = sorted({str(day)[:10] for e in entries if e.rows[0].form == "run" and (day := e.settings.get("date"))})
     parts = [_listed(machines) if machines else "unknown machine"]
+    engines = _unique(_engine(e) for e in entries)
     if engines:
         parts.append(_listed(engines))
+    models = _unique(named(str(e.settings.get("model") or "")).name for e in entries)
     if models:
         parts.append(f"serving {_listed(models)}")
+    days = sorted(_unique(_day(e) for e in entries))
     if days:
         parts.append(f"measured {days[0]}" if len(days) == 1 else f"measured {days[0]} to {days[-1]}")
     return ", ".join(parts) + "."
 
 
+def _day(e: Entry) -> str:
+    """Return the date of dyno's own run."""
+    if e.rows[0].form != "run":
+        return ""
+    return str(e.settings.get("date") or "")[:10]
+
+
+def _engine(e: Entry) -> str:
+    engine = e.settings.get("engine")
+    if not engine:
+        return ""
+    return f"{engine} {e.settings.get('engine_version') or ''}".strip()
+
+
 def _machine(e: Entry) -> str:
-    rig = e.rows[0].rig
     if e.accelerator:
         return f"{count(e.accelerators)} × {e.accelerator}" if e.accelerators else e.accelerator
+    rig = e.rows[0].rig
     return f"{rig.cpu}, {many(rig.cores, 'core')}" if rig is not None else ""
 
 
@@ -168,7 +204,8 @@ class _Judge:
     some of many differ by chance alone."""
 
     def __init__(self, entries: Sequence[Entry], detail: Callable[[Row], Detail | None]) -> None:
-        self._entries, self._detail = [e for e in entries if e.figures], detail
+        self._entries = [e for e in entries if e.figures]
+        self._detail = detail
         self._shared: dict[tuple[str, str], list[tuple[Entry, Entry]]] = {}  # by series: at the same load
         self._compared: dict[tuple[str, str], Pairing] = {}  # by ids
 
@@ -178,11 +215,14 @@ class _Judge:
         loads_differ = level(other) != level(leader)
         pair, figures = self._pairing(other, leader, contest.metric, loads_differ)
         serious = [f.text for f in pair.findings if f.level != "note" and not (loads_differ and f.code in _BY_LOAD)]
-        difference = next((d for d in pair.differences if d.metric == contest.metric), None)
+        difference = _difference(pair, contest.metric)
         if pair.refused and not loads_differ:
             difference = None
-        sides = f" (A: {other.series}, B: {leader.series})"
-        doubt = f"{_first_line(serious[0])}{sides}" if serious else "" if difference else "They share no figure."
+        doubt = ""
+        if serious:
+            doubt = f"{_first_line(serious[0])} (A: {other.series}, B: {leader.series})"
+        elif difference is None:
+            doubt = "They share no figure."
         return Judged(contest, leader, other, difference, doubt, figures, self._too_short(difference, other, leader))
 
     def _too_short(self, difference: Difference | None, a: Entry, b: Entry) -> bool:
@@ -192,45 +232,64 @@ class _Judge:
         return any(side.error is None and self._rows(e)[0].samples is not None for side, e in sides)
 
     def inseparable(self, one: Entry, other: Entry, metric: str) -> bool:
-        """Whether the data show no difference between two figures: then neither is called faster."""
+        """Return whether the data show no difference between two figures: then neither is called faster."""
         pair, _ = self._pairing(other, one, metric, level(other) != level(one))
-        difference = next((d for d in pair.differences if d.metric == metric), None)
+        difference = _difference(pair, metric)
         return difference is not None and (difference.word in _EQUAL or difference.word.startswith("perhaps"))
 
     def _pairing(self, a: Entry, b: Entry, metric: str, loads_differ: bool) -> tuple[Pairing, int]:
-        """The comparison, and how many figures it was corrected for."""
+        """Return the comparison, and how many figures it was corrected for."""
         rows = self._rows(a), self._rows(b)
         usual = default_metrics(*rows)
         if loads_differ or metric not in usual:
             metrics = usual if metric in usual else [metric]
             return pairings([rows], metrics, anyway=loads_differ)[0], len(metrics)
-        both = (a.series, b.series)
-        if both not in self._shared:
-            ones, others = ([e for e in self._entries if e.series == name] for name in both)
-            pairs = [(x, y) for x in ones for y in others if x.kind == y.kind and x.load.same(y.load)]
-            self._shared[both] = pairs
-            results = pairings([(self._rows(x), self._rows(y)) for x, y in pairs]) if len(pairs) <= _EXACT else []
-            self._compared |= {(x.id, y.id): p for (x, y), p in zip(pairs, results, strict=False)}
-        among = sum(len(default_metrics(x.rows, y.rows)) for x, y in self._shared[both])
+        shared = self._at_shared_loads(a.series, b.series)
+        among = sum(len(default_metrics(x.rows, y.rows)) for x, y in shared)
         if (a.id, b.id) in self._compared:
             return self._compared[a.id, b.id], among
         return pairings([rows], among=among)[0], among
 
+    def _at_shared_loads(self, a: str, b: str) -> list[tuple[Entry, Entry]]:
+        """Return the entries of two series at the loads that both have. Where these are few, compare them, once."""
+        if (a, b) not in self._shared:
+            pairs = self._same_loads(a, b)
+            self._shared[a, b] = pairs
+            if len(pairs) <= _EXACT:
+                results = pairings([(self._rows(x), self._rows(y)) for x, y in pairs])
+                for (x, y), pairing in zip(pairs, results, strict=True):
+                    self._compared[x.id, y.id] = pairing
+        return self._shared[a, b]
+
+    def _same_loads(self, a: str, b: str) -> list[tuple[Entry, Entry]]:
+        ones = [e for e in self._entries if e.series == a]
+        others = [e for e in self._entries if e.series == b]
+        return [(x, y) for x in ones for y in others if x.kind == y.kind and x.load.same(y.load)]
+
     def _rows(self, e: Entry) -> list[Row]:
-        """With the single requests of a single run."""
+        """Return the rows of an entry; a single run's has its single requests."""
         single = self._detail(e.rows[0]) if len(e.rows) == 1 else None
         return [single.row] if single is not None else list(e.rows)
 
 
+def _difference(pair: Pairing, metric: str) -> Difference | None:
+    return next((d for d in pair.differences if d.metric == metric), None)
+
+
 def _confidence(j: Judged) -> str:
-    one, other = level(j.leader), level(j.other)
-    where = f", each at its best load ({one} and {other})" if one != other else f" at {one}" if one else ""
-    if j.contest.kind in SMALL:
-        where = ""
-    names = f"{_about(j.contest)}{j.leader.series} against {j.other.series}{where}"
+    names = f"{_about(j.contest)}{j.leader.series} against {j.other.series}{_where_both(j)}"
     if j.difference is None:
         return f"{names}: not comparable. {j.doubt}"
     return " ".join(filter(None, [f"{names}: {_how_sure(j.difference, j.word)}.", j.doubt]))
+
+
+def _where_both(j: Judged) -> str:
+    one, other = level(j.leader), level(j.other)
+    if j.contest.kind in SMALL:
+        return ""
+    if one != other:
+        return f", each at its best load ({one} and {other})"
+    return f" at {one}" if one else ""
 
 
 def _about(contest: Contest) -> str:
@@ -244,9 +303,9 @@ def _how_sure(d: Difference, word: str) -> str:
 
 
 def _basis(d: Difference) -> str:
-    sides = (d.a.by, d.b.by)
     if d.points:
         return "paired by item" if d.paired is not None else "by the standard errors"
+    sides = (d.a.by, d.b.by)
     if sides == ("repeats", "repeats"):
         return "over repeats"
     return "one side was run once" if "repeats" in sides else "within single runs; run-to-run variation is unknown"
@@ -258,12 +317,17 @@ def _basis(d: Difference) -> str:
 def _answer(main: Judged, judged: Sequence[Judged], limits: Limits) -> list[str]:
     who = _who(main, limits)
     if len(judged) > 1:
-        reaches = f"{_within(main, limits)}{main.leader.series} {'has' if main.contest.lower else 'reaches'}"
-        example = f"{reaches} {_value(main, main.leader)}, {_margin(main)}." if main.leads else who
+        example = who
+        if main.leads:
+            verb = "has" if main.contest.lower else "reaches"
+            leader = main.leader
+            example = f"{_within(main, limits)}{leader.series} {verb} {_value(main, leader)}, {_margin(main)}."
         return [_leaders(judged), f"{_about(main.contest)}{example}", _sure(judged)]
     if main.difference is None:
         return [who, main.doubt]
-    return [who, *([f"That is {_margin(main)}."] if main.leads else []), _sure(judged)]
+    if main.leads:
+        return [who, f"That is {_margin(main)}.", _sure(judged)]
+    return [who, _sure(judged)]
 
 
 def _who(j: Judged, limits: Limits) -> str:
@@ -276,7 +340,8 @@ def _who(j: Judged, limits: Limits) -> str:
         values = " and ".join(_value(j, e) for e in (j.leader, j.other))
         return f"{within}{j.leader.series} and {j.other.series} can't be separated: {values}."
     sides = " and ".join(f"{e.series} ({_value(j, e)})" for e in (j.leader, j.other))
-    return f"{within}{'no' if within else 'No'} difference is detected between {sides}."
+    no = "no" if within else "No"
+    return f"{within}{no} difference is detected between {sides}."
 
 
 def _within(j: Judged, limits: Limits) -> str:
@@ -284,7 +349,7 @@ def _within(j: Judged, limits: Limits) -> str:
 
 
 def _value(j: Judged, e: Entry) -> str:
-    """'7,699 output tokens/s at concurrency 16'"""
+    """Return an entry's value in words: '7,699 output tokens/s at concurrency 16'."""
     return f"{number(j.contest.value(e))} {metric(j.contest.metric).unit}".strip() + _where(j.contest, e)
 
 
@@ -299,7 +364,7 @@ def _does(contest: Contest) -> str:
 
 
 def _margin(j: Judged) -> str:
-    """'17 % more than beta (6,556 output tokens/s)'"""
+    """Return the leader's margin in words: '17 % more than beta (6,556 output tokens/s)'."""
     contest, lead = j.contest, j.contest.lead()
     elsewhere = _where(contest, j.other) if level(j.other) != level(j.leader) else ""
     value = f"{j.other.series} ({number(contest.value(j.other))}{elsewhere})"
@@ -309,55 +374,62 @@ def _margin(j: Judged) -> str:
 
 
 def _leaders(judged: Sequence[Judged]) -> str:
-    """Who leads on how many workloads."""
+    """Say who leads on how many workloads."""
     total = len(judged)
     wins = Counter(j.leader.series for j in judged if j.leads).most_common()
-    every = "both workloads" if total == 2 else f"all {total} workloads"
     if not wins:
         return f"No series clearly leads on any of {total} workloads."
     does = {_does(j.contest) for j in judged}
     lead = does.pop() if len(does) == 1 else "leads"
-    if wins[0][1] == total:
-        return f"{wins[0][0]} {lead} on {every}."
-    first, *rest = wins
+    (first, won), *rest = wins
+    if won == total:
+        return f"{first} {lead} on {_all(total)} workloads."
     others = [f"{name} on {n}" for name, n in rest[:2]]
-    others += [f"{many(len(rest) - 2, 'other')} on the rest"] if len(rest) > 2 else []
+    if len(rest) > 2:
+        others.append(f"{many(len(rest) - 2, 'other')} on the rest")
     close = total - sum(n for _, n in wins)
-    others += [f"no clear leader on {close}"] if close else []
-    return f"{first[0]} {lead} on {first[1]} of {total} workloads, {', '.join(others)}."
+    if close:
+        others.append(f"no clear leader on {close}")
+    return f"{first} {lead} on {won} of {total} workloads, {', '.join(others)}."
+
+
+def _all(total: int) -> str:
+    return "both" if total == 2 else f"all {total}"
 
 
 def _sure(judged: Sequence[Judged]) -> str:
+    several = len(judged) > 1
     words = Counter(j.word for j in judged)
-    if len(judged) > 1:
+    if several and len(words) > 1:
         parts = [f"{n} {word or 'not comparable'}" for word, n in words.most_common()]
-        if len(words) > 1:
-            return f"Differences between first and second: {', '.join(parts)}."
+        return f"Differences between first and second: {', '.join(parts)}."
     j = judged[0]
     d = j.difference
-    each = "" if len(judged) == 1 else f" on {'both' if len(judged) == 2 else f'all {len(judged)}'} workloads"
+    each = f" on {_all(len(judged))} workloads" if several else ""
     if d is None:
         return f"First and second are not comparable{each}."
     if d.low is None or d.high is None:
         return f"Confidence unknown{each}: {d.why}." if d.why else f"Confidence unknown{each}."
     sure = {"real": "The difference is real", "inconclusive": "Inconclusive"}
-    if len(judged) > 1:
+    if several:
         return f"{sure.get(j.word, 'No difference detected')}{each}."
-    interval = f"{d.interval_phrase}, {_basis(d)}"
     corrected = f" after correction for {j.figures} figures" if d.word.startswith("perhaps") else ""
-    return f"{sure.get(j.word, 'Difference')}{corrected}: {interval}."
+    return f"{sure.get(j.word, 'Difference')}{corrected}: {d.interval_phrase}, {_basis(d)}."
 
 
 def _standing(main: Judged, judge: _Judge) -> Standing:
-    """All contenders of the main contest, each with the leader's margin over it."""
+    """Return all contenders of the main contest, each with the leader's margin over it."""
     contest = main.contest
     first, *others = contest.ranked
     rows = [Contender(first.id)]
     for other in others[: _CONTENDERS - 1]:
         j = main if other is main.other else judge(contest, other)
         d = j.difference
-        rows.append(Contender(other.id, d.change if d else None, d.low if d else None, d.high if d else None,
-                              j.word or "not comparable", d is not None and d.points))  # fmt: skip
+        word = j.word or "not comparable"
+        if d is None:
+            rows.append(Contender(other.id, None, None, None, word, False))
+        else:
+            rows.append(Contender(other.id, d.change, d.low, d.high, word, d.points))
     return Standing(contest.metric, contest.about, rows, len(others) + 1 - len(rows))
 
 
@@ -365,19 +437,27 @@ def _standing(main: Judged, judge: _Judge) -> Standing:
 
 
 def _agreement(entries: Sequence[Entry]) -> Iterator[str]:
-    """Each series against the first: by the check around loads, and by the items of quality tests."""
+    """Compare each series with the first: by the check around loads, and by the items of quality tests."""
     for kind in ("serve", "quality"):
-        most: dict[str, Row] = {}  # of each series, the row with most answers
-        for series, row in ((e.series, row) for e in entries if e.kind == kind for row in e.rows):
-            if len(row.answers) > (len(most[series].answers) if series in most else 0):
-                most[series] = row
-        first, *others = [*most] or [""]
+        rows = _most_answers([e for e in entries if e.kind == kind])
+        first, *others = [*rows] or [""]
         for other in others[:_SERIES]:
-            known = agreement([most[first]], [most[other]]) if same_model(most[first], most[other]) else None
+            known = agreement([rows[first]], [rows[other]]) if same_model(rows[first], rows[other]) else None
             if known is not None:
                 yield f"{other} against {first}: {known.words}."
         if len(others) > _SERIES:
             yield f"{len(others) - _SERIES:,} more series are left out here. `dyno compare` shows any two."
+
+
+def _most_answers(entries: Sequence[Entry]) -> dict[str, Row]:
+    """Return the row with most answers of each series that has any."""
+    most: dict[str, Row] = {}
+    for e in entries:
+        for row in e.rows:
+            known = len(most[e.series].answers) if e.series in most else 0
+            if len(row.answers) > known:
+                most[e.series] = row
+    return most
 
 
 # ---- one paragraph a workload ----
@@ -386,7 +466,9 @@ def _agreement(entries: Sequence[Entry]) -> Iterator[str]:
 def _workload(j: Judged, limits: Limits) -> Iterator[str]:
     contest = j.contest
     who = _who(j, limits)
-    yield _about(contest) + (f"{who[:-1]}, {_margin(j)}." if j.leads else who)
+    if j.leads:
+        who = f"{who[:-1]}, {_margin(j)}."
+    yield _about(contest) + who
     if rest := contest.ranked[2:]:
         shown = rest if len(rest) <= 3 else [*rest[:2], rest[-1]]
         texts = [f"{e.series} {number(contest.value(e))}" for e in shown]
@@ -407,7 +489,7 @@ def _workload(j: Judged, limits: Limits) -> Iterator[str]:
 
 
 def _per_accelerator(contest: Contest) -> Iterator[str]:
-    """Where they used different numbers of them, the whole says nothing of what one is worth."""
+    """Yield the share of one accelerator. Where they used different numbers of them, the whole says nothing of it."""
     used = [e.accelerators for e in contest.ranked]
     if contest.lower or contest.metric == "score" or not all(used) or len(set(used)) < 2:
         return
@@ -417,54 +499,81 @@ def _per_accelerator(contest: Contest) -> Iterator[str]:
 
 
 _WHY = {
-    "slow": "over the target", "void": "void", "requests": "with too many failed requests",
-    "failed": "failed", "throughput": "without a throughput", "silent": "without the target's latency",
-}  # fmt: skip
+    "slow": "over the target",
+    "void": "void",
+    "requests": "with too many failed requests",
+    "failed": "failed",
+    "throughput": "without a throughput",
+    "silent": "without the target's latency",
+}
 
 
 def _unanswered(entries: Sequence[Entry], answered: Sequence[Contest], limits: Limits) -> Iterator[str]:
-    """Workloads under which several were measured, and too little of it counts."""
+    """Yield workloads under which several were measured, and too little of it counts."""
     families: dict[tuple[str, str], list[Entry]] = {}
     for e in entries:
         if e.kind not in SMALL and e.axis:
             families.setdefault((e.kind, e.load.workload.words), []).append(e)
+    known = {(contest.kind, contest.about) for contest in answered}
     for (kind, words), family in families.items():
-        if len({e.series for e in family}) < 2 or any((c.kind, c.about) == (kind, words) for c in answered):
-            continue
-        why = Counter(w for e in family if (w := why_not(e, limits)))
-        about = f"{words}: " if words else ""
-        if limits and why["slow"] == len(family):
-            yield f"{about}no result meets {limit_words(limits)}."
-            continue
-        able = {e.series for e in family if not why_not(e, limits)}
-        if limits and len(able) == 1 and set(why) == {"slow"}:
-            yield f"{about}only {able.pop()} meets {limit_words(limits)}."
-            continue
-        reasons = ", ".join(f"{n} {_WHY[w]}" for w, n in why.most_common())
-        counted = f" ({reasons} of {many(len(family), 'result')})" if reasons else ""
-        yield f"{about}no answer: the usable results share no load{counted}."
+        if (kind, words) not in known and len({e.series for e in family}) > 1:
+            about = f"{words}: " if words else ""
+            yield about + _no_answer(family, limits)
+
+
+def _no_answer(family: Sequence[Entry], limits: Limits) -> str:
+    """Say why the results of a workload don't give an answer."""
+    each = [why_not(e, limits) for e in family]
+    why = Counter(filter(None, each))
+    if limits and why["slow"] == len(family):
+        return f"no result meets {limit_words(limits)}."
+    able = {e.series for e, reason in zip(family, each, strict=True) if not reason}
+    if limits and len(able) == 1 and set(why) == {"slow"}:
+        return f"only {able.pop()} meets {limit_words(limits)}."
+    reasons = ", ".join(f"{n} {_WHY[w]}" for w, n in why.most_common())
+    counted = f" ({reasons} of {many(len(family), 'result')})" if reasons else ""
+    return f"no answer: the usable results share no load{counted}."
 
 
 def _alone(entries: Sequence[Entry], limits: Limits) -> tuple[list[str], Standing | None]:
-    """Nothing to compare: the best of the one series, and its loads."""
+    """Return the best of the one series, and its loads, where there is nothing to compare."""
     able = [e for e in entries if counts(e, limits)]
     for name in (*THROUGHPUTS, "speed", "score", *WAITS):
-        if values := [(v, e) for e in able if (v := e.value(name)) is not None]:
-            lower = better(name, str(values[0][1].load.get("metric") or "")) == "lower"
-            value, e = (min if lower else max)(values, key=lambda pair: pair[0])
-            loads = [o for _, o in values if (o.series, o.kind, o.load.workload) == (e.series, e.kind, e.load.workload)]
-            first = max(0, min(loads.index(e) - _CONTENDERS // 2, len(loads) - _CONTENDERS))
-            rows = [Contender(o.id) for o in loads[first : first + _CONTENDERS]]
-            standing = Standing(name, e.load.workload.words, rows, len(loads) - len(rows))
-            return [_most(value, name, e, limits), *filter(None, [_spread(e, name)])], standing
+        known = [e for e in able if e.value(name) is not None]
+        if known:
+            e = _best(known, name)
+            sentences = [_most(e.value(name) or 0.0, name, e, limits), _spread(e, name)]
+            return list(filter(None, sentences)), _own_loads(e, known, name)
     return [f"No result meets {limit_words(limits)}." if limits else "No result could be used."], None
 
 
+def _best(entries: Sequence[Entry], name: str) -> Entry:
+    lower = better(name, str(entries[0].load.get("metric") or "")) == "lower"
+    choose = min if lower else max
+    return choose(entries, key=lambda e: e.value(name) or 0.0)
+
+
+def _own_loads(e: Entry, entries: Sequence[Entry], name: str) -> Standing:
+    """Return the loads of the same series and workload around an entry."""
+
+    def subject(other: Entry) -> tuple[object, ...]:
+        return other.series, other.kind, other.load.workload
+
+    loads = [other for other in entries if subject(other) == subject(e)]
+    first = max(0, min(loads.index(e) - _CONTENDERS // 2, len(loads) - _CONTENDERS))
+    rows = [Contender(other.id) for other in loads[first : first + _CONTENDERS]]
+    return Standing(name, e.load.workload.words, rows, len(loads) - len(rows))
+
+
 def _most(value: float, name: str, e: Entry, limits: Limits) -> str:
-    where = f" in {e.load.words}" if e.kind in SMALL else f" at {level(e)}" if level(e) else ""
-    within = f"Within {limit_words(limits)}, " if limits else ""
+    where = ""
+    if e.kind in SMALL:
+        where = f" in {e.load.words}"
+    elif level(e):
+        where = f" at {level(e)}"
     if name == "score":
         return f"{e.series} scores {number(value)}{where}."
+    within = f"Within {limit_words(limits)}, " if limits else ""
     if name in WAITS:
         return f"{within}{e.series} has a {metric(name).words} of {number(value)} ms{where}."
     tail = next((n for n in WAITS[:3] if latency(e, n) is not None), None)
@@ -489,29 +598,41 @@ def _spread(e: Entry, name: str) -> str:
 def _costs(
     all_contests: Sequence[Contest], entries: Sequence[Entry], best: Sequence[Best], limits: Limits
 ) -> Iterator[str]:
-    """Where series are compared, at the loads of that; of one alone, at its best."""
-    groups = [(c.about, c.ranked) for c in all_contests if c.metric in THROUGHPUTS]
-    if not all_contests:
-        by_id = {e.id: e for e in entries}
-        groups = [(b.workload, [by_id[b.entry]]) for b in best if b.entry is not None]
+    """Yield the cost of tokens: of compared series at the loads of the comparison, of one alone at its best."""
+    if all_contests:
+        groups = [(c.about, c.ranked) for c in all_contests if c.metric in THROUGHPUTS]
+    else:
+        groups = list(_best_alone(entries, best))
     within = f" within {limit_words(limits)}" if limits else ""
     for words, group in groups[:_MOST]:
+        about = f"{words}: " if words and len(groups) > 1 else ""
         for (what, currency), priced in _priced(group).items():
-            about = f"{words}: " if words and len(groups) > 1 else ""
-            ranked = sorted(priced, key=lambda pair: pair[0])[:3]
-            texts = [f"{money(price)} {currency} with {e.series} at {level(e)}" for price, e in ranked]
-            yield f"{about}A million {what} cost {', '.join(texts)}{within}."
+            yield f"{about}A million {what} cost {_cheapest(priced, currency)}{within}."
+
+
+def _best_alone(entries: Sequence[Entry], best: Sequence[Best]) -> Iterator[tuple[str, list[Entry]]]:
+    """Yield each workload with the entry of its best load."""
+    by_id = {e.id: e for e in entries}
+    for b in best:
+        if b.entry is not None:
+            yield b.workload, [by_id[b.entry]]
+
+
+def _cheapest(priced: Sequence[tuple[float, Entry]], currency: str) -> str:
+    cheapest = sorted(priced, key=lambda pair: pair[0])[:3]
+    return ", ".join(f"{money(price)} {currency} with {e.series} at {level(e)}" for price, e in cheapest)
 
 
 def _priced(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[float, Entry]]]:
-    """Prices of a million tokens, by kind of token and currency: these are never compared with each other."""
+    """Return prices of a million tokens, by kind of token and currency: these are never compared with each other."""
     out: dict[tuple[str, str], list[tuple[float, Entry]]] = {}
     for e in entries:
-        if e.cost is not None and e.cost.hour:
-            for what, price in (("output tokens", e.cost.per_million_output), ("tokens", e.cost.per_million_total)):
-                if price is not None:
-                    out.setdefault((what, e.cost.currency), []).append((price, e))
-                    break
+        if e.cost is None or not e.cost.hour:
+            continue
+        for what, price in (("output tokens", e.cost.per_million_output), ("tokens", e.cost.per_million_total)):
+            if price is not None:
+                out.setdefault((what, e.cost.currency), []).append((price, e))
+                break
     return out
 
 
@@ -519,32 +640,49 @@ def _priced(entries: Sequence[Entry]) -> dict[tuple[str, str], list[tuple[float,
 
 
 def _caveats(entries: Sequence[Entry], findings: Sequence[Finding], unfinished: int) -> list[str]:
-    verdicts = Counter(e.verdict for e in entries if not e.failure)
-    total = sum(verdicts.values())
-    out = []
-    if failed := [e for e in entries if e.failure]:
-        trials = sum(e.repeats for e in failed)
-        out.append(f"{many(trials, 'trial')} failed: {failed[0].series}, {_first_line(failed[0].failure)}")
-    out += _unsound(verdicts, total)
-    serious = [f for f in findings if f.level != "note" and f.code != "study.failed_trials"]
-    out += [f"{f.text} ({f.code})" for f in serious[:_MOST]]
-    if len(serious) > _MOST:
-        out.append(f"{many(len(serious) - _MOST, 'more doubt')} in the findings below.")
-    lost = [(e.failed or 0.0) for e in entries]
-    if sum(lost):
-        out.append(f"{many(sum(lost), 'request')} failed, in {many(sum(f > 0 for f in lost), 'result')}.")
+    done = [e for e in entries if not e.failure]
+    out = [
+        *_failed_trials([e for e in entries if e.failure]),
+        *_unsound(Counter(e.verdict for e in done), len(done)),
+        *_serious(findings),
+        *_lost_requests(entries),
+    ]
     if unfinished:
         out.append(f"The study is not finished: {many(unfinished, 'planned trial')} not run yet.")
-    if total and all(e.repeats == 1 for e in entries if not e.failure):
+    if done and all(e.repeats == 1 for e in done):
         out.append("Nothing was repeated: run-to-run variation is unknown.")
     return out or ["No problems found."]
 
 
-def _unsound(verdicts: Counter[Verdict], total: int) -> list[str]:
-    texts = [f"{verdicts[v]} of {many(total, 'result')} {'is' if verdicts[v] == 1 else 'are'} {v}"
-             for v in _UNSOUND if verdicts[v]]  # fmt: skip
-    void = " Void results are excluded from the answer above." if verdicts["void"] else ""
-    return [f"{' and '.join(texts)}.{void}"] if texts else []
+def _failed_trials(failed: Sequence[Entry]) -> Iterator[str]:
+    if failed:
+        trials = sum(e.repeats for e in failed)
+        yield f"{many(trials, 'trial')} failed: {failed[0].series}, {_first_line(failed[0].failure)}"
+
+
+def _lost_requests(entries: Sequence[Entry]) -> Iterator[str]:
+    lost = [e.failed or 0.0 for e in entries]
+    if sum(lost):
+        yield f"{many(sum(lost), 'request')} failed, in {many(sum(f > 0 for f in lost), 'result')}."
+
+
+def _serious(findings: Sequence[Finding]) -> Iterator[str]:
+    serious = [f for f in findings if f.level != "note" and f.code != "study.failed_trials"]
+    for f in serious[:_MOST]:
+        yield f"{f.text} ({f.code})"
+    if len(serious) > _MOST:
+        yield f"{many(len(serious) - _MOST, 'more doubt')} in the findings below."
+
+
+def _unsound(verdicts: Counter[Verdict], total: int) -> Iterator[str]:
+    texts = []
+    for verdict in _UNSOUND:
+        n = verdicts[verdict]
+        if n:
+            texts.append(f"{n} of {many(total, 'result')} {'is' if n == 1 else 'are'} {verdict}")
+    if texts:
+        void = " Void results are excluded from the answer above." if verdicts["void"] else ""
+        yield f"{' and '.join(texts)}.{void}"
 
 
 _UNSOUND: tuple[Verdict, ...] = ("void", "doubtful")

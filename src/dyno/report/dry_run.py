@@ -12,10 +12,11 @@ def lines(dry: DryRun) -> Iterator[str]:
         yield "# Sorted here; they run in a shuffled order."
     for number, session in enumerate(dry.sessions, 1):
         yield from _session(number, session)
-    away = any(rig.known_by != "looked" for rig in dry.rigs)
-    yield f"\n# The commands{', with the paths of this machine' * away}"
+    remote = any(rig.known_by != "looked" for rig in dry.rigs)
+    yield "\n# The commands, with the paths of this machine" if remote else "\n# The commands"
     for block in dry.commands:
-        yield from (f"\n# {block.title}", *block.lines)
+        yield f"\n# {block.title}"
+        yield from block.lines
     yield "\n# What it takes"
     for rig in dry.rigs:
         yield from _rig(rig)
@@ -32,27 +33,32 @@ def _session(number: int, session: SessionLine) -> Iterator[str]:
 
 
 def _trial(trial: TrialLine) -> str:
-    each = f", {trial.repeats} repeats, ~{clock(trial.seconds)} each" if trial.repeats > 1 else ""
-    return f"{trial.label}: {trial.asked}{each or f', ~{clock(trial.seconds)}'}"
+    time = f"~{clock(trial.seconds)}"
+    if trial.repeats > 1:
+        time = f"{trial.repeats} repeats, {time} each"
+    return f"{trial.label}: {trial.asked}, {time}"
 
 
 # ---- one machine ----
 
 
+_MISSING = {
+    "looked": "Missing on this machine; provided before the first trial:",
+    "asked": "Missing there; provided before the first trial:",
+    "described": "What a bare machine needs; provided there before the first trial:",
+}
+
+
 def _rig(rig: RigNeeds) -> Iterator[str]:
     name = rig.rig or "this machine"
     yield f"#\n# {name} ({rig.machine})"
-    heads = {
-        "looked": "Missing on this machine; provided before the first trial:",
-        "asked": "Missing there; provided before the first trial:",
-        "described": "What a bare machine needs; provided there before the first trial:",
-    }
     if rig.advice:
         yield f"#   {rig.advice}"
     if rig.note:
         yield f"#   Not asked: {rig.note}"
     if rig.missing:
-        yield from (f"#   {heads[rig.known_by]}", *(f"#     {line}" for line in missing_lines(rig.missing)))
+        yield f"#   {_MISSING[rig.known_by]}"
+        yield from (f"#     {line}" for line in missing_lines(rig.missing))
     else:
         yield "#   Nothing is missing."
     yield from (f"#   Disk: {disk_line(disk)}" for disk in rig.disks)
@@ -62,22 +68,25 @@ def _rig(rig: RigNeeds) -> Iterator[str]:
 
 def missing_lines(missing: Sequence[Needed]) -> Iterator[str]:
     """Yield what is missing, with sizes, in columns."""
-    rows = [(need.what, need.name, need.how, _size(need)) for need in missing]
+    rows = [(need.what, need.name, need.how) for need in missing]
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    for row in rows:
-        yield "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]])
+    for need, row in zip(missing, rows, strict=True):
+        cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
+        yield "  ".join([*cells, _size(need)])
 
 
 def _size(need: Needed) -> str:
     if need.refused:
         known = f"{human_bytes(need.size_bytes)}; " if need.size_bytes else ""
-        return f"{known}{'gated; ' * need.gated}can't be provided"
-    gated = _access(need) if need.gated else ""
+        gated = "gated; " if need.gated else ""
+        return f"{known}{gated}can't be provided"
+    access = _access(need) if need.gated else ""
     if need.size_bytes is None:
-        return f"size unknown: {need.unknown}{gated}"
+        return f"size unknown: {need.unknown}{access}"
     if need.size_bytes == 0:
-        return f"nothing more{gated}"
-    return f"{'about ' * need.about}{human_bytes(need.size_bytes)}{gated}"
+        return f"nothing more{access}"
+    about = "about " if need.about else ""
+    return f"{about}{human_bytes(need.size_bytes)}{access}"
 
 
 def _access(need: Needed) -> str:
@@ -86,21 +95,24 @@ def _access(need: Needed) -> str:
 
 
 def disk_line(disk: DiskNeed) -> str:
-    unknown = f" and {many(disk.unknown, 'thing')} of unknown size" if disk.unknown else ""
     if disk.unknown and not disk.needed_bytes:
-        return f"unknown; no size is known{f' of what goes to {disk.folder}' if disk.folder else ''}"
+        what = f" of what goes to {disk.folder}" if disk.folder else ""
+        return f"unknown; no size is known{what}"
+    needed = human_bytes(disk.needed_bytes)
+    if disk.unknown:
+        needed += f" and {many(disk.unknown, 'thing')} of unknown size"
     where = f" at {disk.folder}" if disk.folder else ""
     if disk.free_bytes is None:
-        return f"{human_bytes(disk.needed_bytes)}{unknown} needed{where}"
+        return f"{needed} needed{where}"
     short = ": too little" if disk.short else ""
-    return f"{human_bytes(disk.needed_bytes)}{unknown} needed; {human_bytes(disk.free_bytes)} free{where}{short}"
+    return f"{needed} needed; {human_bytes(disk.free_bytes)} free{where}{short}"
 
 
 def _times(phases: Sequence[Phase]) -> Iterator[str]:
     if not phases:
         return
     width = max(len(phase.name) for phase in phases)
-    times = ["unknown" if phase.seconds is None else f"{clock(phase.seconds)}" for phase in phases]
+    times = ["unknown" if phase.seconds is None else clock(phase.seconds) for phase in phases]
     wide = max(map(len, times))
     for phase, time in zip(phases, times, strict=True):
         basis = "" if phase.basis == "unknown" else f"{phase.basis}: "
@@ -116,16 +128,21 @@ def _cost(rig: RigNeeds) -> str:
 
 
 def _total(dry: DryRun) -> str:
-    begun = f"{many(dry.done, 'trial')} {'is' if dry.done == 1 else 'are'} done in {dry.folder}. " if dry.done else ""
+    sentences = []
+    if dry.done:
+        sentences.append(f"{many(dry.done, 'trial')} {'is' if dry.done == 1 else 'are'} done in {dry.folder}.")
     left = " left" if dry.done else ""
-    unknown = f", and an unknown time to {_in_words(dry.unknown_phases)}" if dry.unknown_phases else ""
     together = f" on {len(dry.rigs)} machines together" if len(dry.rigs) > 1 else ""
+    unknown = f", and an unknown time to {_in_words(dry.unknown_phases)}" if dry.unknown_phases else ""
+    sentences.append(f"About {clock(dry.seconds)}{left}{together}{unknown}.")
     paid = " and ".join(f"{amount:,.2f} {currency}" for currency, amount in dry.cost.items())
-    cost = f" Cost of the known time: about {paid}." if paid else ""
-    hint = "" if dry.done else " Finished trials make this more exact."
-    return f"{begun}About {clock(dry.seconds)}{left}{together}{unknown}.{cost}{hint}"
+    if paid:
+        sentences.append(f"Cost of the known time: about {paid}.")
+    if not dry.done:
+        sentences.append("Finished trials make this more exact.")
+    return " ".join(sentences)
 
 
 def _in_words(names: Sequence[str]) -> str:
-    """fetch, install and quantize."""
+    """Join names as a sentence does: fetch, install and quantize."""
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

@@ -1,7 +1,7 @@
 """Results as a report's entries: repeats together, each figure with its interval, its price and its doubts."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import mean
 
 import msgspec
@@ -31,11 +31,13 @@ _SPEED = (*TOKEN_THROUGHPUTS, "speed")  # the first that there is
 
 
 def entries(
-    rows: Sequence[Row], findings: Sequence[Finding], rules: Sequence[PriceRule],
+    rows: Sequence[Row],
+    findings: Sequence[Finding],
+    rules: Sequence[PriceRule],
     detail: Callable[[Row], Detail | None],
-) -> list[Entry]:  # fmt: skip
-    """`findings`: of an audit, each with its places. `detail`: the single requests, read when they are needed and then
-    let go: those of a thousand trials would not fit."""
+) -> list[Entry]:
+    """Return the entries of all results. `findings`: of an audit, each with its places. `detail`: the single requests,
+    read when they are needed and then let go: those of a thousand trials would not fit."""
     own = groups([row for row in rows if row.form == "run" and not row.failure])
     others = once([row for row in rows if row.form != "run"])
     lost, doubts = _failures(rows)
@@ -44,17 +46,18 @@ def entries(
     loads = Loads(firsts)
     series = names(firsts, loads)
     order = {name: i for i, name in enumerate(dict.fromkeys(series))}
-    ranked = sorted(_together(all_groups, series, loads), key=lambda pair: (order[pair[0]], _rank(pair[1][0], loads)))
+    together = _together(all_groups, series, loads)
+    ranked = sorted(together, key=lambda pair: (order[pair[0]], _rank(pair[1][0], loads)))
     by_file = _by_file([*findings, *doubts], rows)
-    return [
-        _entry(Entry(f"t{i}", name, group[0].kind, loads.load(group[0]), "void", rows=group),
-               _findings(name, group, by_file), rules, detail)
-        for i, (name, group) in enumerate(ranked, 1)
-    ]  # fmt: skip
+    out = []
+    for i, (name, group) in enumerate(ranked, 1):
+        entry = Entry(f"t{i}", name, group[0].kind, loads.load(group[0]), "void", rows=group)
+        out.append(_entry(entry, _findings(name, group, by_file), rules, detail))
+    return out
 
 
 def _together(all_groups: Sequence[Group], series: Sequence[str], loads: Loads) -> list[tuple[str, Group]]:
-    """Results of other tools with one name and one load are repeats: names see to that."""
+    """Join results of other tools with one name and one load, which are repeats: names see to that."""
     out: list[tuple[str, Group]] = []
     seen: dict[tuple[object, ...], Group] = {}
     for name, group in zip(series, all_groups, strict=True):
@@ -82,12 +85,12 @@ def of_repeats(name: str, rows: Sequence[Row]) -> Entry:
 
 
 def _failures(rows: Sequence[Row]) -> tuple[list[Group], list[Finding]]:
-    """Trials of which no repeat has a result; and of repeats that have none, a doubt about those that have one."""
+    """Return trials of which no repeat has a result; and for repeats that have none, a doubt about those that have
+    one."""
     trials: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         if row.form == "run":
-            place = (row.place.study, row.place.rig or "", *row.place.key) if row.place is not None else ()
-            trials.setdefault((*place, row.label), []).append(row)
+            trials.setdefault(_trial(row), []).append(row)
     lost, doubts = [], []
     for repeats in trials.values():
         failed = [row for row in repeats if row.failure]
@@ -99,15 +102,25 @@ def _failures(rows: Sequence[Row]) -> tuple[list[Group], list[Finding]]:
     return lost, doubts
 
 
+def _trial(row: Row) -> tuple[str, ...]:
+    """Return a key that the repeats of a trial share."""
+    if row.place is None:
+        return (row.label,)
+    return (row.place.study, row.place.rig or "", *row.place.key, row.label)
+
+
 def about_failures(shown: Sequence[Entry]) -> list[Finding]:
-    """Findings about trials without a result."""
+    """Return findings about trials without a result; void where no trial has one."""
     lost = [e for e in shown if e.failure]
     findings = [failed_trials(e.rows) for e in lost]
-    return [msgspec.structs.replace(f, level="void") for f in findings] if len(lost) == len(shown) else findings
+    if len(lost) == len(shown):
+        return [msgspec.structs.replace(f, level="void") for f in findings]
+    return findings
 
 
 def failed_trials(rows: Sequence[Row], locations: Sequence[str] = ()) -> Finding:
-    """`locations`: results that it makes doubtful; none: the failed trials themselves."""
+    """Return a finding about failed trials. `locations`: results that it makes doubtful; none: the failed trials
+    themselves."""
     trials, have = ("A trial", "has") if len(rows) == 1 else (f"{len(rows)} trials", "have")
     return Finding(
         "study.failed_trials",
@@ -122,17 +135,21 @@ Doubts = dict[str, list[tuple[int, RowKind, Finding]]]
 
 
 def _by_file(findings: Iterable[Finding], rows: Sequence[Row]) -> Doubts:
-    """File → line (0 of a run's folder), kind, finding. It is about the kind of its first place: others are witnesses,
-    as a micro test is that says how long a prompt must take."""
+    """Return file → line (0 of a run's folder), kind, finding. It is about the kind of its first place: others are
+    witnesses, as a micro test is that says how long a prompt must take."""
     by_file: dict[str, list[Row]] = {}
     for row in rows:
         by_file.setdefault(row.file, []).append(row)
     out: Doubts = {}
     for finding in findings:
         places = [_place(location) for location in finding.locations]
-        kinds = [row.kind for file, line in places[:1] for row in by_file.get(file, ()) if _within(row, line)]
-        for file, line in places if kinds else ():
-            out.setdefault(file, []).append((line, kinds[0], finding))
+        if not places:
+            continue
+        file, line = places[0]
+        kind = next((row.kind for row in by_file.get(file, ()) if _within(row, line)), None)
+        if kind is not None:
+            for file, line in places:
+                out.setdefault(file, []).append((line, kind, finding))
     return out
 
 
@@ -152,7 +169,8 @@ def _findings(name: str, group: Group, doubts: Doubts) -> list[Finding]:
         for copy in (row, *row.also):
             findings += [f for line, kind, f in doubts.get(copy.file, ()) if kind == copy.kind and _within(copy, line)]
     figure = next((n for n in _SPEED if n in group[0].figures), "")
-    findings += checks.run(repeats=(name, [v for row in group if (v := row.get(figure)) is not None]))
+    values = [value for row in group if (value := row.get(figure)) is not None]
+    findings += checks.run(repeats=(name, values))
     unique: dict[tuple[str, str], Finding] = {}
     for finding in findings:
         unique.setdefault((finding.code, finding.text), finding)
@@ -186,12 +204,20 @@ def _entry(
     )
     if row.failure:
         return entry
-    deep = detail(row) or Detail(row)
+    entry = _measured(entry, detail(row) or Detail(row))
+    study = row.place.price if row.place else None
+    chosen = choose(rules, entry.accelerator, entry.series, study, row.number("price_per_hour"))
+    return entry if chosen is None else _priced(entry, chosen)
+
+
+def _measured(entry: Entry, deep: Detail) -> Entry:
+    """Return the entry with all that was measured. `deep`: the first repeat with its single requests."""
+    group, row = entry.rows, entry.rows[0]
     results = [one.result for one in group if one.result is not None]
     telemetry = [r.telemetry for r in results if r.telemetry is not None]
-    entry = msgspec.structs.replace(
+    return msgspec.structs.replace(
         entry,
-        verdict=_verdict(findings),
+        verdict=_verdict(entry.findings),
         figures=_figures(group, deep.row),
         completed=_sum(one.get("completed") for one in group),
         failed=_sum(_lost(one) for one in group),
@@ -206,9 +232,6 @@ def _entry(
         moments=deep.moments,
         **_sessions(results),
     )
-    study = row.place.price if row.place else None
-    chosen = choose(rules, entry.accelerator, entry.series, study, row.number("price_per_hour"))
-    return entry if chosen is None else _priced(entry, chosen)
 
 
 def _sessions(results: Sequence[Result]) -> dict[str, object]:
@@ -230,25 +253,40 @@ def _priced(entry: Entry, chosen: Chosen) -> Entry:
 
 
 def _figures(group: Group, deep: Row) -> dict[str, Number]:
-    """`deep`: the first one's row, with its samples where they were stored."""
-    reported = dict.fromkeys(name for row in group for name in row.figures)
-    names = [name for name in reported if not any(_client_lost(row, name) for row in group)]
+    """Return all figures. `deep`: the first one's row, with its samples where they were stored."""
+    names = list(_known_figures(group))
+    single = len(group) == 1
     # An interval of every percentile of every latency would take longer than all the rest of a report.
-    few = deep.form == "run" and deep.kind == "serve" and deep.samples is not None and len(group) == 1
-    wanted = [n for n in names if n in SPEEDS or (n == "score" and not few) or _is_latency(n, few)]
-    known = estimates([deep] if len(group) == 1 else group, wanted)
+    few = single and deep.form == "run" and deep.kind == "serve" and deep.samples is not None
+    wanted = [name for name in names if _has_interval(name, few)]
+    known = estimates([deep] if single else group, wanted)
     return {name: _number(name, group, known.get(name)) for name in names}
+
+
+def _known_figures(group: Group) -> Iterator[str]:
+    """Yield the names of figures that the client knows of every repeat."""
+    for name in dict.fromkeys(name for row in group for name in row.figures):
+        if not any(_client_lost(row, name) for row in group):
+            yield name
+
+
+def _has_interval(name: str, few: bool) -> bool:
+    if name in SPEEDS:
+        return True
+    return not few if name == "score" else _is_latency(name, few)
 
 
 def _client_lost(row: Row, name: str) -> bool:
     """Return whether a busy client doesn't know this figure of one repeat: the others may be the quick ones."""
-    parts, summary = latency(name), row.result.summary if row.result is not None else None
+    summary = row.result.summary if row.result is not None else None
     if summary is None:
         return False
+    parts = latency(name)
     if parts is None:
         return metric(name).field in summary.bounds
     statistic, stem = parts
-    if (d := summary.figures.get(stem)) is None or d.empty:
+    d = summary.figures.get(stem)
+    if d is None or d.empty:
         return False
     if statistic in ("mean", "median", "std"):
         return getattr(d, statistic) is None
@@ -264,21 +302,25 @@ def _is_latency(name: str, few: bool) -> bool:
 
 def _number(name: str, rows: Sequence[Row], known: Estimate | None) -> Number:
     figures = [row.figures[name] for row in rows if name in row.figures]
-    first, single = figures[0], len(figures) == 1
+    first = figures[0]
+    single = len(figures) == 1
     value = first.value if single else mean(f.value for f in figures)
     if metric(name).sums and len(rows) > 1:
         value *= len(rows)  # also where one of them lacks it: else it wouldn't fit what the others sum up to
-    number = Number(value)
-    if name == "score" and single and (ends := _score_interval(rows[0], value)):
-        number = Number(value, *ends, by=known.by if known is not None else "")
-    elif known is not None and known.error is not None and known.error > _TIED:
-        number = with_interval(replace(known, value=value))
-    return replace(
-        number,
-        half=first.half if single else 0.0,
-        definition=first.definition,
-        deviation=first.deviation if single else None,
-    )
+    ends = _score_interval(rows[0], value) if name == "score" and single else None
+    number = _with_ends(value, ends, known)
+    if not single:
+        return replace(number, half=0.0, definition=first.definition, deviation=None)
+    return replace(number, half=first.half, definition=first.definition, deviation=first.deviation)
+
+
+def _with_ends(value: float, ends: tuple[float, float] | None, known: Estimate | None) -> Number:
+    """Return a value with its own interval where that is known, else with the estimated one."""
+    if ends is not None:
+        return Number(value, *ends, by=known.by if known is not None else "")
+    if known is not None and known.error is not None and known.error > _TIED:
+        return with_interval(replace(known, value=value))
+    return Number(value)
 
 
 def _score_interval(row: Row, value: float) -> tuple[float, float] | None:
@@ -298,11 +340,14 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _lost(row: Row) -> float | None:
-    """Requests that failed, as reported; else those that were sent and aren't among the completed."""
-    if (failed := row.get("failed")) is not None:
+    """Return requests that failed, as reported; else those that were sent and aren't among the completed."""
+    failed = row.get("failed")
+    if failed is not None:
         return failed
     done, asked = row.get("completed"), sent(row)
-    return asked[0] - done if done is not None and asked is not None and asked[0] >= done else None
+    if done is not None and asked is not None and asked[0] >= done:
+        return asked[0] - done
+    return None
 
 
 # ---- the machine ----
@@ -317,7 +362,7 @@ def _used(row: Row) -> float | None:
 
 
 def _memory(telemetry: Sequence[TelemetrySummary], reported: float | None) -> Memory | None:
-    """`reported`: by the result itself, where nothing was sampled."""
+    """Return the memory of the engine. `reported`: by the result itself, where nothing was sampled."""
     for t in telemetry:
         cards = [a for a in t.accelerators if a.engine]
         after, peak = _sum(a.memory_after_load_bytes for a in cards), _sum(a.memory_peak_bytes for a in cards)
@@ -335,10 +380,12 @@ def _roofline(results: Sequence[Result]) -> dict[str, object]:
     if roof is None:
         return {}
     peak = roof.peaks.flops.get(roof.precision)
-    positions = [
-        Position(s.what, s.arithmetic * peak / (s.bandwidth * roof.peaks.bandwidth), s.arithmetic * peak, s.bandwidth,
-                 s.arithmetic)
-        for s in roof.shares
-        if peak and s.bandwidth and s.arithmetic
-    ]  # fmt: skip
-    return {"positions": positions, "peaks": roof.peaks, "precision": roof.precision} if positions else {}
+    positions = []
+    for share in roof.shares:
+        if peak and share.bandwidth and share.arithmetic:
+            flops = share.arithmetic * peak
+            intensity = flops / (share.bandwidth * roof.peaks.bandwidth)
+            positions.append(Position(share.what, intensity, flops, share.bandwidth, share.arithmetic))
+    if not positions:
+        return {}
+    return {"positions": positions, "peaks": roof.peaks, "precision": roof.precision}

@@ -11,6 +11,7 @@ from dyno.screen import wrapped
 
 _MOST = 5  # further searches in a report's answer
 WITHIN = {"meets": "yes", "misses": "no", "undecided": "undecided"}
+_CONFIRMED = {"meets": "it meets the target", "misses": "it MISSES the target: take less"}
 _ENDED = {
     "budget": "The time is used up (--budget): this is the best answer so far.",
     "client": "dyno could not measure this load accurately: the search ended there.",
@@ -32,7 +33,7 @@ def targets(answers: Sequence[FindAnswer]) -> str:
 
 
 def load_unit(answers: Sequence[FindAnswer]) -> str:
-    """What the loads of these answers are counted in."""
+    """Return what the loads of these answers are counted in."""
     overs = {answer.spec.over for answer in answers}
     if len(overs) > 1:
         return "load"
@@ -55,7 +56,7 @@ def at_highest(answer: FindAnswer, metric: str) -> float | None:
 
 
 def describe_search(spec: FindSpec) -> str:
-    """What is searched for, before it is known."""
+    """Say what is searched for, before it is known."""
     low, high, _ = spec.range
     unit = "concurrency" if spec.over == "concurrency" else "requests/s"
     return (
@@ -66,15 +67,13 @@ def describe_search(spec: FindSpec) -> str:
 def time_words(
     estimate: SearchTime, budget_s: float, spent_s: float | None = None, confirm_s: float | None = None
 ) -> str:
-    """How long it takes; with `spent_s`, how much longer."""
+    """Say how long it takes; with `spent_s`, how much longer."""
     least, most = (max(s - (spent_s or 0.0), 0.0) for s in (estimate.least_s, estimate.most_s))
     if spent_s is not None:
         return f"About {rough_span(least, most)} left"
-    return (
-        f"about {rough_span(least, most)}: {estimate.probes_least} to {estimate.probes_most} probes; "
-        f"at most {rough_time(budget_s)} (--budget)"
-        + (f", then {rough_time(confirm_s)} (--confirm)" if confirm_s else "")
-    )
+    probes = f"{estimate.probes_least} to {estimate.probes_most} probes"
+    confirm = f", then {rough_time(confirm_s)} (--confirm)" if confirm_s else ""
+    return f"about {rough_span(least, most)}: {probes}; at most {rough_time(budget_s)} (--budget){confirm}"
 
 
 def level_words(answer: FindAnswer, level: float) -> str:
@@ -82,7 +81,7 @@ def level_words(answer: FindAnswer, level: float) -> str:
 
 
 def lines(answer: FindAnswer, cost: Cost | None = None) -> Iterator[str]:
-    """The answer, as printed. `cost`: at the highest load."""
+    """Yield the answer, as printed. `cost`: at the highest load."""
     for line in _sentences(answer, cost):
         yield from wrapped(line.lstrip(), "  " if line.startswith(" ") else "", "    ")
     if not answer.probes:
@@ -116,7 +115,7 @@ def _sentences(answer: FindAnswer, cost: Cost | None) -> Iterator[str]:
 
 
 def _remarks(answer: FindAnswer) -> Iterator[str]:
-    """What else is known, and what makes the answer doubtful."""
+    """Yield what else is known, and what makes the answer doubtful."""
     for finding in answer.findings:
         yield f"{'VOID' if finding.level == 'void' else 'doubtful'} ({finding.code}): {finding.text}"
     if answer.cliff:
@@ -130,14 +129,12 @@ def _remarks(answer: FindAnswer) -> Iterator[str]:
 
 
 def headline(answer: FindAnswer) -> str:
-    """The highest load, with its interval."""
+    """Return the highest load, with its interval."""
     low, high = answer.low, answer.high
     if answer.ended == "every load meets" and low is not None:
         return f"every load up to {level_words(answer, low)} meets it. Raise --to."
-    lowest = high if high is not None else answer.spec.range[0]
     if answer.ended == "no load meets" or (low is None and high == answer.spec.range[0]):
-        lower = "" if answer.spec.over == "concurrency" and lowest == 1 else " or lower --from"
-        return f"no load meets it, not even {level_words(answer, lowest)}. Raise the limit{lower}."
+        return _no_load(answer)
     if not answer.probes:
         return "not known: no probe was completed."
     if low is None or high is None:
@@ -145,8 +142,14 @@ def headline(answer: FindAnswer) -> str:
     return f"{level_words(answer, low)} (95 % interval: {count(low)} to {count(high)})"
 
 
+def _no_load(answer: FindAnswer) -> str:
+    lowest = answer.high if answer.high is not None else answer.spec.range[0]
+    lower = "" if answer.spec.over == "concurrency" and lowest == 1 else " or lower --from"
+    return f"no load meets it, not even {level_words(answer, lowest)}. Raise the limit{lower}."
+
+
 def _undecided(answer: FindAnswer) -> str:
-    """What the probes show where they don't show both ends at 95 %."""
+    """Say what the probes show where they don't show both ends at 95 %."""
     low, high = answer.likely_low or answer.low, answer.likely_high or answer.high
     unit = "concurrency " if answer.spec.over == "concurrency" else ""
     after = "" if unit else " requests/s"
@@ -161,47 +164,56 @@ def _undecided(answer: FindAnswer) -> str:
     else:
         levels = [probe.level for probe in answer.probes]
         span = count(min(levels)) if min(levels) == max(levels) else f"{count(min(levels))} to {count(max(levels))}"
-        tried = f"{unit}{span}{after}"
-        known = f"{tried} was tried, and none is shown to meet or miss it"
+        known = f"{unit}{span}{after} was tried, and none is shown to meet or miss it"
     more = f" It needs about {rough_time(answer.needs_s)}: --budget." if answer.needs_s else ""
     return f"not decided at 95 %: {known}.{more}"
 
 
 def remark(answer: FindAnswer) -> str:
-    """The answer in a sentence or two, with what limits it."""
+    """Return the answer in a sentence or two, with what limits it."""
     parts = [f"{headline(answer).rstrip('.')}."]
     if answer.limited_by:
         parts.append(f"Limited by {'; '.join(answer.limited_by)}.")
     parts += [f"{each[0].upper()}{each[1:].rstrip('.')}." for each in _remarks(answer)]
     if answer.confirmed is not None:
         parts.append(f"Confirmed for {duration(answer.confirmed.duration_s)}: {_confirmed(answer.confirmed)}.")
-    return " ".join([*parts, *([_ENDED[answer.ended]] if answer.ended in _ENDED else [])])
+    if answer.ended in _ENDED:
+        parts.append(_ENDED[answer.ended])
+    return " ".join(parts)
 
 
 def limit_title(limit: Limit) -> str:
-    """'p99 TTFT', or 'failed'."""
+    """Return the title of a limit's column: 'p99 TTFT', or 'failed'."""
     return "failed" if limit.stem == "failed" else limit.words.partition(" ≤")[0]
 
 
 def sentences(entries: Sequence[Entry]) -> Iterator[str]:
-    """Which series carries the highest load within the target, for each workload."""
+    """Yield which series carries the highest load within the target, for each workload."""
     groups: dict[tuple[str, str], list[tuple[Entry, FindAnswer]]] = {}
     for e in entries:
         if answer := e.search:
             key = e.load.workload.words, target_words(answer.spec)
             groups.setdefault(key, []).append((e, answer))
+    several = len({workload for workload, _ in groups}) > 1
     for (workload, target), each in groups.items():
-        about = f"{workload}: " if len({w for w, _ in groups}) > 1 else ""
+        about = f"{workload}: " if several else ""
         (first, best), *others = sorted(each, key=lambda pair: -(pair[1].low or 0.0))
         if best.low is None:
             yield f"{about}no load with {target} was found."
             continue
-        sure = all(a.high is not None and a.high <= best.low for _, a in others)
-        yield f"{about}Within {target}, {first.series} carries {headline(best).rstrip('.')}." + (
-            "" if not others else " This is the highest." if sure else " Intervals overlap: the order is inconclusive."
-        )
+        order = _order(best.low, [answer for _, answer in others])
+        yield f"{about}Within {target}, {first.series} carries {headline(best).rstrip('.')}.{order}"
         for e, answer in others[:_MOST]:
             yield f"{about}{e.series}: {headline(answer).rstrip('.')}."
+
+
+def _order(highest: float, others: Sequence[FindAnswer]) -> str:
+    """Say how sure it is that the others carry less."""
+    if not others:
+        return ""
+    if all(other.high is not None and other.high <= highest for other in others):
+        return " This is the highest."
+    return " Intervals overlap: the order is inconclusive."
 
 
 def figures(probe: ProbeFacts, speed: bool = True) -> str:
@@ -217,26 +229,25 @@ def figures(probe: ProbeFacts, speed: bool = True) -> str:
 
 
 def _confirmed(probe: ProbeFacts) -> str:
-    word = {"meets": "it meets the target", "misses": "it MISSES the target: take less"}.get(
-        probe.outcome, "too few requests to decide"
-    )
+    word = _CONFIRMED.get(probe.outcome, "too few requests to decide")
     return f"{word} ({figures(probe)})"
 
 
 def table(answer: FindAnswer) -> list[str]:
     names = [limit_title(limit) for limit in answer.spec.limits]
     titles = [answer.spec.over, "within", *names, "requests", "s", "tok/s", "verdict"]
-    rows = [
-        [
-            count(probe.level),
-            WITHIN[probe.outcome] + (" (queue grew)" if probe.queue_grew else ""),
-            *(percent(f.value) if f.limit.stem == "failed" else number(f.value) for f in probe.figures),
-            count(probe.requests),
-            number(probe.duration_s, digits=3),
-            number(probe.throughput),
-            probe.verdict,
-        ]
-        for probe in sorted(answer.probes, key=lambda p: (p.level, p.requests))
-    ]
+    rows = [_row(probe) for probe in sorted(answer.probes, key=lambda p: (p.level, p.requests))]
     right = [0, *range(2, len(titles) - 1)]
     return terminal(text_table(titles, rows, right, keep=range(2 + len(names))))
+
+
+def _row(probe: ProbeFacts) -> list[str]:
+    return [
+        count(probe.level),
+        WITHIN[probe.outcome] + (" (queue grew)" if probe.queue_grew else ""),
+        *(percent(f.value) if f.limit.stem == "failed" else number(f.value) for f in probe.figures),
+        count(probe.requests),
+        number(probe.duration_s, digits=3),
+        number(probe.throughput),
+        probe.verdict,
+    ]

@@ -16,13 +16,12 @@ from dyno.report.target import Contest, Limits, contests, level, small_contests
 _LOSS = ("worse", "perhaps worse")  # the second is real unless many settings were compared
 _MOST = 3  # settings of one sentence
 
+Inseparable = Callable[[Entry, Entry, str], bool]  # whether the data show no difference in a figure of two entries
+
 
 def with_quality(entries: Sequence[Entry], limits: Limits) -> list[Entry]:
     """Give each entry the score of its series over all tasks; scores of single tasks have their own."""
-    by_load: dict[Load, list[Entry]] = {}
-    for e in entries:
-        if e.kind == "quality" and e.value("score") is not None and e.verdict != "void":
-            by_load.setdefault(e.load, []).append(e)
+    by_load = _scores_by_load(entries)
     if not by_load:
         return list(entries)
     total = max(by_load, key=lambda load: _weight(by_load[load]))
@@ -34,13 +33,26 @@ def with_quality(entries: Sequence[Entry], limits: Limits) -> list[Entry]:
     out = []
     for e in entries:
         quality = qualities.get(e.id) if e.kind == "quality" else by_series.get(e.series)
-        out.append(e if quality is None else replace(e, quality=replace(quality, timed=e.id in timed)))
+        if quality is not None:
+            e = replace(e, quality=replace(quality, timed=e.id in timed))
+        out.append(e)
     return out
 
 
+def _scores_by_load(entries: Sequence[Entry]) -> dict[Load, list[Entry]]:
+    """Return the usable scores of each test."""
+    by_load: dict[Load, list[Entry]] = {}
+    for e in entries:
+        if e.kind == "quality" and e.value("score") is not None and e.verdict != "void":
+            by_load.setdefault(e.load, []).append(e)
+    return by_load
+
+
 def _weight(some: Sequence[Entry]) -> tuple[object, ...]:
-    """The test that stands for quality: of most series, of all tasks together, of most items."""
-    return len({e.series for e in some}), bool(some[0].settings.get("group")), _items(some[0]) or 0
+    """Rank a test as the one that represents quality: by its series, by covering all tasks, by its items."""
+    first = some[0]
+    all_tasks = bool(first.settings.get("group"))
+    return len({e.series for e in some}), all_tasks, _items(first) or 0
 
 
 def _items(e: Entry) -> int | None:
@@ -49,26 +61,31 @@ def _items(e: Entry) -> int | None:
 
 
 def _reference(some: Sequence[Entry]) -> tuple[Entry, str]:
-    """The series that others are compared with, and why. Never by score where precision is known: the best of many
-    scores is partly luck, and all others would seem to lose."""
-
-    def precision(e: Entry) -> tuple[float, float, bool]:
-        get, name = e.settings.get, str(e.settings.get("model") or "")
-        cache = get("kv_cache_dtype")
-        cached = bytes_each(cache, None, "") if cache not in (None, "auto", "f16") else 2.0
-        return bytes_each(get("quantization"), get("dtype"), name), cached, not get("speculative")
-
-    best = max(some, key=precision)
-    if precision(best)[0] > LEAST and any(precision(e) != precision(best) for e in some):
+    """Return the series that others are compared with, and why. It is never chosen by score where precision is known:
+    the best of many scores is partly luck, and all others would seem to lose."""
+    best = max(some, key=_precision)
+    highest = _precision(best)
+    if highest[0] <= LEAST:
+        by_score = max(some, key=lambda e: e.value("score") or 0.0)
+        return by_score, "it has the highest score, and no precision is known"
+    if any(_precision(e) != highest for e in some):
         return best, "it has the highest precision"
-    if precision(best)[0] > LEAST:
-        return some[0], "it is the first of those with the same precision"
-    return max(some, key=lambda e: e.value("score") or 0.0), "it has the highest score, and no precision is known"
+    return some[0], "it is the first of those with the same precision"
+
+
+def _precision(e: Entry) -> tuple[float, float, bool]:
+    """Return the bytes of a weight and of a cached value, and whether every token is the model's own."""
+    get = e.settings.get
+    weight = bytes_each(get("quantization"), get("dtype"), str(get("model") or ""))
+    cache = get("kv_cache_dtype")
+    cached = bytes_each(cache, None, "") if cache not in (None, "auto", "f16") else 2.0
+    return weight, cached, not get("speculative")
 
 
 def _against(reference: str, tests: Sequence[Sequence[Entry]]) -> dict[str, Quality]:
-    """By id. All differences are corrected together."""
-    out, pairs = {}, []
+    """Return the quality of each entry by its id. All differences are corrected together."""
+    out = {}
+    pairs = []
     for some in tests:
         first = next((e for e in some if e.series == reference), None)
         for e in some:
@@ -77,8 +94,8 @@ def _against(reference: str, tests: Sequence[Sequence[Entry]]) -> dict[str, Qual
                 pairs.append((first, e))
     compared = pairings([(list(a.rows), list(b.rows)) for a, b in pairs], ["score"])
     for (_, e), pairing in zip(pairs, compared, strict=True):
-        d = next((d for d in pairing.differences if d.points), None)
-        out[e.id] = replace(out[e.id], reference=reference, **_change(d))
+        difference = next((d for d in pairing.differences if d.points), None)
+        out[e.id] = replace(out[e.id], reference=reference, **_change(difference))
     return out
 
 
@@ -89,8 +106,9 @@ def _change(d: Difference | None) -> dict[str, object]:
 
 
 def _timed(entries: Sequence[Entry], known: dict[str, Quality], limits: Limits) -> list[Entry]:
-    """The entry of each series whose speed is shown beside its quality: of the contest with most of these series."""
-    speeds = [c for c in (*contests(entries, limits), *small_contests(entries)) if _fast(c)]
+    """Return the entry of each series whose speed is shown beside its quality, from the contest with most of them."""
+    all_contests = [*contests(entries, limits), *small_contests(entries)]
+    speeds = [contest for contest in all_contests if _fast(contest)]
 
     def scored(contest: Contest) -> list[Entry]:
         return [e for e in contest.entries if e.series in known]
@@ -107,54 +125,93 @@ def _fast(contest: Contest) -> bool:
 
 
 def speed(e: Entry) -> tuple[str, Number] | None:
-    """The figure that a series is as fast as, by its name."""
+    """Return the figure that says how fast a series is, with its name."""
     return next(((name, e.figures[name]) for name in (*THROUGHPUTS, "speed") if name in e.figures), None)
 
 
 def front_sentences(
-    entries: Sequence[Entry], inseparable: Callable[[Entry, Entry, str], bool] = lambda one, other, metric: False
+    entries: Sequence[Entry], inseparable: Inseparable = lambda one, other, metric: False
 ) -> Iterator[str]:
-    """The fastest setting without a detectable loss, what could have been detected, and what is faster and worse.
-    `inseparable`: whether the data show no difference between a figure of two entries."""
+    """Yield the fastest setting without a detectable loss, the smallest detectable loss, and faster but worse ones."""
     timed = [e for e in entries if e.quality is not None and e.quality.timed and speed(e) is not None]
-    ranked = sorted(timed, key=_speed, reverse=True)
-    reference = next((e for e in entries if e.quality and e.kind == "quality" and not e.quality.reference), None)
-    if len(ranked) < 2 or reference is None:
+    scores = [e for e in entries if e.kind == "quality" and e.quality is not None]
+    reference = next((e for e in scores if not _quality(e).reference), None)
+    if len(timed) < 2 or reference is None:
         return
-    able = [e for e in ranked if _quality(e).word not in (*_LOSS, "not comparable")]
-    peers = [e for e in able[1:] if _alike(able[0], e, inseparable)]
-    if peers:
-        first = [able[0], *peers[: _MOST - 1]]
+    front = _Front(timed, inseparable)
+    yield front.fastest()
+    yield from front.detectable_loss()
+    yield from front.faster_with_loss()
+    yield _reference_sentence(reference, scores)
+    yield from _without_score(entries, front.ranked[0].kind)
+
+
+def _reference_sentence(reference: Entry, scores: Sequence[Entry]) -> str:
+    _, why = _reference([e for e in scores if e.load == reference.load])
+    return f"The reference for quality is {reference.series}: {why}."
+
+
+def _without_score(entries: Sequence[Entry], kind: str) -> Iterator[str]:
+    unscored = list(dict.fromkeys(e.series for e in entries if e.kind == kind and e.quality is None))
+    if unscored:
+        more = " …" if len(unscored) > _MOST else ""
+        yield f"Without a score: {', '.join(unscored[:_MOST])}{more}."
+
+
+class _Front:
+    """Settings with a score and a speed. `ranked`: all, the fastest first; `able`: those without a detectable loss."""
+
+    def __init__(self, timed: Sequence[Entry], inseparable: Inseparable) -> None:
+        self._inseparable = inseparable
+        self.ranked = sorted(timed, key=_speed, reverse=True)
+        self.able = [e for e in self.ranked if _quality(e).word not in (*_LOSS, "not comparable")]
+
+    def fastest(self) -> str:
+        if not self.able:
+            return "Every setting with a known speed has a detectable loss of quality."
+        leader = self.able[0]
+        peers = [e for e in self.able[1:] if self._alike(leader, e)]
+        if not peers:
+            return f"The fastest setting with no detectable loss of quality is {_described(leader)}."
+        first = [leader, *peers[: _MOST - 1]]
         names = f"{', '.join(e.series for e in first[:-1])} and {first[-1].series}"
         more = f" and {len(peers) + 1 - len(first)} more" if len(peers) >= _MOST else ""
         paces = "; ".join(_described(e) for e in first)
-        yield f"{names}{more} can't be separated in speed; none has a detectable loss of quality: {paces}."
-    elif able:
-        yield f"The fastest setting with no detectable loss of quality is {_described(able[0])}."
-    else:
-        yield "Every setting with a known speed has a detectable loss of quality."
-    # Of the setting that is named; of the reference, which is compared with nothing, by the others without a loss.
-    about = able[:1] if able and _quality(able[0]).reference else able or ranked
-    if detectable := [q.detectable for e in about if (q := _quality(e)).detectable is not None]:
-        items, test = _quality(ranked[0]).items, _quality(ranked[0]).test
-        asked = f"{count(items)} items of {test}" if items is not None else test
-        yield f"The smallest detectable loss is {points(max(detectable))} ({asked})."
-    lossy = [e for e in ranked if _quality(e).word in _LOSS and (not able or _speed(e) > _speed(able[0]))]
-    lossy = [e for e in lossy if not able or not _alike(e, able[0], inseparable)]
-    if lossy:
-        each = [f"{e.series} ({_pace(e)}, {_points(e)})" for e in lossy[:_MOST]]
-        more = f" and {len(lossy) - _MOST} more" if len(lossy) > _MOST else ""
-        yield f"Faster, but with a loss of quality: {'; '.join(each)}{more}."
-    scored = [e for e in entries if e.kind == "quality" and e.quality and e.load == reference.load]
-    yield f"The reference for quality is {reference.series}: {_reference(scored)[1]}."
-    unscored = dict.fromkeys(e.series for e in entries if e.kind == ranked[0].kind and e.quality is None)
-    if unscored:
-        yield f"Without a score: {', '.join(list(unscored)[:_MOST])}{' …' if len(unscored) > _MOST else ''}."
+        return f"{names}{more} can't be separated in speed; none has a detectable loss of quality: {paces}."
 
+    def detectable_loss(self) -> Iterator[str]:
+        known = [detectable for e in self._compared() if (detectable := _quality(e).detectable) is not None]
+        if known:
+            quality = _quality(self.ranked[0])
+            asked = quality.test if quality.items is None else f"{count(quality.items)} items of {quality.test}"
+            yield f"The smallest detectable loss is {points(max(known))} ({asked})."
 
-def _alike(one: Entry, other: Entry, inseparable: Callable[[Entry, Entry, str], bool]) -> bool:
-    named, others = speed(one), speed(other)
-    return named is not None and others is not None and named[0] == others[0] and inseparable(one, other, named[0])
+    def _compared(self) -> list[Entry]:
+        """Return the setting that is named as the fastest. The reference is compared with nothing, so the others
+        without a loss stand in for it."""
+        if not self.able:
+            return self.ranked
+        return self.able[:1] if _quality(self.able[0]).reference else self.able
+
+    def faster_with_loss(self) -> Iterator[str]:
+        lossy = [e for e in self.ranked if _quality(e).word in _LOSS and self._faster(e)]
+        if lossy:
+            each = [f"{e.series} ({_pace(e)}, {_points(e)})" for e in lossy[:_MOST]]
+            more = f" and {len(lossy) - _MOST} more" if len(lossy) > _MOST else ""
+            yield f"Faster, but with a loss of quality: {'; '.join(each)}{more}."
+
+    def _faster(self, e: Entry) -> bool:
+        """Return whether it is faster than every setting without a loss."""
+        if not self.able:
+            return True
+        return _speed(e) > _speed(self.able[0]) and not self._alike(e, self.able[0])
+
+    def _alike(self, one: Entry, other: Entry) -> bool:
+        speeds = speed(one), speed(other)
+        if speeds[0] is None or speeds[1] is None:
+            return False
+        name, other_name = speeds[0][0], speeds[1][0]
+        return name == other_name and self._inseparable(one, other, name)
 
 
 def _quality(e: Entry) -> Quality:
@@ -176,14 +233,18 @@ def _pace(e: Entry) -> str:
 def _described(e: Entry) -> str:
     q = _quality(e)
     both = f"{_pace(e)}; score {score(q.score.value)}"
-    return f"{e.series} ({both}, {_loss(e)})" if q.reference else f"{e.series}, the reference itself ({both})"
+    if not q.reference:
+        return f"{e.series}, the reference itself ({both})"
+    return f"{e.series} ({both}, {_loss(e)})"
 
 
 def _loss(e: Entry) -> str:
     q = _quality(e)
     assert q.change is not None
-    interval = f", 95 % interval {points_interval(q.change.low, q.change.high)}" if q.change.low is not None else ""
-    return f"{_points(e)} against {q.reference}{interval}"
+    loss = f"{_points(e)} against {q.reference}"
+    if q.change.low is None:
+        return loss
+    return f"{loss}, 95 % interval {points_interval(q.change.low, q.change.high)}"
 
 
 def _points(e: Entry) -> str:

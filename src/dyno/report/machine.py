@@ -1,9 +1,10 @@
 """The machine as text: the rig, telemetry under a load, and the roofline."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from dyno.facts.rig import Accelerator, Peaks, Rig, Roofline
-from dyno.facts.telemetry import TelemetrySummary
+from dyno.facts.telemetry import AcceleratorTelemetry, TelemetrySummary
 from dyno.numbers import UNKNOWN, count, human_bytes, number, percent
 from dyno.report.table import terminal, text_table
 from dyno.screen import HARD, wrapped
@@ -30,7 +31,8 @@ def rig_lines(rig: Rig, state_names: list[str]) -> list[str]:
         names = [str(i) for i in range(len(rig.topology))]
         rows = [[name, *row] for name, row in zip(names, rig.topology, strict=True)]
         out += ["", "Links between them", *_columns([["", *names], *rows])]
-    out += ["", "State", *_pairs({k.replace("_", " "): v for k, v in rig.state.items()}, "  ")]
+    state = {name.replace("_", " "): value for name, value in rig.state.items()}
+    out += ["", "State", *_pairs(state, "  ")]
     missing = [name.replace("_", " ") for name in state_names if name not in rig.state]
     if missing:
         out += wrapped(f"unknown or absent: {', '.join(missing)}", "  ", "    ")
@@ -47,19 +49,24 @@ def _details(rig: Rig) -> list[str]:
 
 
 def _cores(rig: Rig) -> str:
-    def count(n: int | None, what: str) -> str:
-        return f"unknown {what}s" if n is None else f"{n} {what}{'' if n == 1 else 's'}"
+    def counted(n: int | None, what: str) -> str:
+        if n is None:
+            return f"unknown {what}s"
+        return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
-    return f"{rig.cores} usable, {count(rig.sockets, 'socket')}, {count(rig.numa_nodes, 'NUMA node')}"
+    return f"{rig.cores} usable, {counted(rig.sockets, 'socket')}, {counted(rig.numa_nodes, 'NUMA node')}"
 
 
 def _share(part: int | None, whole: int | None, words: str) -> str:
     if whole is None:
         return "unknown"
-    return f"{'unknown' if part is None else human_bytes(part)} {words} {human_bytes(whole)}"
+    known = "unknown" if part is None else human_bytes(part)
+    return f"{known} {words} {human_bytes(whole)}"
 
 
 def _accelerators(rig: Rig) -> list[str]:
+    if not rig.accelerators:
+        return []
     titles = ["#", "name", "arch", "memory used", "driver", "power cap", "max MHz", "partition", "link", "NUMA"]
     rows: list[list[str]] = []
     for a in rig.accelerators:
@@ -68,8 +75,8 @@ def _accelerators(rig: Rig) -> list[str]:
             rows[-1][0] = f"{rows[-1][0].split('-')[0]}-{a.index}"
         else:
             rows.append(row)
-    busy = [f"  on {a.index}: {', '.join(a.processes)}" for a in rig.accelerators if a.processes]
-    out = _columns([titles, *rows]) + busy if rows else []
+    out = _columns([titles, *rows])
+    out += [f"  on {a.index}: {', '.join(a.processes)}" for a in rig.accelerators if a.processes]
     nvidia = {a.name for a in rig.accelerators if a.vendor == "nvidia"}
     if len(nvidia) > 1 and rig.environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
         order = "Numbers follow the PCI bus. CUDA_VISIBLE_DEVICES counts the fastest first, unless "
@@ -96,10 +103,10 @@ def _accelerator(a: Accelerator) -> list[str]:
 def _power(a: Accelerator) -> str:
     if a.power_cap_w is None:
         return "unknown"
-    default = a.power_cap_default_w
+    cap, default = f"{count(a.power_cap_w)} W", a.power_cap_default_w
     if default is None:
-        return f"{count(a.power_cap_w)} W (default unknown)"
-    return f"{count(a.power_cap_w)} W" + (f" of {count(default)} W" if default != a.power_cap_w else "")
+        return f"{cap} (default unknown)"
+    return cap if default == a.power_cap_w else f"{cap} of {count(default)} W"
 
 
 def _pairs(values: dict[str, str], indent: str = "") -> list[str]:
@@ -112,42 +119,61 @@ def _columns(rows: list[list[str]]) -> list[str]:
     return terminal(text_table(rows[0], rows[1:]), indent="  ")
 
 
+class _Measured(NamedTuple):
+    """A figure of each accelerator, engine or the host."""
+
+    label: str
+    values: Sequence[float | None]
+    show: Callable[[float], str]
+
+
 def telemetry_pairs(t: TelemetrySummary) -> list[tuple[str, str]]:
-    """Label and value of each. An unknown one has no line."""
+    """Return label and value of each. An unknown one has no line."""
     its = [a for a in t.accelerators if a.engine is not False]
-    rows: list[tuple[str, Sequence[float | None], Callable[[float], str]]] = [
-        ("  Utilization, mean:", [a.use_mean_percent for a in its], lambda v: percent(v / 100)),
-        ("  Memory after loading (GiB):", [a.memory_after_load_bytes for a in its], _gib),
-        ("  Memory, peak (GiB):", [a.memory_peak_bytes for a in its], _gib),
-        ("  Power, mean (W):", [a.power_mean_w for a in its], number),
-        ("  Power, peak (W):", [a.power_peak_w for a in its], number),
-        ("  Clock, mean (MHz):", [a.clock_mean_mhz for a in its], number),
-        ("  Temperature, peak (°C):", [a.temperature_max_c for a in its], count),
-        ("Energy (J):", [t.energy_j], number),
-        ("Energy per output token (J):", [t.energy_per_output_token_j], number),
-    ]
-    if t.host is not None:
-        rows += [
-            ("Host: CPU busy, mean (cores):", [t.host.cpu_mean_cores], number),
-            ("Host: memory, peak (GiB):", [t.host.memory_peak_bytes], _gib),
-            ("Host: processor energy (J):", [t.host.package_energy_j], number),
-        ]
-    rows += [
-        ("Engine: memory after loading (GiB):", [t.engine_resident_bytes], _gib),
-        ("Engine: running, mean:", [e.running_mean for e in t.engines], number),
-        ("Engine: waiting, mean:", [e.waiting_mean for e in t.engines], number),
-        ("Engine: KV cache used, mean:", [e.kv_mean_share for e in t.engines], percent),
-        ("Engine: KV cache used, peak:", [e.kv_peak_share for e in t.engines], percent),
-        ("Engine: preemptions:", [e.preemptions for e in t.engines], count),
-        ("Engine: prefix cache hits:", [t.ratio("prefix_hit_tokens", "prefix_queried_tokens")], percent),
-        ("Engine: draft tokens accepted:", [t.acceptance], percent),
-        ("Engine: tokens per step, mean:", [e.accepted_length_mean for e in t.engines], number),
-    ]
     out = [("Accelerators:", ", ".join(str(a.index) for a in its))] if its else []
-    for label, values, show in rows:
+    for label, values, show in (*_accelerator_figures(t, its), *_host_figures(t), *_engine_figures(t)):
         if any(v is not None for v in values):
             out.append((label, " / ".join(UNKNOWN if v is None else show(v) for v in values)))
     return [*out, ("Sampling: interval, CPU (of one core):", f"{count(t.interval_s)} s, {percent(t.cost)}")]
+
+
+def _accelerator_figures(t: TelemetrySummary, its: Sequence[AcceleratorTelemetry]) -> list[_Measured]:
+    return [
+        _Measured("  Utilization, mean:", [a.use_mean_percent for a in its], lambda v: percent(v / 100)),
+        _Measured("  Memory after loading (GiB):", [a.memory_after_load_bytes for a in its], _gib),
+        _Measured("  Memory, peak (GiB):", [a.memory_peak_bytes for a in its], _gib),
+        _Measured("  Power, mean (W):", [a.power_mean_w for a in its], number),
+        _Measured("  Power, peak (W):", [a.power_peak_w for a in its], number),
+        _Measured("  Clock, mean (MHz):", [a.clock_mean_mhz for a in its], number),
+        _Measured("  Temperature, peak (°C):", [a.temperature_max_c for a in its], count),
+        _Measured("Energy (J):", [t.energy_j], number),
+        _Measured("Energy per output token (J):", [t.energy_per_output_token_j], number),
+    ]
+
+
+def _host_figures(t: TelemetrySummary) -> list[_Measured]:
+    if t.host is None:
+        return []
+    return [
+        _Measured("Host: CPU busy, mean (cores):", [t.host.cpu_mean_cores], number),
+        _Measured("Host: memory, peak (GiB):", [t.host.memory_peak_bytes], _gib),
+        _Measured("Host: processor energy (J):", [t.host.package_energy_j], number),
+    ]
+
+
+def _engine_figures(t: TelemetrySummary) -> list[_Measured]:
+    prefix_hits = t.ratio("prefix_hit_tokens", "prefix_queried_tokens")
+    return [
+        _Measured("Engine: memory after loading (GiB):", [t.engine_resident_bytes], _gib),
+        _Measured("Engine: running, mean:", [e.running_mean for e in t.engines], number),
+        _Measured("Engine: waiting, mean:", [e.waiting_mean for e in t.engines], number),
+        _Measured("Engine: KV cache used, mean:", [e.kv_mean_share for e in t.engines], percent),
+        _Measured("Engine: KV cache used, peak:", [e.kv_peak_share for e in t.engines], percent),
+        _Measured("Engine: preemptions:", [e.preemptions for e in t.engines], count),
+        _Measured("Engine: prefix cache hits:", [prefix_hits], percent),
+        _Measured("Engine: draft tokens accepted:", [t.acceptance], percent),
+        _Measured("Engine: tokens per step, mean:", [e.accepted_length_mean for e in t.engines], number),
+    ]
 
 
 def _gib(n_bytes: float) -> str:
@@ -155,13 +181,15 @@ def _gib(n_bytes: float) -> str:
 
 
 def roofline_pairs(r: Roofline) -> list[tuple[str, str]]:
-    """Label and value of each. An unknown one has no line."""
+    """Return label and value of each. An unknown one has no line."""
     out = []
     for share in r.shares:
         for what, value in (("Memory bandwidth", share.bandwidth), ("Arithmetic", share.arithmetic)):
             if value is not None:
                 out.append((f"{what} used ({share.what}):", percent(value)))
-    return [*out, ("  Peaks:", _short(r.peaks, r.precision))] if out else []
+    if out:
+        out.append(("  Peaks:", _short(r.peaks, r.precision)))
+    return out
 
 
 def _counted(peaks: Peaks) -> str:

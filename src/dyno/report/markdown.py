@@ -61,7 +61,9 @@ def _table(table: Table) -> Iterator[str]:
 
 def _findings(report: Report) -> Iterator[str]:
     table = tables.findings(report)
-    for row in table.lines if table is not None else []:
+    if table is None:
+        return
+    for row in table.lines:
         level, code, text, advice, where, trials = (cell.text for cell in row.cells)
         do = f" *{escaped(advice)}*" if advice else ""
         places = f" At {escaped(where)}." if where else ""
@@ -86,8 +88,8 @@ def _commands(commands: list[CommandText]) -> Iterator[str]:
 
 
 def _list(title: str, items: Iterable[str]) -> str:
-    held = [f"- {item}" for item in items]
-    return "\n".join([f"## {title}", "", *held]) if held else ""
+    lines = [f"- {item}" for item in items]
+    return "\n".join([f"## {title}", "", *lines]) if lines else ""
 
 
 _MARKS = re.compile(r"[\\`*\[\]~]|(?<!\w)_|_(?!\w)")
@@ -101,7 +103,7 @@ def escaped(words: str) -> str:
 
 
 def escaped_line(words: str) -> str:
-    """One that begins a line, where a number or a hyphen would begin a list."""
+    """Escape text that begins a line, where a number or a hyphen would begin a list."""
     return _BLOCK.sub(lambda m: m[0][:-1] + "\\" + m[0][-1], escaped(words))
 
 
@@ -110,7 +112,8 @@ def _code(words: str) -> str:
 
 
 def _fenced(words: str, language: str = "sh") -> str:
-    """The fence is longer than any inside."""
+    """Return a block of code, with a fence that is longer than any inside."""
     words = plain(words)
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", words)), default=0))
+    longest = max(map(len, re.findall("`+", words)), default=0)
+    fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{words}\n{fence}"

@@ -87,17 +87,14 @@ def row(
     trial = manifest.trial
     spec, how, work = trial.engine, trial.offline, trial.workload
     assert spec is not None and how is not None
-    samples = [s for i in iterations if not i.warmup for a in i.answers if (s := micro_sample(trial, a)) is not None]
-    ns = [t for _, t in samples]
-    rates = [tokens * NS_PER_S / t for tokens, t in samples]
     accelerators = _accelerators(manifest)
     version = engine.version if engine is not None else manifest.target.version
     own = _of_llama_bench(spec.kind)
     model, size, parameters = _model(manifest)
     share = _share(trial, result)
-    values = {
+    values: dict[str, Any] = {
         "build_commit": "unknown",
-        "build_number": int(version) if own and version and version.isdecimal() else 0,
+        "build_number": _build_number(version) if own else 0,
         "cpu_info": manifest.rig.cpu,
         "gpu_info": ", ".join(a.name for a in accelerators),
         "backends": _backend(accelerators),
@@ -105,21 +102,18 @@ def row(
         "model_type": model,
         "model_size": size,
         "model_n_params": parameters,
-        **({**_FIXED, **_knobs(spec, engine)} if own else {}),
-        "n_prompt": work.input_len,
-        "n_gen": work.output_len or 0,
-        "n_depth": how.depth or 0,
-        # llama-bench says itself what it ran with.
-        **{k: v for k, v in llama.completed(_reported(iterations)).items() if k in FIELDS},
-        "test_time": _utc(manifest.started),
     }
-    if ns:
-        values |= {"avg_ns": int(statistics.fmean(ns)), "stddev_ns": int(_deviation(ns))}
-        values |= {"avg_ts": statistics.fmean(rates), "stddev_ts": _deviation(rates)}
+    if own:
+        values |= {**_FIXED, **_knobs(spec, engine)}
+    values |= {"n_prompt": work.input_len, "n_gen": work.output_len or 0, "n_depth": how.depth or 0}
+    values.update(llama.completed(_reported(iterations)))  # llama-bench says itself what it ran with
+    values["test_time"] = _utc(manifest.started)
+    samples = list(_samples(trial, iterations))
+    values |= _speeds(samples)
     return {
         **{name: values.get(name) for name in FIELDS},
-        "samples_ns": ns,
-        "samples_ts": rates,
+        "samples_ns": [t for _, t in samples],
+        "samples_ts": [_rate(*sample) for sample in samples],
         "engine": spec.kind,
         "engine_version": version,
         "bandwidth_share": getattr(share, "bandwidth", None),
@@ -129,6 +123,37 @@ def row(
         "findings": msgspec.to_builtins(result.findings),
         "run": str(run),
     }
+
+
+def _build_number(version: str | None) -> int:
+    return int(version) if version and version.isdecimal() else 0
+
+
+def _samples(trial: TrialSpec, iterations: Sequence[Iteration]) -> Iterator[tuple[int, int]]:
+    """Yield tokens and nanoseconds of each measured answer."""
+    for iteration in iterations:
+        if not iteration.warmup:
+            for answer in iteration.answers:
+                sample = micro_sample(trial, answer)
+                if sample is not None:
+                    yield sample
+
+
+def _speeds(samples: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    if not samples:
+        return {}
+    ns = [t for _, t in samples]
+    rates = [_rate(*sample) for sample in samples]
+    return {
+        "avg_ns": int(statistics.fmean(ns)),
+        "stddev_ns": int(_deviation(ns)),
+        "avg_ts": statistics.fmean(rates),
+        "stddev_ts": _deviation(rates),
+    }
+
+
+def _rate(tokens: int, ns: int) -> float:
+    return tokens * NS_PER_S / ns
 
 
 def _deviation(values: Sequence[float]) -> float:
@@ -143,7 +168,11 @@ def _share(trial: TrialSpec, result: Result) -> Share | None:
     if result.roofline is None:
         return None
     work = trial.workload
-    what = "prefill" if not work.output_len else "decode" if not work.input_len else "whole"
+    what = "whole"
+    if not work.output_len:
+        what = "prefill"
+    elif not work.input_len:
+        what = "decode"
     return next((s for s in result.roofline.shares if s.what == what), None)
 
 
@@ -156,7 +185,7 @@ def _peaks(result: Result) -> str | None:
 
 
 def _accelerators(manifest: Manifest) -> list[Accelerator]:
-    """Those that the engine runs on; none: the processor."""
+    """Return those that the engine runs on; none: the processor."""
     spec = manifest.trial.engine
     cards = [a for a in manifest.rig.accelerators if a.engine is not False]
     if spec is not None and spec.devices is not None:
@@ -176,15 +205,20 @@ def _model(manifest: Manifest) -> tuple[str, int | None, int | None]:
     m, target = manifest.model, manifest.target
     if m is None:
         return Path(target.model_path or target.model).name, target.weights_bytes, None
-    count = m.parameters
-    # Its own names follow the number of layers, and it has none for a model that it wasn't made for.
-    size = "?B" if not count else f"{count / 1e9:.0f}B" if count >= 0.95e9 else f"{count / 1e6:.0f}M"
     dtype = target.dtype or m.dtype or ""
     kind = target.quantization or m.quantization or _TYPES.get(dtype, dtype)
-    # A folder's config says LlamaForCausalLM, a GGUF file llama.
-    name = m.architecture if m.format == "gguf" else (m.architecture or "").removesuffix("ForCausalLM").lower()
-    words = f"{name or Path(m.path).stem} {size} {kind}"
-    return words.strip(), target.weights_bytes or m.weights_bytes, count
+    name = m.architecture
+    if m.format != "gguf":  # a folder's config says LlamaForCausalLM, a GGUF file llama
+        name = (m.architecture or "").removesuffix("ForCausalLM").lower()
+    words = f"{name or Path(m.path).stem} {_model_size(m.parameters)} {kind}"
+    return words.strip(), target.weights_bytes or m.weights_bytes, m.parameters
+
+
+def _model_size(parameters: int | None) -> str:
+    # Its own names follow the number of layers, and it has none for a model that it wasn't made for.
+    if not parameters:
+        return "?B"
+    return f"{parameters / 1e9:.0f}B" if parameters >= 0.95e9 else f"{parameters / 1e6:.0f}M"
 
 
 def _knobs(spec: EngineSpec, engine: EngineFacts | None) -> dict[str, Any]:
@@ -192,7 +226,11 @@ def _knobs(spec: EngineSpec, engine: EngineFacts | None) -> dict[str, Any]:
     ran = _given(engine.launches[0].argv if engine is not None and engine.launches else [])
     out = {}
     for name, default in KNOBS.items():
-        value = next((v for v in (said_of(spec, name), ran.get(name), default) if v is not None), None)
+        value = said_of(spec, name)
+        if value is None:
+            value = ran.get(name)
+        if value is None:
+            value = default
         out[name] = bool(value) if isinstance(default, bool) else value
     return out
 
@@ -234,7 +272,7 @@ class Markdown:
         yield _joined("-" * (abs(w) - 1) + (":" if w > 0 else "-") for w in widths)
 
     def _fit(self) -> None:
-        """In a narrow terminal, make columns narrower and hide some. In a pipe the table is as llama-bench has it."""
+        """Make columns narrower and hide some in a narrow terminal. In a pipe the table is as llama-bench has it."""
         screen = SCREEN.get()
 
         def too_wide() -> bool:
@@ -249,16 +287,13 @@ class Markdown:
                 self._hidden.append(name)
 
     def _chosen(self, first: Row) -> Iterator[str]:
-        """A knob is shown where it varies or isn't as llama-bench has it."""
+        """Yield the columns. A knob is shown where it varies or isn't as llama-bench has it."""
         specs = [t.engine for t in self._trials if t.engine is not None]
-        own = [s for s in specs if _of_llama_bench(s.kind)]
-        always = "n_threads" if first["backends"] == "CPU" else "n_gpu_layers"
         yield from ("model", "size", "params", "backend")
         if len({s.kind for s in specs}) > 1:
             yield "engine"
-        for knob, default in KNOBS.items():
-            if own and (knob == always or {said_of(s, knob) for s in own} - {None, default}):
-                yield knob
+        always = "n_threads" if first["backends"] == "CPU" else "n_gpu_layers"
+        yield from _shown_knobs([s for s in specs if _of_llama_bench(s.kind)], always)
         yield from ("test", "t/s")
         if first["bandwidth_share"] is not None or first["flops_share"] is not None:
             yield from ("% BW", "% FLOPS")
@@ -277,15 +312,9 @@ class Markdown:
             yield from wrapped(f"Hardware utilization (% BW, % FLOPS) is relative to {peaks}.")
             yield ""
         for verdict in ("void", "doubtful"):
-            if rows := [row for row in self._rows if row["verdict"] == verdict]:
-                names = ", ".join(dict.fromkeys(map(self._named, rows)))
-                head, *others = wrapped(f"{verdict}: {names}", rest="  ")
-                yield styled(verdict.capitalize(), verdict_style(verdict)) + head.removeprefix(verdict)
-                yield from others
-                # Most rows have the same ones: print each once, with the numbers of its first row.
-                first = {f["code"]: (f, row) for row in reversed(rows) for f in row["findings"] if f["level"] != "note"}
-                for finding, row in first.values():
-                    yield from finding_lines(_named_finding(self._named(row), msgspec.convert(finding, Finding)))
+            rows = [row for row in self._rows if row["verdict"] == verdict]
+            if rows:
+                yield from self._unsound(verdict, rows)
                 yield ""
         # What holds for all of them: a note that would change what is concluded.
         notes = {f["text"]: f for row in self._rows for f in row["findings"] if f["code"] == "engine.generic_build"}
@@ -293,6 +322,16 @@ class Markdown:
             yield from finding_lines(msgspec.convert(note, Finding))
             yield ""
         yield f"build: {', '.join(dict.fromkeys(_build(row) for row in self._rows))}"
+
+    def _unsound(self, verdict: str, rows: Sequence[Row]) -> Iterator[str]:
+        names = ", ".join(dict.fromkeys(map(self._named, rows)))
+        head, *others = wrapped(f"{verdict}: {names}", rest="  ")
+        yield styled(verdict.capitalize(), verdict_style(verdict)) + head.removeprefix(verdict)
+        yield from others
+        # Most rows have the same ones: print each once, with the numbers of its first row.
+        first = {f["code"]: (f, row) for row in reversed(rows) for f in row["findings"] if f["level"] != "note"}
+        for finding, row in first.values():
+            yield from finding_lines(_named_finding(self._named(row), msgspec.convert(finding, Finding)))
 
     def _named(self, row: Row) -> str:
         """Name a row by its test, and by what distinguishes it from other rows."""
@@ -304,6 +343,14 @@ class Markdown:
                 chosen.insert(-1, name)
         plain = ("test", "engine", "model")
         return " ".join(_shown(row, n) if n in plain else f"{_COLUMNS[n][0]}={_shown(row, n)}" for n in chosen)
+
+
+def _shown_knobs(specs: Sequence[EngineSpec], always: str) -> Iterator[str]:
+    if not specs:
+        return
+    for knob, default in KNOBS.items():
+        if knob == always or {said_of(spec, knob) for spec in specs} - {None, default}:
+            yield knob
 
 
 def _named_finding(name: str, finding: Finding) -> Finding:
@@ -351,7 +398,7 @@ def _csv(row: Row) -> str:
 
 
 def _insert(row: Row) -> str:
-    """Into llama-bench's table, with columns of dyno's own at its end: its compare script reads that."""
+    """Insert into llama-bench's table, with columns of dyno's own at its end: its compare script reads that."""
     values = ", ".join(_quoted(name, row[name]) for name in _ALL)
     return f"INSERT INTO llama_bench ({', '.join(_ALL)}) VALUES ({values});"
 
@@ -381,27 +428,45 @@ def _joined(cells: Iterator[str]) -> str:
 
 
 def _shown(row: Row, column: str) -> str:
+    if column in _SHOWN:
+        return _SHOWN[column](row)
     value = row.get(column)
-    if column == "model":
-        return str(row["model_type"]).replace("|", "\\|")
-    if column == "size":
-        n = row["model_size"]
-        return "-" if n is None else f"{n / 2**20:.2f} MiB" if n < 2**30 else f"{n / 2**30:.2f} GiB"
-    if column == "params":
-        n = row["model_n_params"]
-        return "-" if n is None else f"{n / 1e6:.2f} M" if n < 1e9 else f"{n / 1e9:.2f} B"
-    if column == "backend":
-        return str(row["backends"])
-    if column == "test":
-        return micro_name(row["n_prompt"], row["n_gen"], row["n_depth"])
-    if column == "t/s":
-        return "failed" if row["avg_ts"] is None else f"{row['avg_ts']:.2f} ± {row['stddev_ts']:.2f}"
-    if column in ("% BW", "% FLOPS"):
-        share = row["bandwidth_share" if column == "% BW" else "flops_share"]
-        return "-" if share is None else f"{100 * share:.1f}"
     if value is None:  # threads that llama.cpp chose itself; a knob that another engine doesn't have
         return "auto" if _of_llama_bench(row["engine"]) else "-"
     return str(int(value) if isinstance(value, bool) else value)
+
+
+def _size(n: int | None) -> str:
+    if n is None:
+        return "-"
+    return f"{n / 2**20:.2f} MiB" if n < 2**30 else f"{n / 2**30:.2f} GiB"
+
+
+def _parameters(n: int | None) -> str:
+    if n is None:
+        return "-"
+    return f"{n / 1e6:.2f} M" if n < 1e9 else f"{n / 1e9:.2f} B"
+
+
+def _speed(row: Row) -> str:
+    return "failed" if row["avg_ts"] is None else f"{row['avg_ts']:.2f} ± {row['stddev_ts']:.2f}"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f}"
+
+
+# Columns that are made of other fields.
+_SHOWN: dict[str, Callable[[Row], str]] = {
+    "model": lambda row: str(row["model_type"]).replace("|", "\\|"),
+    "size": lambda row: _size(row["model_size"]),
+    "params": lambda row: _parameters(row["model_n_params"]),
+    "backend": lambda row: str(row["backends"]),
+    "test": lambda row: micro_name(row["n_prompt"], row["n_gen"], row["n_depth"]),
+    "t/s": _speed,
+    "% BW": lambda row: _percent(row["bandwidth_share"]),
+    "% FLOPS": lambda row: _percent(row["flops_share"]),
+}
 
 
 def _of_llama_bench(engine: str) -> bool:
@@ -417,7 +482,7 @@ def _build(row: Row) -> str:
 
 
 def _pairs(row: Row) -> Iterator[str]:
-    """Each key as llama-bench writes it."""
+    """Yield each key as llama-bench writes it."""
     for name in (*FIELDS, *SAMPLES, *OWN):
         yield f'"{name}": {_json(name, row[name])}'
 

@@ -7,7 +7,7 @@ from dyno.facts.report import PER, Report
 
 
 def per(entry: Entry, value: float, mode: str) -> float | None:
-    """None: the number of accelerators, or their price, isn't known."""
+    """Return a throughput's share. None: the number of accelerators, or their price, isn't known."""
     used = entry.accelerators
     if mode == "measured":
         return value
@@ -19,12 +19,12 @@ def per(entry: Entry, value: float, mode: str) -> float | None:
 
 
 def estimated(entry: Entry, mode: str) -> bool:
-    """A machine of which only a part was measured, scaled up without losses."""
+    """Return whether only a part of the machine was measured, and is scaled up without losses."""
     return mode == "machine" and (entry.machine or 0) > (entry.accelerators or 0)
 
 
 def words(report: Report) -> dict[str, str]:
-    """With the money that prices are in."""
+    """Return the modes in words, with the money that prices are in."""
     words = {"measured": "as measured", "accelerator": "per accelerator", "machine": "per machine"}
     return words | {"dollar": f"per {_money(report)} per hour"}
 
@@ -37,7 +37,9 @@ def units(report: Report) -> dict[str, str]:
 
 def _money(report: Report) -> str:
     currencies = {e.cost.currency.upper() for e in report.entries if e.cost is not None and e.cost.hour}
-    return "dollar" if currencies <= {"USD", "$"} else currencies.pop() if len(currencies) == 1 else "unit of money"
+    if currencies <= {"USD", "$"}:
+        return "dollar"
+    return currencies.pop() if len(currencies) == 1 else "unit of money"
 
 
 def modes(some: Collection[str]) -> list[str]:

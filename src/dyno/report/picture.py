@@ -19,8 +19,8 @@ _INKS = {False: ("#1A1A1A", "#FFFFFF"), True: ("#E8E8E8", "#121212")}
 def complete(
     chart: Chart, *, width: int | None = None, dark: bool | None = None, values: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The specification with its data. `width`: pixels, else the container's. `dark`: on a ground of its own, else the
-    page's. `values`: of parameters, by name; a select takes an option or its words."""
+    """Return the specification with its data. `width`: pixels, else the container's. `dark`: on a ground of its own,
+    else the page's. `values`: of parameters, by name; a select takes an option or its words."""
     spec = {**chart.spec, "datasets": {DATA: chart.rows}}
     if width is not None:
         spec["width"] = width
@@ -63,7 +63,7 @@ def svg(chart: Chart, *, width: int = WIDTH, dark: bool = False, values: Mapping
 
 
 def card(chart: Chart, title: str, words: str) -> bytes:
-    """A chart as the picture of a link preview, 1200 × 630 pixels."""
+    """Return a chart as the picture of a link preview, 1200 × 630 pixels."""
     spec = complete(chart, width=CARD_LEGEND, dark=False) | {"width": CARD[0], "height": CARD[1], "padding": 24}
     spec["autosize"] = {"type": "fit", "contains": "padding"}
     legend = {"orient": "right", "direction": "vertical", "layout": {"right": {"anchor": "middle"}}}

@@ -33,7 +33,7 @@ def scores_line(q: QualitySummary) -> str:
 
 
 def is_rate(score: TaskScore) -> bool:
-    """Whether it is a share of right answers."""
+    """Return whether it is a share of right answers."""
     return score.metric in _RATES
 
 

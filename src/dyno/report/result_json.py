@@ -30,18 +30,23 @@ from dyno.units import NS_PER_MS, seconds
 
 
 def build(
-    result: Result, manifest: Manifest, row: Row, *, records: Iterable[Record] | None = None,
+    result: Result,
+    manifest: Manifest,
+    row: Row,
+    *,
+    records: Iterable[Record] | None = None,
     iterations: Sequence[Iteration] = (),
-) -> dict[str, Any]:  # fmt: skip
-    """`row`: the run's, with its samples. `records`: those of a serving benchmark, for its detailed lists.
-    `iterations`: those of an offline one."""
+) -> dict[str, Any]:
+    """Return the file's object. `row`: the run's, with its samples. `records`: those of a serving benchmark, for its
+    detailed lists. `iterations`: those of an offline one."""
     trial = manifest.trial
     if result.offline is not None:
         out, own = _offline(result.offline, iterations)
         out = {"model_id": trial.target.model or manifest.target.model, **out}
         own["model"] = msgspec.to_builtins(manifest.model)
     else:
-        out, own = _serving(result.served, manifest, records, result.telemetry)
+        out = _serving(result.served, manifest, records)
+        own = _served(result.served, manifest, result.telemetry)
     out["dyno"] = {
         "version": dyno.__version__,
         "verdict": result.verdict,
@@ -68,7 +73,8 @@ def _known(estimate: Estimate) -> dict[str, Any]:
 
 
 def _row(row: Row) -> dict[str, Any]:
-    """By this a comparison judges the file as it judges the run: errors of figures need samples, which it may lack."""
+    """Return the row by which a comparison judges the file as it judges the run: errors of figures need samples, which
+    it may lack."""
     figures = [name for name in row.figures if name in SPEEDS or ((parts := latency(name)) and parts[0] != "std")]
     return {
         "settings": {name: setting.value for name, setting in row.settings.items()},
@@ -77,16 +83,14 @@ def _row(row: Row) -> dict[str, Any]:
     }
 
 
-_Parts = tuple[dict[str, Any], dict[str, Any]]  # vLLM's keys, dyno's own
-
-
-def _offline(s: OfflineSummary, iterations: Sequence[Iteration]) -> _Parts:
-    """Return times in seconds, as vLLM does."""
-    times_s = {warmup: [seconds(i.end_ns - i.start_ns) for i in iterations if i.warmup == warmup] for warmup in (0, 1)}
+def _offline(s: OfflineSummary, iterations: Sequence[Iteration]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return vLLM's keys, and dyno's own. Times are in seconds, as vLLM's are."""
     if s.kind == "latency":
         percentiles = {p: ms / 1e3 for p, ms in s.latency.percentiles.items()}
-        out = {"avg_latency": s.latency.mean / 1e3, "latencies": times_s[0], "percentiles": percentiles}
-        return out, {"summary": msgspec.to_builtins(s), "warmup_latencies": times_s[1]}
+        times_s = [seconds(i.end_ns - i.start_ns) for i in iterations if not i.warmup]
+        warmups_s = [seconds(i.end_ns - i.start_ns) for i in iterations if i.warmup]
+        out = {"avg_latency": s.latency.mean / 1e3, "latencies": times_s, "percentiles": percentiles}
+        return out, {"summary": msgspec.to_builtins(s), "warmup_latencies": warmups_s}
     # Mean over the iterations: vLLM has but one.
     count = max(s.iterations, 1)
     out = {
@@ -99,9 +103,8 @@ def _offline(s: OfflineSummary, iterations: Sequence[Iteration]) -> _Parts:
     return out, {"summary": msgspec.to_builtins(s)}
 
 
-def _serving(
-    s: Summary, manifest: Manifest, records: Iterable[Record] | None, telemetry: TelemetrySummary | None
-) -> _Parts:
+def _serving(s: Summary, manifest: Manifest, records: Iterable[Record] | None) -> dict[str, Any]:
+    """Return vLLM's keys of a serving benchmark."""
     trial, load = manifest.trial, manifest.trial.load
     started = datetime.datetime.fromisoformat(manifest.started)
     out: dict[str, Any] = {
@@ -118,13 +121,13 @@ def _serving(
         "max_concurrency": load.max_concurrency,
     }
     if load.ramp is not None:
-        out |= {
-            "ramp_up_strategy": load.ramp,
-            "ramp_up_start_rps": load.ramp_start_rps,
-            "ramp_up_end_rps": load.ramp_end_rps,
-        }
+        out["ramp_up_strategy"] = load.ramp
+        out["ramp_up_start_rps"] = load.ramp_start_rps
+        out["ramp_up_end_rps"] = load.ramp_end_rps
     for name in ("rate_schedule", "concurrency_schedule"):
-        out |= {name: getattr(load, name)} if getattr(load, name) else {}
+        schedule = getattr(load, name)
+        if schedule:
+            out[name] = schedule
     out |= {key: s.figure(m) for key, m in RESULT_KEYS.items()}
     if records is not None:
         out |= _detailed(records)
@@ -133,6 +136,12 @@ def _serving(
             out |= _flat(name, s.latencies[stem])
     if s.reasoning_tokens is not None:
         out |= {"reasoning_tokens": s.reasoning_tokens, "answer_tokens": s.answer_tokens}
+    return out
+
+
+def _served(s: Summary, manifest: Manifest, telemetry: TelemetrySummary | None) -> dict[str, Any]:
+    """Return dyno's own keys of a serving benchmark."""
+    trial = manifest.trial
     response = {
         **_flat("ttft", s.latencies["response_ttft"]),
         **_flat("e2el", s.latencies["response_e2el"]),
@@ -173,8 +182,8 @@ def _serving(
         "client": msgspec.to_builtins(s.client),
     }
     if s.replay is not None:
-        own["replay"] = {"speedup": load.speedup, **msgspec.to_builtins(s.replay)}
-    return out, own
+        own["replay"] = {"speedup": trial.load.speedup, **msgspec.to_builtins(s.replay)}
+    return own
 
 
 _QUEUED = ("queue", "response_e2el")  # where the client may hold requests back
@@ -203,9 +212,10 @@ def _sessions(s: SessionSummary) -> dict[str, Any]:
 
 def _class(c: ClassSummary) -> dict[str, Any]:
     latencies = {"ttft": c.ttft, "tpot": c.tpot, "e2el": c.e2el}
-    counts = {name: value for name, value in msgspec.to_builtins(c).items() if name not in latencies}
-    bounds = {stem: d.bounds for stem, d in latencies.items() if d.bounds}
-    return counts | {n: v for stem, d in latencies.items() for n, v in _flat(stem, d).items()} | {"bounds": bounds}
+    out = {name: value for name, value in msgspec.to_builtins(c).items() if name not in latencies}
+    for stem, d in latencies.items():
+        out |= _flat(stem, d)
+    return out | {"bounds": {stem: d.bounds for stem, d in latencies.items() if d.bounds}}
 
 
 def _reuse(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Any]:
@@ -215,8 +225,8 @@ def _reuse(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Any]:
 
 
 def _flat(name: str, d: Distribution | Latency) -> dict[str, Any]:
-    """None where there is no sample, or none that is known well enough (`dyno.bounds`): vLLM writes 0.0, which reads
-    as a measurement."""
+    """Return statistics by vLLM's keys: None where there is no sample, or none that is known well enough
+    (`dyno.bounds`). vLLM writes 0.0, which reads as a measurement."""
     values = {f"mean_{name}_ms": d.mean, f"median_{name}_ms": d.median, f"std_{name}_ms": d.std}
     values |= {f"p{p}_{name}_ms": v for p, v in d.percentiles.items()}
     return dict.fromkeys(values) if d.empty else dict(values)
@@ -226,7 +236,7 @@ def _detailed(records: Iterable[Record]) -> dict[str, list[Any]]:
     rows = sorted(records, key=lambda r: r.index)
 
     def known_s(r: Record, latency: Callable[[Record], Span | None]) -> float | None:
-        """0 of a failed request, as with vLLM; None where a busy client doesn't know it."""
+        """Return 0 for a failed request, as vLLM does; None where a busy client doesn't know it."""
         span = latency(r) if r.error is None else None
         if span is None:
             return 0.0
@@ -252,7 +262,7 @@ def _detailed(records: Iterable[Record]) -> dict[str, list[Any]]:
 
 
 def filename(trial: TrialSpec, model: str, date: str) -> str:
-    """vLLM's rule."""
+    """Return the file's name by vLLM's rule."""
     load = trial.load
     concurrency = f"-concurrency{load.max_concurrency}" if load.max_concurrency is not None else ""
     if load.ramp is not None:

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from dyno.facts.imported import Row, Scalar
 from dyno.facts.load import LOAD, ONE_WORKLOAD, Load, near, plain
-from dyno.facts.study import short
+from dyno.facts.study import Place, short
 from dyno.measure.pairs import passes
-from dyno.measure.points import ASIDE, ENGINE, input_each, load_of, named, subject
+from dyno.measure.points import ASIDE, ENGINE, ModelName, input_each, load_of, named, subject
 
 _WORDS = {"tensor_parallel": "tp", "pipeline_parallel": "pp", "max_num_seqs": "slots", "kv_cache_dtype": "KV"}
 _BARE = {"study", "rig", "engine", "series", "model", "quantization", "accelerator", "file", "engine_version", "dtype"}
@@ -45,11 +45,15 @@ class Loads:
         self._lengths = _alike(means - self._asked.keys())
 
     def load(self, row: Row) -> Load:
-        """With the length of prompts where that is all that is known of them."""
-        load, length = load_of(row), self._length(row)
-        if (asked := self._asked.get(_mean_length(row) or -1.0)) is not None:
+        """Return the load, with the length of prompts where that is all that is known of them."""
+        load = load_of(row)
+        asked = self._asked.get(_mean_length(row) or -1.0)
+        if asked is not None:
             return replace(load, settings={**load.settings, "input_len": plain(asked) or 0})
-        return load if length is None else replace(load, settings={**load.settings, "context": length})
+        length = self._length(row)
+        if length is not None:
+            return replace(load, settings={**load.settings, "context": length})
+        return load
 
     def _length(self, row: Row) -> float | None:
         # Where all prompts are alike, their length says nothing of the load.
@@ -58,33 +62,40 @@ class Loads:
         return self._lengths.get(_mean_length(row) or -1.0)
 
     def key(self, row: Row) -> tuple[object, ...]:
-        """The same for results of one kind, tool and load."""
+        """Return a key that results of one kind, tool and load share."""
         return row.kind, row.tool, self.load(row)
 
 
 def _mean_length(row: Row) -> float | None:
-    """The mean length of prompts, where the dataset is unknown."""
-    silent = row.form != "run" and row.kind in ("serve", "throughput") and row.setting("dataset") is None
-    each = input_each(row) if silent and row.number("input_len") is None else None
+    """Return the mean length of prompts, where the dataset is unknown."""
+    if row.form == "run" or row.kind not in ("serve", "throughput"):
+        return None
+    if row.setting("dataset") is not None or row.number("input_len") is not None:
+        return None
+    each = input_each(row)
     return each if each is not None and each > 0 else None
 
 
 def _alike(lengths: set[float]) -> dict[float, float]:
-    """Each length → that of its workload, rounded."""
+    """Return the rounded length of the workload of each length."""
     clusters: list[list[float]] = []
     for length in sorted(lengths):
         if clusters and near(length, clusters[-1][0], ONE_WORKLOAD):
             clusters[-1].append(length)
         else:
             clusters.append([length])
-    return {length: float(f"{sum(c) / len(c):.3g}") for c in clusters for length in c}
+    out = {}
+    for cluster in clusters:
+        mean = float(f"{sum(cluster) / len(cluster):.3g}")
+        out.update(dict.fromkeys(cluster, mean))
+    return out
 
 
 # ---- names ----
 
 
 def names(rows: Sequence[Row], loads: Loads) -> list[str]:
-    """One for each; results that differ by their load alone have the same one."""
+    """Return the name of each result; results that differ by their load alone have the same one."""
     facts = _identities(rows)
     differing = _naming(facts)
     out = [_named(f, differing) for f in facts]
@@ -108,7 +119,10 @@ def _mixed(rows: Sequence[Row], names: Sequence[str], loads: Loads) -> list[list
     by_load: dict[tuple[object, ...], list[Row]] = {}
     for row, name in zip(rows, names, strict=True):
         by_load.setdefault((name, *loads.key(row)), []).append(row)
-    twice = {str(key[0]) for key, some in by_load.items() if len(some) > 1 and not _repeats(some, loads)}
+    twice = set()
+    for key, some in by_load.items():
+        if len(some) > 1 and not _repeats(some, loads):
+            twice.add(str(key[0]))
     return [[i for i, n in enumerate(names) if n == name] for name in sorted(twice)]
 
 
@@ -119,8 +133,9 @@ def _repeats(rows: Sequence[Row], loads: Loads) -> bool:
         return False
     settings, stems, runs = set(), set(), set()
     for row in rows:
-        passing = {k: str(s.value) for k, s in row.settings.items() if passes(k, row.tool == "dyno")}
-        lasting = {k: str(s.value) for k, s in row.settings.items() if k not in passing and k not in _ALOUD}
+        values = {name: str(setting.value) for name, setting in row.settings.items()}
+        passing = {name: value for name, value in values.items() if passes(name, row.tool == "dyno")}
+        lasting = {name: value for name, value in values.items() if name not in passing and name not in _ALOUD}
         settings.add(tuple(sorted(lasting.items())))
         stems.add(tuple(_parts(row, _file_name(row), loads)))
         runs.add((row.file, *sorted(passing.items())))
@@ -132,17 +147,25 @@ def _file_name(row: Row) -> str:
 
 
 def _parts(row: Row, words: str, loads: Loads) -> list[str]:
-    """Words without what is of one run alone, and without the load's own numbers: h100-c8-run2.json → h100."""
+    """Return words without those of one run alone and without the load's own numbers: h100-c8-run2.json → h100."""
     load = loads.load(row)
     numbers = {f"{v:g}" for name in load.settings if (v := load.number(name)) is not None}
     numbers |= {f"{v:g}" for v in load.axes.values()}
-    parts = re.split(r"[^A-Za-z0-9.+]+", re.sub(r"(?:\.(?:json|jsonl|csv|txt|log|md))+$", "", words))
-    return [
-        p
-        for before, p in zip(["", *parts], parts, strict=False)
-        if p and not _is_load(p, numbers) and not _ONE_RUN.fullmatch(p)
-        and not (p.isdigit() and re.fullmatch(_RUNS, before, re.I))
-    ]  # fmt: skip
+    stem = re.sub(r"(?:\.(?:json|jsonl|csv|txt|log|md))+$", "", words)
+    out = []
+    before = ""
+    for part in re.split(r"[^A-Za-z0-9.+]+", stem):
+        if part and not _is_load(part, numbers) and not _is_run(part, before):
+            out.append(part)
+        before = part
+    return out
+
+
+def _is_run(word: str, before: str) -> bool:
+    """Return whether a word is of one run alone: run2, or the 2 of run-2."""
+    if _ONE_RUN.fullmatch(word):
+        return True
+    return word.isdigit() and re.fullmatch(_RUNS, before, re.I) is not None
 
 
 def _is_load(word: str, numbers: set[str]) -> bool:
@@ -155,42 +178,52 @@ def _is_load(word: str, numbers: set[str]) -> bool:
 
 
 def _by_settings(rows: Sequence[Row], loads: Loads) -> list[str]:
-    """The fewest that do: those with few values first, and none that has another for every row."""
+    """Distinguish by the fewest settings: those with few values first, and none that has another for every row."""
     besides = [_besides(row) for row in rows]
     keys_of_loads = [loads.key(row) for row in rows]
 
     def distinct(keys: Sequence[str]) -> int:
-        """How many differ from all others under their load."""
+        """Count those that differ from all others under their load."""
         each = zip(keys_of_loads, besides, strict=True)
         return len({(*load, *(str(b.get(k, "")) for k in keys)) for load, b in each})
 
     values = {k: {str(b.get(k, "")) for b in besides} for k in _differing(besides)}
     one_load = len(set(keys_of_loads)) == 1
-    keys = [k for k, v in values.items() if max(map(len, v)) <= _WORDY and (len(v) < len(rows) or one_load)]
+
+    def usable(key: str) -> bool:
+        longest = max(map(len, values[key]))
+        return longest <= _WORDY and (one_load or len(values[key]) < len(rows))
+
     taken: list[str] = []
-    for key in sorted(keys, key=lambda k: (k not in ENGINE, len(values[k]))):
+    for key in sorted(filter(usable, values), key=lambda k: (k not in ENGINE, len(values[k]))):
         if distinct([*taken, key]) > distinct(taken):
             taken.append(key)
-    return [" ".join(_word(k, b[k]) for k in taken if b.get(k) not in (None, "")) for b in besides]
+    return [_setting_words(b, taken) for b in besides]
+
+
+def _setting_words(settings: Mapping[str, Scalar], keys: Sequence[str]) -> str:
+    return " ".join(_word(key, settings[key]) for key in keys if settings.get(key) not in (None, ""))
 
 
 def _by_words(rows: Sequence[Row], texts: Sequence[str], loads: Loads) -> list[str]:
-    """Those words of a label or of a file's name in which they differ."""
+    """Distinguish by the words of a label or of a file's name in which they differ."""
     parts = [_parts(row, text, loads) for row, text in zip(rows, texts, strict=True)]
     common = set.intersection(*map(set, parts)) if parts else set()
     return [" ".join(p for p in words if p not in common) for words in parts]
 
 
 def _by_turn(rows: Sequence[Row], loads: Loads) -> list[str]:
-    """Of dyno's own runs of a server: the first ones of each load are one series, the second ones another."""
+    """Distinguish dyno's own runs of a server: the first ones of each load are one series, the second ones another."""
     if any(row.form != "run" or (row.place and not _unnamed(row)) for row in rows):
         return [""] * len(rows)
-    turns: dict[int, int] = {}
+    out = [""] * len(rows)
     counted: Counter[tuple[object, ...]] = Counter()
     for i in sorted(range(len(rows)), key=lambda i: _file_name(rows[i])):
-        counted[loads.key(rows[i])] += 1
-        turns[i] = counted[loads.key(rows[i])]
-    return [f"(run {turns[i]})" if turns[i] > 1 else "" for i in range(len(rows))]
+        key = loads.key(rows[i])
+        counted[key] += 1
+        if counted[key] > 1:
+            out[i] = f"(run {counted[key]})"
+    return out
 
 
 def _by_line(rows: Sequence[Row]) -> list[str]:
@@ -210,33 +243,63 @@ def _by_line(rows: Sequence[Row]) -> list[str]:
 
 
 def _identities(rows: Sequence[Row]) -> list[dict[str, Scalar]]:
-    """Facts by which each is named. Where some have their author's name, one that hasn't is called by all it is."""
-    alone = any(row.form == "run" and row.place is None for row in rows)
-    called = any(row.series and row.place is None for row in rows)
-    one_card = len({str(row.setting("accelerator") or "").lower() for row in rows}) == 1
-    silent = any(row.setting("quantization") is None for row in rows)
-    sources = {row.place.study if row.place else "" for row in rows}
-    models = [named(str(row.setting("model") or "")) for row in rows]
-    other_models = len(sources) > 1 and len({m.base for m in models if m.name}) > 1
-    out = []
-    for row, model in zip(rows, models, strict=True):
-        facts: dict[str, Scalar]
-        if (place := row.place) is not None and not (alone and _unnamed(row)):
-            facts = {"study": place.study, "rig": place.rig or str(row.setting("accelerator") or "")}
-            facts["engine"] = place.engine
-            if other_models and model.name:  # an engine's name in one study is not enough beside another's model
-                facts["model"] = model.name
-            facts |= {k: short(v) for part in ("engine", "trial") for k, v in place.varying(part).items()}
-        elif row.series and place is None:
-            facts = {"series": row.series.strip()}
-        elif called and row.form != "run":
-            facts = {"series": subject(row, accelerator=not one_card)}
-        else:
-            facts = _settings(row) or {"file": row.label or _file_name(row)}
-        if silent and len(facts) > 1 and str(facts.get("quantization", "")).upper() in _PLAIN:
+    """Return the facts by which each is named."""
+    identities = _Identities(rows)
+    return [identities.facts(row) for row in rows]
+
+
+class _Identities:
+    """The facts that name a result depend on what all results have. Where some have their author's name, one that
+    hasn't is called by all it is."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._any_alone = any(row.form == "run" and row.place is None for row in rows)
+        self._any_called = any(row.series and row.place is None for row in rows)
+        self._any_silent = any(row.setting("quantization") is None for row in rows)
+        accelerators = {str(row.setting("accelerator") or "").lower() for row in rows}
+        self._one_card = len(accelerators) == 1
+        self._other_models = _other_models(rows)
+
+    def facts(self, row: Row) -> dict[str, Scalar]:
+        facts = self._all_facts(row)
+        if self._any_silent and len(facts) > 1 and str(facts.get("quantization", "")).upper() in _PLAIN:
             del facts["quantization"]  # where some say nothing of it, to say that there is none is the same
-        out.append(facts)
-    return out
+        return facts
+
+    def _all_facts(self, row: Row) -> dict[str, Scalar]:
+        if row.place is not None and not (self._any_alone and _unnamed(row)):
+            return self._in_study(row, row.place)
+        if row.series and row.place is None:
+            return {"series": row.series.strip()}
+        if self._any_called and row.form != "run":
+            return {"series": subject(row, accelerator=not self._one_card)}
+        return _settings(row) or {"file": row.label or _file_name(row)}
+
+    def _in_study(self, row: Row, place: Place) -> dict[str, Scalar]:
+        facts: dict[str, Scalar] = {
+            "study": place.study,
+            "rig": place.rig or str(row.setting("accelerator") or ""),
+            "engine": place.engine,
+        }
+        # An engine's name in one study is not enough beside another's model.
+        if self._other_models and (model := _model(row).name):
+            facts["model"] = model
+        for part in ("engine", "trial"):
+            facts |= {name: short(value) for name, value in place.varying(part).items()}
+        return facts
+
+
+def _model(row: Row) -> ModelName:
+    return named(str(row.setting("model") or ""))
+
+
+def _other_models(rows: Sequence[Row]) -> bool:
+    """Return whether results of several sources, a study or none, have several models."""
+    sources = {row.place.study if row.place else "" for row in rows}
+    if len(sources) < 2:
+        return False
+    models = [_model(row) for row in rows]
+    return len({model.base for model in models if model.name}) > 1
 
 
 def _unnamed(row: Row) -> bool:
@@ -258,19 +321,22 @@ def _settings(row: Row) -> dict[str, Scalar]:
 
 
 def _besides(row: Row) -> dict[str, Scalar]:
-    """All settings that are neither the load nor of one run alone."""
+    """Return all settings that are neither the load nor of one run alone."""
+    out = _settings(row)
     own = row.tool == "dyno"
-    rest = {k: s.value for k, s in row.settings.items() if k not in LOAD and k not in ASIDE and not passes(k, own)}
-    return _settings(row) | {k: v for k, v in rest.items() if k not in _ALOUD}
+    for name, setting in row.settings.items():
+        if name not in LOAD and name not in ASIDE and name not in _ALOUD and not passes(name, own):
+            out[name] = setting.value
+    return out
 
 
 def _naming(facts: Sequence[Mapping[str, Scalar]]) -> list[str]:
     """Return keys that differ. A missing value doesn't count, except that no quantization means none."""
-    return [
-        key
-        for key in _differing(facts)
-        if key in _BY_SILENCE or len({str(f[key]) for f in facts if f.get(key) not in (None, "")}) > 1
-    ]
+
+    def values(key: str) -> set[str]:
+        return {str(f[key]) for f in facts if f.get(key) not in (None, "")}
+
+    return [key for key in _differing(facts) if key in _BY_SILENCE or len(values(key)) > 1]
 
 
 def _differing(facts: Sequence[Mapping[str, Scalar]]) -> list[str]:
@@ -279,7 +345,7 @@ def _differing(facts: Sequence[Mapping[str, Scalar]]) -> list[str]:
 
 
 def _named(facts: Mapping[str, Scalar], differing: Sequence[str]) -> str:
-    """Where nothing differs, the engine or the first fact."""
+    """Return the differing facts as a name; where nothing differs, the engine or the first fact."""
     parts = [_word(key, facts[key]) for key in differing if facts.get(key) not in (None, "")]
     if not parts:
         key = next((k for k in ("engine", "series", "model") if k in facts), next(iter(facts)))
@@ -288,9 +354,11 @@ def _named(facts: Mapping[str, Scalar], differing: Sequence[str]) -> str:
 
 
 def _word(key: str, value: Scalar) -> str:
-    text = short(value) if not isinstance(value, str) else value.strip()
+    text = value.strip() if isinstance(value, str) else short(value)
     if key in _BARE:
         return text
     if key == "accelerators":
         return f"×{text}"
-    return f"{_WORDS[key]} {text}" if key in _WORDS else f"{key}={text}"
+    if key in _WORDS:
+        return f"{_WORDS[key]} {text}"
+    return f"{key}={text}"

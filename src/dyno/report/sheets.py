@@ -29,7 +29,7 @@ def rigs(entries: Sequence[Entry], documents: Iterable[Document]) -> list[Sheet]
 
 
 def _sheets(each: Iterable[tuple[str, Facts, Entry]]) -> list[Sheet]:
-    """One for all that have the same name and facts."""
+    """Return one sheet for all that have the same name and facts."""
     ids: dict[tuple[str, tuple[tuple[str, str], ...]], dict[str, None]] = {}
     for name, facts, entry in each:
         ids.setdefault((name, tuple(facts)), {})[entry.id] = None
@@ -38,11 +38,12 @@ def _sheets(each: Iterable[tuple[str, Facts, Entry]]) -> list[Sheet]:
 
 def _machine(rig: Rig) -> Facts:
     """Return facts that stay the same between trials: not free memory or load average."""
+    sockets = f", {rig.sockets} sockets" if rig.sockets and rig.sockets > 1 else ""
     facts = [
         ("system", rig.system),
         ("kernel", f"{rig.kernel} ({rig.machine})"),
         ("cpu", rig.cpu),
-        ("cores", f"{rig.cores} usable" + (f", {rig.sockets} sockets" if rig.sockets and rig.sockets > 1 else "")),
+        ("cores", f"{rig.cores} usable{sockets}"),
     ]
     if rig.memory_bytes is not None:
         facts.append(("memory", human_bytes(rig.memory_bytes)))
@@ -75,7 +76,7 @@ def _name(facts: Facts) -> str:
 
 
 def _environments(documents: Iterable[Document]) -> Iterator[Sheet]:
-    """Machines as a dump of an environment describes them."""
+    """Yield machines as a dump of an environment describes them."""
     for d in documents:
         for i, settings in enumerate(d.environments):
             line = min((s.line for s in settings.values()), default=0)
@@ -85,27 +86,36 @@ def _environments(documents: Iterable[Document]) -> Iterator[Sheet]:
 
 
 def engines(entries: Sequence[Entry]) -> list[Sheet]:
-    each = ((e.series, _engine(row.engine) if row.engine else _settings(e), e) for e in entries for row in e.rows)
-    return _sheets((name, facts, entry) for name, facts, entry in each if facts)
+    each = []
+    for e in entries:
+        for row in e.rows:
+            facts = _engine(row.engine) if row.engine else _settings(e)
+            if facts:
+                each.append((e.series, facts, e))
+    return _sheets(each)
 
 
 def _engine(e: EngineFacts) -> Facts:
     facts = [("engine", e.kind), ("version", e.version or "unknown")]
-    facts += [(name, value) for name, value in (("program", e.program), ("image", e.image)) if value]
+    if e.program:
+        facts.append(("program", e.program))
+    if e.image:
+        facts.append(("image", e.image))
     facts += [(f"model {name}", model.describe()) for name, model in e.models.items()]
-    facts += [("variables not passed", ", ".join(e.withheld))] if e.withheld else []
+    if e.withheld:
+        facts.append(("variables not passed", ", ".join(e.withheld)))
     return [*facts, *e.software.items()]
 
 
 def _settings(entry: Entry) -> Facts:
-    """Settings of a running server, or of another tool's result."""
+    """Return settings of a running server, or of another tool's result."""
     return [(name.replace("_", " "), setting(entry.settings[name])) for name in _ENGINE if name in entry.settings]
 
 
 def commands(
     entries: Sequence[Entry], documents: Iterable[Document], studies: Iterable[tuple[str, str]]
 ) -> list[CommandText]:
-    """`studies`: names and the text of their files."""
+    """Return commands to run it again. `studies`: names and the text of their files."""
     out = [CommandText(f"study {name}: its file, for `dyno run`", text) for name, text in studies]
     servers: dict[tuple[str, str], dict[str, None]] = {}
     for entry in entries:
@@ -119,7 +129,7 @@ def commands(
 
 
 def _line(launch: Launch) -> str:
-    """Ports differ from start to start and say nothing."""
+    """Return a server's command without its ports, which differ from start to start and say nothing."""
     port = str(launch.port)
     words = ["PORT" if word == port else word.replace(f":{port}", ":PORT") for word in launch.argv]
     env = [f"{k}={shlex.quote(v)}" for k, v in launch.env.items()]

@@ -12,6 +12,7 @@ from dyno.facts.entry import Entry, Number
 from dyno.facts.find import FindAnswer
 from dyno.facts.finding import Finding, worst_first
 from dyno.facts.metric import better
+from dyno.facts.quality import TaskScore
 from dyno.facts.spread import Distribution, Spread
 from dyno.facts.study import PARTS, PlannedTrial, short
 from dyno.facts.summary import Result
@@ -36,6 +37,9 @@ _SPREAD = (
 )
 
 
+_Drawn = tuple[Column, list[Cell]]
+
+
 class _TrialLine(NamedTuple):
     """A trial with its repeats."""
 
@@ -45,7 +49,7 @@ class _TrialLine(NamedTuple):
 
 
 def lines(planned: Sequence[PlannedTrial], results: Mapping[str, Result]) -> Iterator[str]:
-    """Return rows of trials with a result; the others also decide the columns."""
+    """Yield rows of trials with a result; the others also decide the columns."""
     kinds = dict.fromkeys(_kind(p) for p in planned if p.place.id in results)
     for i, kind in enumerate(kinds):
         if i:
@@ -59,32 +63,38 @@ def _kind(planned: PlannedTrial) -> str:
 
 
 def _table(kind: str, planned: Sequence[PlannedTrial], results: Mapping[str, Result]) -> Iterator[str]:
-    """One kind: what serving reports and what an offline benchmark reports are not columns of one table."""
+    """Yield the table of one kind: serving and offline benchmarks report what are not columns of one table."""
     titles = columns(planned)
     rows = _lines([p for p in planned if p.place.id in results], titles, results)
     figures, about = _FIGURES[kind](rows)
-    repeats = max(row.entry.repeats for row in rows) > 1
-    if repeats:
+    if max(row.entry.repeats for row in rows) > 1:
         figures = [_Figure("n", lambda row: row.entry.repeats, count), *figures]
+        about += _SPREAD
     sessions = all(p.place.sessions for p in planned)
-    shown = [_setting(title, [row.cells[i] for row in rows], sessions) for i, title in enumerate(titles)]
-    cells = [[Cell(text) for text in row.cells] for row in rows]
+    drawn = [_setting(title, [row.cells[i] for row in rows], sessions) for i, title in enumerate(titles)]
     for figure in figures:
-        drawn = figure.cells(rows)
+        cells = figure.cells(rows)
         # A figure that no trial has, such as drafted tokens without a draft, has no column.
-        if kind == "serve" or any(cell.value is not None for cell in drawn):
-            shown.append(Column(figure.title, kind="figure", keep=figure.keep))
-            cells = [[*row, cell] for row, cell in zip(cells, drawn, strict=True)]
-    shown.append(Column("verdict", kind="verdict"))
-    drawn_lines = [Line([*texts, Cell(row.entry.verdict)]) for texts, row in zip(cells, rows, strict=True)]
-    yield from terminal(Table(shown, drawn_lines), more="`dyno runs show STUDY --json`")
-    yield from wrapped(about + (_SPREAD if repeats else ""))
+        if kind == "serve" or any(cell.value is not None for cell in cells):
+            drawn.append((Column(figure.title, kind="figure", keep=figure.keep), cells))
+    drawn.append((Column("verdict", kind="verdict"), [Cell(row.entry.verdict) for row in rows]))
+    yield from terminal(_joined(drawn), more="`dyno runs show STUDY --json`")
+    yield from wrapped(about)
     if kind == "find":
         yield from _search_lines(rows)
     for row in rows:
-        for finding in row.entry.findings:
-            if finding.code == _OF_REPEATS:
-                yield from _finding(finding)
+        yield from _repeats_differ(row.entry)
+
+
+def _joined(drawn: Sequence[_Drawn]) -> Table:
+    lines = zip(*(cells for _, cells in drawn), strict=True)
+    return Table([column for column, _ in drawn], [Line(list(cells)) for cells in lines])
+
+
+def _repeats_differ(entry: Entry) -> Iterator[str]:
+    for finding in entry.findings:
+        if finding.code == _OF_REPEATS:
+            yield from _finding(finding)
 
 
 def _search_lines(rows: Sequence[_TrialLine]) -> Iterator[str]:
@@ -94,12 +104,12 @@ def _search_lines(rows: Sequence[_TrialLine]) -> Iterator[str]:
             yield from wrapped(f"{', '.join(row.cells)}: {find.remark(answer)}", rest="  ")
 
 
-def _setting(title: str, texts: Sequence[str], sessions: bool) -> Column:
-    """Return the column of the settings that vary among the trials."""
+def _setting(title: str, texts: Sequence[str], sessions: bool) -> _Drawn:
+    """Return the column of a setting that varies among the trials."""
     word = title.rpartition(".")[2]
     numeric = all(text.replace(",", "").replace(".", "").isdigit() for text in texts if text != UNKNOWN)
     title = _SHORT.get(word, word).replace("req/s", "sessions/s" if sessions else "req/s")
-    return Column(title, kind="number" if numeric else "text", keep=True)
+    return Column(title, kind="number" if numeric else "text", keep=True), [Cell(text) for text in texts]
 
 
 def _finding(f: Finding, trials: str = "") -> list[str]:
@@ -120,8 +130,9 @@ def _lines(done: Sequence[PlannedTrial], titles: Sequence[str], results: Mapping
                 cells[i] = value
     lines = []
     for cells, same in zip(texts, repeats.values(), strict=True):
-        rows = [row_of_trial(p, results[p.place.id]) for p in same]
-        lines.append(_TrialLine(cells, of_repeats(", ".join(cells), rows), [results[p.place.id] for p in same]))
+        its_results = [results[p.place.id] for p in same]
+        rows = [row_of_trial(p, result) for p, result in zip(same, its_results, strict=True)]
+        lines.append(_TrialLine(cells, of_repeats(", ".join(cells), rows), its_results))
     return lines
 
 
@@ -166,7 +177,7 @@ def _named(title: str, name: str, keep: bool = False) -> _Figure:
 
 
 def _latency(title: str, stem: str, statistic: str = "p50") -> _Figure:
-    """`statistic`: mean, p50 or another percentile."""
+    """Return the column of a latency. `statistic`: mean, p50 or another percentile."""
     return _Figure(
         f"{title}\n{statistic}", lambda row: _shown(row, row.entry.statistic(statistic, stem)), better="lower"
     )
@@ -187,16 +198,11 @@ _ACCEPTED = _Figure("drafts\naccepted", lambda row: _accepted(row), percent)
 
 def _serving(rows: Sequence[_TrialLine]) -> _Columns:
     entries = [row.entry for row in rows]
+    figures = [_COMPLETED, _FAILED, _named("tok/s", "output_throughput", keep=True), _latency("TTFT", "ttft")]
     tail = _tail([r for row in rows for r in row.results])
-    figures = [
-        _COMPLETED,
-        _FAILED,
-        _named("tok/s", "output_throughput", keep=True),
-        _latency("TTFT", "ttft"),
-        *([_latency("TTFT", "ttft", f"p{tail}")] if tail else []),
-        _latency("TPOT", "tpot"),
-        _named("req/s", "request_throughput"),
-    ]
+    if tail:
+        figures.append(_latency("TTFT", "ttft", f"p{tail}"))
+    figures += [_latency("TPOT", "tpot"), _named("req/s", "request_throughput")]
     if any("session_throughput" in e.figures for e in entries):
         figures += [_named("sessions/s", "session_throughput"), _latency("session", "session")]
         figures.append(_latency("later TTFT", "later_turn_ttft"))
@@ -245,26 +251,34 @@ def _searches(rows: Sequence[_TrialLine]) -> _Columns:
 
 def _quality(rows: Sequence[_TrialLine]) -> _Columns:
     """Return a column for each score: a task may have several metrics."""
-    results = [r for row in rows for r in row.results]
-    scores = {(s.task, s.metric, s.filter): s for r in results if r.quality for s in r.quality.scores}
+    scores = {_score_key(s): s for row in rows for s in _scores(row)}
     titles = Counter(task for task, _, _ in scores)
-
-    def mean_of(*keys: tuple[str, str, str]) -> Callable[[_TrialLine], float | None]:
-        def value(row: _TrialLine) -> float | None:
-            each = (s for r in row.results if r.quality for s in r.quality.scores)
-            return _mean(s.score for s in each if (s.task, s.metric, s.filter) in keys)
-
-        return value
-
     figures = []
     if len(titles) > 1 and len(scores) == len(titles) and all(map(quality.is_rate, scores.values())):
-        figures.append(_Figure("all", mean_of(*scores), percent, better="higher", keep=True))
+        figures.append(_Figure("all", _mean_score(*scores), percent, better="higher", keep=True))
     for key, s in scores.items():
-        title = "\n".join([s.task, *([f"{s.metric} {s.filter}".strip()] if titles[s.task] > 1 else [])])
+        title = s.task
+        if titles[s.task] > 1:
+            variant = f"{s.metric} {s.filter}".strip()
+            title = f"{s.task}\n{variant}"
         way: Literal["higher", "lower"] = "higher" if s.higher_is_better else "lower"
-        figures.append(_Figure(title, mean_of(key), percent if quality.is_rate(s) else number, better=way))
+        figures.append(_Figure(title, _mean_score(key), percent if quality.is_rate(s) else number, better=way))
     about = "all: mean of the tasks. The start of the engine that was timed answered; the first concurrency counts."
     return [*figures, _DURATION], about
+
+
+def _scores(row: _TrialLine) -> Iterator[TaskScore]:
+    for result in row.results:
+        if result.quality:
+            yield from result.quality.scores
+
+
+def _score_key(s: TaskScore) -> tuple[str, str, str]:
+    return s.task, s.metric, s.filter
+
+
+def _mean_score(*keys: tuple[str, str, str]) -> Callable[[_TrialLine], float | None]:
+    return lambda row: _mean(s.score for s in _scores(row) if _score_key(s) in keys)
 
 
 def _iterations(row: _TrialLine) -> float:
@@ -297,12 +311,18 @@ def _accepted(row: _TrialLine) -> float | None:
 
 
 def _peak(what: str, resource: Literal["bandwidth", "arithmetic"]) -> Callable[[_TrialLine], float | None]:
-    def value(row: _TrialLine) -> float | None:
-        """Its share of the machine's peak; the mean of the repeats."""
-        shares = (s for r in row.results if r.roofline for s in r.roofline.shares if s.what == what)
-        return _mean(share for s in shares if (share := getattr(s, resource)))
+    """Return a share of the machine's peak; the mean of the repeats."""
 
-    return value
+    def shares(row: _TrialLine) -> Iterator[float]:
+        for result in row.results:
+            if result.roofline is None:
+                continue
+            for share in result.roofline.shares:
+                value = getattr(share, resource)
+                if share.what == what and value:
+                    yield value
+
+    return lambda row: _mean(shares(row))
 
 
 def _throughput(_: Sequence[_TrialLine]) -> _Columns:
@@ -388,24 +408,26 @@ def _cells(planned: PlannedTrial, titles: Sequence[str]) -> list[str]:
 def _cell(title: str, value: Any) -> str:
     if value is None:
         return UNKNOWN
+    if title in _NAMES:
+        return str(value)
     amount = title.startswith(("load.", "workload.")) and isinstance(value, int | float) and not isinstance(value, bool)
-    return value if title in _NAMES else count(value) if amount else short(value)
+    return count(value) if amount else short(value)
 
 
 def _tail(results: Sequence[Result]) -> str | None:
-    """The highest percentile that all of them have, above the median."""
+    """Return the highest percentile that all of them have, above the median."""
     had = [{*r.served.ttft.percentiles} for r in results if not r.served.ttft.empty]
     common = set.intersection(*had) if had else set()
     return max((p for p in common if float(p) > 50), key=float, default=None)
 
 
 def _findings(results: Sequence[Result]) -> Iterator[str]:
-    """Each code once, with how many trials it is about: the same note six times over would hide the one doubt."""
+    """Yield each code once, with how many trials it is about: the same note six times over would hide the one doubt."""
     first: dict[str, Finding] = {}
-    times: dict[str, int] = {}
+    times: Counter[str] = Counter()
     for result in results:
         for finding in result.findings:
             first.setdefault(finding.code, finding)
-            times[finding.code] = times.get(finding.code, 0) + 1
+            times[finding.code] += 1
     for finding in worst_first(first.values()):
         yield from _finding(finding, f" ({times[finding.code]} of {many(len(results), 'trial')})")

@@ -6,7 +6,7 @@ A thousand rows take a millisecond; rich takes a second.
 import csv
 import io
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
@@ -88,54 +88,76 @@ def terminal(table: Table, indent: str = "", more: str = "--json") -> list[str]:
     shows all columns.
     """
     columns = table.columns
-    height = max(column.title.count("\n") + 1 for column in columns)
-    split = [["", *column.title.split("\n")][-height:] for column in columns]
-    heads = [[title[i] for title in split] for i in range(height)] if any(map(any, split)) else []
+    heads = _heads(columns)
     rows = [*heads, *(_visible(cell.text for cell in line.cells) for line in table.lines)]
     styles: list[list[Style]] = [[""] * len(columns) for _ in heads]
-    judged = [column.kind == "verdict" or column.title in _JUDGED for column in columns]
-    styles += [[_style(cell, j) for cell, j in zip(line.cells, judged, strict=True)] for line in table.lines]
-    fit = _Fit(columns, rows)
-    below = ""
-    if (screen := SCREEN.get()).fits and not fit.into(screen.width - len(indent)):
-        below = indent + "    "
-        fit = _Fit(columns, rows)
-        fit.shown.pop(0)
-        fit.into(screen.width - len(below))
+    styles += _styles(table)
+    fit, below = _fitted(columns, rows, indent)
     lines = []
     for row, style in zip(rows, styles, strict=True):
         sides = [_Side(row[i], fit.widths[i], columns[i].right, style[i]) for i in fit.shown]
-        if not any(side.text for side in sides) and not (below and row[0]):
-            continue  # a head of hidden columns
-        lines += [indent + styled(row[0], style[0])] if below and row[0] else []
-        lines += [(below or indent) + line for line in _row(sides)]
-    if hidden := [column.title.replace("\n", " ") for i, column in enumerate(columns) if i in fit.hidden]:
-        named = ", ".join(hidden[:_NAMED]) + (", …" if len(hidden) > _NAMED else "")
-        words = f"{many(len(hidden), 'column')} hidden: {named}. Widen the terminal{more and f' or use {more}'}."
-        lines += wrapped(words, indent)
+        name = row[0] if below else ""
+        if name:
+            lines.append(indent + styled(name, style[0]))
+        if name or any(side.text for side in sides):  # else it is a head of hidden columns
+            lines += [(below or indent) + line for line in _row(sides)]
+    if fit.hidden:
+        titles = [columns[i].title.replace("\n", " ") for i in sorted(fit.hidden)]
+        lines += wrapped(_hidden_words(titles, more), indent)
     return lines
 
 
+def _heads(columns: Sequence[Column]) -> list[list[str]]:
+    """Return the lines of the titles, shorter ones at the bottom; none where no column has a title."""
+    height = max(column.title.count("\n") + 1 for column in columns)
+    split = [["", *column.title.split("\n")][-height:] for column in columns]
+    if not any(map(any, split)):
+        return []
+    return [[title[i] for title in split] for i in range(height)]
+
+
+def _styles(table: Table) -> Iterator[list[Style]]:
+    judged = [column.kind == "verdict" or column.title in _JUDGED for column in table.columns]
+    for line in table.lines:
+        yield [_style(cell, by_words) for cell, by_words in zip(line.cells, judged, strict=True)]
+
+
+def _hidden_words(titles: Sequence[str], more: str) -> str:
+    named = ", ".join(titles[:_NAMED])
+    if len(titles) > _NAMED:
+        named += ", …"
+    remedy = "Widen the terminal"
+    if more:
+        remedy += f" or use {more}"
+    return f"{many(len(titles), 'column')} hidden: {named}. {remedy}."
+
+
 def _style(cell: Cell, judged: bool) -> Style:
-    return cell.style or ("best" if cell.bold else verdict_style(cell.text) if judged else "")
+    if cell.style:
+        return cell.style
+    if cell.bold:
+        return "best"
+    return verdict_style(cell.text) if judged else ""
 
 
 class _Fit:
     """Which columns are shown, and how wide."""
 
     def __init__(self, columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-        indices = range(len(columns))
-        self.widths = [max((len(row[i]) for row in rows), default=0) for i in indices]
-        words = [max((len(word) for row in rows for word in glued(row[i]).split(" ")), default=0) for i in indices]
-        self._least = [
-            self.widths[i] if columns[i].right else min(self.widths[i], max(words[i], _NARROW)) for i in indices
-        ]
-        self._droppable = [i for i in indices if i and not columns[i].keep and columns[i].kind != "verdict"]
-        self.shown = list(indices)
+        self.widths = []
+        self._least = []
+        for i, column in enumerate(columns):
+            texts = [row[i] for row in rows]
+            width = max(map(len, texts), default=0)
+            self.widths.append(width)
+            self._least.append(width if column.right else min(width, max(_longest_word(texts), _NARROW)))
+        droppable = (i for i, column in enumerate(columns) if not column.keep and column.kind != "verdict")
+        self._droppable = [i for i in droppable if i > 0]  # the first names the row
+        self.shown = list(range(len(columns)))
         self.hidden: list[int] = []
 
     def into(self, room: int) -> bool:
-        """Make it fit. False: a single word is too long."""
+        """Hide and fold columns until all fit. Return False where a single word is too long."""
         while self._droppable and self._excess(self._least, room) > 0:
             self.hidden.append(self._droppable.pop())
             self.shown.remove(self.hidden[-1])
@@ -148,7 +170,26 @@ class _Fit:
         return True
 
     def _excess(self, widths: Sequence[int], room: int) -> int:
-        return sum(widths[i] for i in self.shown) + len(_GAP) * (len(self.shown) - 1) - room
+        gaps = len(_GAP) * (len(self.shown) - 1)
+        return sum(widths[i] for i in self.shown) + gaps - room
+
+
+def _longest_word(texts: Iterable[str]) -> int:
+    return max((len(word) for text in texts for word in glued(text).split(" ")), default=0)
+
+
+def _fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], indent: str) -> tuple[_Fit, str]:
+    """Return the columns as they fit the terminal, and the indent of what stands under a name, '' where all stands
+    beside it."""
+    fit = _Fit(columns, rows)
+    screen = SCREEN.get()
+    if not screen.fits or fit.into(screen.width - len(indent)):
+        return fit, ""
+    below = indent + "    "
+    fit = _Fit(columns, rows)
+    fit.shown.pop(0)
+    fit.into(screen.width - len(below))
+    return fit, below
 
 
 class _Side(NamedTuple):
@@ -159,6 +200,9 @@ class _Side(NamedTuple):
     right: bool
     style: Style
 
+    def folded(self) -> list[str]:
+        return [self.text] if len(self.text) <= self.width else wrapped(self.text, width=self.width)
+
     def line(self, text: str) -> str:
         """Style the words, not the blanks around them."""
         blanks = " " * (self.width - len(text))
@@ -168,13 +212,16 @@ class _Side(NamedTuple):
 
 def _row(sides: Sequence[_Side]) -> list[str]:
     """Lay out a row, in several lines where a text is folded."""
-    folded = [[side.text] if len(side.text) <= side.width else wrapped(side.text, width=side.width) for side in sides]
-    lines = zip_longest(*folded, fillvalue="")
-    return [_GAP.join(side.line(text) for side, text in zip(sides, line, strict=True)).rstrip() for line in lines]
+    folded = [side.folded() for side in sides]
+    out = []
+    for texts in zip_longest(*folded, fillvalue=""):
+        cells = [side.line(text) for side, text in zip(sides, texts, strict=True)]
+        out.append(_GAP.join(cells).rstrip())
+    return out
 
 
 def _visible(row: Iterable[str]) -> list[str]:
-    """Each cell in one line, and as wide as it looks: names and messages may come from others."""
+    """Return each cell in one line, and as wide as it looks: names and messages may come from others."""
     return [visible(cell.translate(_ONE_LINE)) for cell in row]
 
 
@@ -183,13 +230,16 @@ def markdown(table: Table, escape: Callable[[str], str] = str) -> list[str]:
         text = escape(f"{cell.text} {cell.interval}".strip())
         return f"**{text}**" if cell.bold and text else text
 
+    def row(cells: Iterable[str]) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    def escaped(cells: Iterable[str]) -> str:
+        return row(cell.replace("|", "\\|") for cell in _visible(cells))
+
     titles = [escape(f"{c.title}, {c.unit}" if c.unit else c.title) for c in table.columns]
     rule = ["---:" if column.right else "---" for column in table.columns]
-    titles, *rows = [
-        [cell.replace("|", "\\|") for cell in _visible(row)]
-        for row in (titles, *([shown(cell) for cell in line.cells] for line in table.lines))
-    ]
-    return [f"| {' | '.join(row)} |" for row in (titles, rule, *rows)]
+    lines = [escaped(map(shown, line.cells)) for line in table.lines]
+    return [escaped(titles), row(rule), *lines]
 
 
 def write_csv(file: Any, rows: Iterable[Sequence[Any]]) -> None:
@@ -206,7 +256,9 @@ def csv_text(rows: Iterable[Sequence[Any]]) -> str:
 
 def guarded(words: str) -> str:
     """Prevent CSV formula injection; numbers pass."""
-    return f"'{words}" if words.lstrip()[:1] in ("=", "+", "-", "@") and not _NUMBER.match(words) else words
+    if words.lstrip()[:1] in ("=", "+", "-", "@") and not _NUMBER.match(words):
+        return f"'{words}"
+    return words
 
 
 def figure_text(figure: Number) -> str:
@@ -222,11 +274,13 @@ def too_few(figure: Number) -> str:
         few = f"too few {figure.by}"
     else:
         few = "too few samples"
-    return f"{few}; about {count(rounded_up(figure.enough))} would do" if figure.enough else few
+    if not figure.enough:
+        return few
+    return f"{few}; about {count(rounded_up(figure.enough))} would do"
 
 
 def figure_interval(figure: Number) -> str:
-    """'' where it isn't known."""
+    """Return the interval of a figure, '' where it isn't known."""
     if figure.enough is not None:
         return f"({too_few(figure)})"
     if figure.low is not None and figure.high is not None:

@@ -1,17 +1,18 @@
 """The tables of a report as values, which the page, Markdown and CSV share. No speed without failures and a verdict."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from dyno.facts.entry import Entry, Number, Quality
-from dyno.facts.find import FindAnswer
+from dyno.facts.find import FindAnswer, ProbeFacts
 from dyno.facts.finding import Finding
 from dyno.facts.imported import RowKind, Scalar
 from dyno.facts.load import KEYS, LOAD, Key
-from dyno.facts.metric import METRICS, SAMPLED, TOKEN_THROUGHPUTS, meanings, metric
+from dyno.facts.metric import METRICS, SAMPLED, TOKEN_THROUGHPUTS, Metric, meanings, metric
 from dyno.facts.report import PER, AuthorsTable, Contender, Report
+from dyno.facts.summary import ClassSummary
 from dyno.numbers import (
     UNKNOWN,
     change,
@@ -33,9 +34,12 @@ PLACES = 8  # evidence lines shown of a finding
 STATISTICS = ("p50", "mean", "p99")  # that a page lets choose from
 
 KINDS: dict[RowKind, str] = {
-    "serve": "Serving", "throughput": "Offline throughput", "latency": "Offline latency", "micro": "Micro tests",
+    "serve": "Serving",
+    "throughput": "Offline throughput",
+    "latency": "Offline latency",
+    "micro": "Micro tests",
     "quality": "Quality",
-}  # fmt: skip
+}
 _UNKNOWN = Cell(UNKNOWN)
 
 
@@ -52,80 +56,120 @@ class _Drawn(NamedTuple):
 
 
 def answer(report: Report) -> Table | None:
-    """The contenders with the figures that decide, each with the leader's margin over it."""
-    standing, by_id = report.words.standing, {e.id: e for e in report.entries}
-    rows = [(c, by_id[c.entry]) for c in standing.contenders if c.entry in by_id] if standing is not None else []
-    if standing is None or not rows:
+    """Return the contenders with the figures that decide, each with the leader's margin over it."""
+    standing = report.words.standing
+    if standing is None:
         return None
-    entries = [e for _, e in rows]
-    drawn = [_Drawn(Column("series"), [Cell(e.series) for e in entries])]
-    if len({e.load.level for e in entries}) > 1:
-        key = KEYS[entries[0].axis]
-        drawn.append(_count(key.title or entries[0].axis, key.unit, entries, lambda e: e.axes.get(e.axis)))
+    by_id = {e.id: e for e in report.entries}
+    contenders = [c for c in standing.contenders if c.entry in by_id]
+    entries = [by_id[c.entry] for c in contenders]
+    if not entries:
+        return None
     m = metric(standing.metric)
-    drawn += _by_meaning(m.column or m.name, "ms" if m.kind == "latency" else "", entries,
-                         lambda e: e.figures.get(m.name), per=m.kind == "rate")  # fmt: skip
-    if any(c.word for c, _ in rows):
-        drawn.append(_Drawn(Column("leader ahead", kind="figure"), [_lead(c) for c, _ in rows]))
-    drawn += _quality(entries, detectable=False) if m.name != "score" else []  # a sentence has it
+    drawn = [_series(entries), *_deciding(entries, m)]
+    if any(c.word for c in contenders):
+        drawn.append(_Drawn(Column("leader ahead", kind="figure"), [_lead(c) for c in contenders]))
+    if m.name != "score":  # a sentence has it
+        drawn += _quality(entries, detectable=False)
     if m.kind != "latency":
-        stem = next((s for s in ("ttft", "latency") if any(_latencies([e], s) for e in entries)), "")
-        drawn += _latencies(entries, stem) if stem else []
-    prices = [(c, cells) for c, cells in _prices(entries) if c.title in ("output", "total") and "/M" in c.unit]
-    drawn += [_Drawn(Column("cost", f"{c.unit.split()[0]} {c.title}", "figure"), cells) for c, cells in prices[:1]]
-    drawn += [*_counts(entries)[1:], _verdicts(entries)]
-    same = entries[0].load.level_words if len({e.load.level for e in entries}) == 1 else ""
+        drawn += _first_latencies(entries)
+    drawn += [*_token_prices(entries, ("output", "total"))[:1], *_counts(entries)[1:], _verdicts(entries)]
+    same = entries[0].load.level_words if _one_level(entries) else ""
     title = ", ".join(filter(None, [standing.workload, same])) or "Contenders"
     more = f"{standing.more} more below." if standing.more else ""
     return _table("answer", title, entries, drawn, more)
 
 
+def _deciding(entries: Sequence[Entry], m: Metric) -> list[_Drawn]:
+    """Return the figure that decides, after the level of the load where that differs."""
+    drawn = []
+    if not _one_level(entries):
+        axis = entries[0].axis
+        key = KEYS[axis]
+        drawn.append(_count(key.title or axis, key.unit, entries, lambda e: e.axes.get(e.axis)))
+    unit = "ms" if m.kind == "latency" else ""
+    return drawn + _by_meaning(m.column or m.name, unit, entries, _picked(m.name), per=m.kind == "rate")
+
+
+def _one_level(entries: Sequence[Entry]) -> bool:
+    return len({e.load.level for e in entries}) == 1
+
+
+def _first_latencies(entries: Sequence[Entry]) -> list[_Drawn]:
+    """Return the time to the first token, or else the whole latency."""
+    for stem in ("ttft", "latency"):
+        if drawn := _latencies(entries, stem):
+            return drawn
+    return []
+
+
+def _token_prices(entries: Sequence[Entry], titles: Sequence[str]) -> list[_Drawn]:
+    """Return the prices of tokens of these kinds, each under the title of cost."""
+    drawn = []
+    for column, cells in _prices(entries):
+        if column.title in titles and "/M" in column.unit:
+            unit = f"{column.unit.split()[0]} {column.title}"
+            drawn.append(_Drawn(Column("cost", unit, "figure"), cells))
+    return drawn
+
+
 def _lead(c: Contender) -> Cell:
-    return _UNKNOWN if not c.word else Cell(points(c.lead, signed=True) if c.points else change(c.lead), c.lead, c.word)
+    if not c.word:
+        return _UNKNOWN
+    return Cell(points(c.lead, signed=True) if c.points else change(c.lead), c.lead, c.word)
 
 
 # ---- results ----
 
 
 def results(report: Report) -> list[Table]:
-    """One for each kind: serving and micro tests share no columns."""
+    """Return tables for each kind: serving and micro tests share no columns."""
     tables = _searches([e for e in report.entries if e.search])
     for kind, title in KINDS.items():
-        if entries := [e for e in report.entries if e.kind == kind]:
-            figures = [_figures(entries), _quality(entries)]
-            first, then = figures if kind == "quality" else reversed(figures)  # latencies are many
-            drawn = [*_who(entries), *_counts(entries), _verdicts(entries), *first, *then]
-            tables.append(_table(f"results-{kind}", title, entries, drawn, _in_common(entries)))
-            tables += [*_sessions(entries), *_classes(entries)]
+        entries = [e for e in report.entries if e.kind == kind]
+        if not entries:
+            continue
+        drawn = [*_who(entries), *_counts(entries), _verdicts(entries)]
+        if kind == "quality":
+            drawn += [*_figures(entries), *_quality(entries)]
+        else:  # latencies are many
+            drawn += [*_quality(entries), *_figures(entries)]
+        tables.append(_table(f"results-{kind}", title, entries, drawn, _in_common(entries)))
+        tables += [*_sessions(entries), *_classes(entries)]
     return tables
 
 
 def _searches(entries: Sequence[Entry]) -> list[Table]:
-    """Answers of searches, one line each."""
-    pairs = [(e, answer) for e in entries if (answer := e.search)]
-    if not pairs:
+    """Return the answers of searches, one line each."""
+    answers = [e.search for e in entries if e.search]
+    if not answers:
         return []
-    answers = [answer for _, answer in pairs]
-    drawn = [_Drawn(Column("series"), [Cell(e.series) for e in entries])]
+    drawn = [_series(entries)]
     workloads = [e.load.workload.words for e in entries]
     if len(set(workloads)) > 1:
-        drawn.append(_Drawn(Column("workload"), [Cell(words) for words in workloads]))
-    drawn.append(
-        _Drawn(Column("highest load", find.load_unit(answers), "figure"), [_highest(answer) for answer in answers])
-    )
-    at_low = [answer.at_level(answer.low) for answer in answers]
-    at_high = [answer.at_level(answer.high) for answer in answers]
-    for where, probes in (("there", at_low), ("above", at_high)):
-        texts = [_UNKNOWN if probe is None else Cell(find.figures(probe, speed=False)) for probe in probes]
-        drawn.append(_Drawn(Column(f"figures {where}"), texts))
-    drawn.append(_Drawn(Column("limited by"), [Cell("; ".join(a.limited_by) or UNKNOWN) for a in answers]))
-    speeds = [None if probe is None else probe.throughput for probe in at_low]
-    drawn.append(_Drawn(Column("output tok/s", kind="number"), [_cell(speed, number) for speed in speeds]))
-    prices = [(c, cells) for c, cells in _prices(entries) if c.title == "output" and "/M" in c.unit]
-    drawn += [_Drawn(Column("cost", f"{c.unit.split()[0]} output", "figure"), cells) for c, cells in prices]
-    drawn.append(_verdicts(entries))
+        drawn.append(_texts("workload", workloads))
+    drawn += [*_answers(answers), *_token_prices(entries, ("output",)), _verdicts(entries)]
     about = f"Target: {find.targets(answers)}."
     return [_table("searches", "Highest load within the target", entries, drawn, about)]
+
+
+def _answers(answers: Sequence[FindAnswer]) -> list[_Drawn]:
+    """Return the highest load, the figures at both ends of its interval, and what limits it."""
+    at_low = [answer.at_level(answer.low) for answer in answers]
+    at_high = [answer.at_level(answer.high) for answer in answers]
+    speeds = [None if probe is None else probe.throughput for probe in at_low]
+    highest = Column("highest load", find.load_unit(answers), "figure")
+    return [
+        _Drawn(highest, [_highest(answer) for answer in answers]),
+        _Drawn(Column("figures there"), [_probe(probe) for probe in at_low]),
+        _Drawn(Column("figures above"), [_probe(probe) for probe in at_high]),
+        _texts("limited by", ["; ".join(answer.limited_by) or UNKNOWN for answer in answers]),
+        _Drawn(Column("output tok/s", kind="number"), [_cell(speed, number) for speed in speeds]),
+    ]
+
+
+def _probe(probe: ProbeFacts | None) -> Cell:
+    return _UNKNOWN if probe is None else Cell(find.figures(probe, speed=False))
 
 
 def _highest(answer: FindAnswer) -> Cell:
@@ -135,12 +179,19 @@ def _highest(answer: FindAnswer) -> Cell:
     return Cell(count(answer.low), answer.low, interval)
 
 
-_SESSIONS = ("session_throughput", "median_session_ms", "p99_session_ms", "median_session_busy_ms",
-             "median_first_turn_ttft_ms", "median_later_turn_ttft_ms", "p99_later_turn_ttft_ms")  # fmt: skip
+_SESSIONS = (
+    "session_throughput",
+    "median_session_ms",
+    "p99_session_ms",
+    "median_session_busy_ms",
+    "median_first_turn_ttft_ms",
+    "median_later_turn_ttft_ms",
+    "p99_later_turn_ttft_ms",
+)
 
 
 def _sessions(entries: Sequence[Entry]) -> list[Table]:
-    """Conversations and agents: figures of whole sessions."""
+    """Return the figures of whole sessions, of conversations and agents."""
     own = [e for e in entries if "session_throughput" in e.figures]
     if not own:
         return []
@@ -165,55 +216,68 @@ def _picked(name: str) -> Callable[[Entry], Number | None]:
 
 
 def _classes(entries: Sequence[Entry]) -> list[Table]:
-    """One line per class of traffic, of the first repeat."""
+    """Return one line per class of traffic, of the first repeat."""
     lines = [(e, c) for e in entries for c in e.classes]
     if not lines:
         return []
     own = [e for e, _ in lines]
     classes = [c for _, c in lines]
 
-    def figures(title: str, unit: str, values: Iterable[float | None]) -> _Drawn:
-        return _Drawn(Column(title, unit, "figure"), [_cell(v, number) for v in values])
+    def counts(title: str, pick: Callable[[ClassSummary], float | None]) -> _Drawn:
+        return _Drawn(Column(title, "requests", "number"), [_cell(pick(c), count) for c in classes])
+
+    def figures(title: str, unit: str, pick: Callable[[ClassSummary], float | None]) -> _Drawn:
+        return _Drawn(Column(title, unit, "figure"), [_cell(pick(c), number) for c in classes])
 
     drawn = [
         *_who(own),
-        _Drawn(Column("class"), [Cell(c.name) for c in classes]),
-        _Drawn(Column("completed", "requests", "number"), [_cell(c.completed, count) for c in classes]),
-        _Drawn(Column("failed", "requests", "number"), [_cell(c.failed, count) for c in classes]),
+        _texts("class", [c.name for c in classes]),
+        counts("completed", lambda c: c.completed),
+        counts("failed", lambda c: c.failed),
         _verdicts(own),
-        figures("req/s", "", (c.request_throughput for c in classes)),
-        figures("goodput req/s", "", (c.goodput for c in classes)),
-        figures("output tok/s", "", (c.output_throughput for c in classes)),
-        figures("p50 TTFT", "ms", (c.ttft.median for c in classes)),
-        figures("p99 TTFT", "ms", (c.ttft.percentiles.get("99") for c in classes)),
-        figures("p50 TPOT", "ms", (c.tpot.median for c in classes)),
-        figures("p50 E2EL", "ms", (c.e2el.median for c in classes)),
+        figures("req/s", "", lambda c: c.request_throughput),
+        figures("goodput req/s", "", lambda c: c.goodput),
+        figures("output tok/s", "", lambda c: c.output_throughput),
+        figures("p50 TTFT", "ms", lambda c: c.ttft.median),
+        figures("p99 TTFT", "ms", lambda c: c.ttft.percentiles.get("99")),
+        figures("p50 TPOT", "ms", lambda c: c.tpot.median),
+        figures("p50 E2EL", "ms", lambda c: c.e2el.median),
     ]
     about = "The first repeat of each." if any(e.repeats > 1 for e in own) else ""
     return [_table("classes", "Traffic classes", own, [d for d in drawn if d.known], about)]
 
 
 def _table(name: str, title: str, entries: Sequence[Entry], drawn: Sequence[_Drawn], about: str = "") -> Table:
-    lines = [
-        Line([d.cells[i] for d in drawn], entry.id, entry.series, entry.verdict) for i, entry in enumerate(entries)
-    ]
+    lines = []
+    for i, entry in enumerate(entries):
+        cells = [d.cells[i] for d in drawn]
+        lines.append(Line(cells, entry.id, entry.series, entry.verdict))
     return Table([d.column for d in drawn], lines, name, title, about)
 
 
+def _series(entries: Sequence[Entry]) -> _Drawn:
+    return _texts("series", [e.series for e in entries])
+
+
+def _texts(title: str, texts: Iterable[str]) -> _Drawn:
+    return _Drawn(Column(title), [Cell(text) for text in texts])
+
+
 def _who(entries: Sequence[Entry]) -> list[_Drawn]:
-    """The series and its load. A setting that all share is named below the table instead."""
-    drawn = [_Drawn(Column("series"), [Cell(e.series) for e in entries])]
-    for name in _varying(entries):
-        key = KEYS.get(name, Key())
-        values = [e.load.get(name) for e in entries]
-        cells = [_scalar(v) for v in values]
-        numeric = all(c.value is not None for c in cells if c is not _UNKNOWN)
-        drawn.append(_Drawn(Column(key.title or name, key.unit, "number" if numeric else "text"), cells))
+    """Return the series and its load. A setting that all share is named below the table instead."""
+    drawn = [_series(entries), *(_setting(name, entries) for name in _varying(entries))]
     if len({e.accelerators for e in entries}) > 1:
         drawn.append(_count("accelerators", "", entries, lambda e: e.accelerators))
     if any(e.repeats > 1 for e in entries):
         drawn.append(_count("repeats", "", entries, lambda e: e.repeats))
     return drawn
+
+
+def _setting(name: str, entries: Sequence[Entry]) -> _Drawn:
+    key = KEYS.get(name, Key())
+    cells = [_scalar(e.load.get(name)) for e in entries]
+    numeric = all(cell.value is not None for cell in cells if cell is not _UNKNOWN)
+    return _Drawn(Column(key.title or name, key.unit, "number" if numeric else "text"), cells)
 
 
 def _names(entries: Iterable[Entry]) -> list[str]:
@@ -232,10 +296,13 @@ def _varying(entries: Sequence[Entry]) -> list[str]:
 
 
 def _in_common(entries: Sequence[Entry]) -> str:
-    varying = set(_varying(entries))
-    shared = entries[0].load.without(*varying)
-    totals = "Completed, failed and duration are totals over repeats." if any(e.repeats > 1 for e in entries) else ""
-    return " ".join(filter(None, [f"All rows: {shared.words}." if shared else "", totals]))
+    sentences = []
+    shared = entries[0].load.without(*_varying(entries))
+    if shared:
+        sentences.append(f"All rows: {shared.words}.")
+    if any(e.repeats > 1 for e in entries):
+        sentences.append("Completed, failed and duration are totals over repeats.")
+    return " ".join(sentences)
 
 
 def _counts(entries: Sequence[Entry]) -> list[_Drawn]:
@@ -256,30 +323,34 @@ def verdict_words(entry: Entry) -> str:
 
 
 def _figures(entries: Sequence[Entry]) -> list[_Drawn]:
-    """The duration and speeds, then latencies. A figure without values has no column."""
+    """Return the duration and speeds, then latencies. A figure without values has no column."""
     drawn: list[_Drawn] = []
     for m in METRICS.values():
         if m.column:
             rate = m.kind == "rate"  # its title has its unit
-            drawn += _by_meaning(m.column, "" if rate else m.unit, entries, lambda e, n=m.name: e.figures.get(n), rate)  # type: ignore[misc]
-    drawn += _by_meaning("score", "", entries, lambda e: e.figures.get("score"))
-    return drawn + [column for stem in SAMPLED for column in _latencies(entries, stem)]
+            drawn += _by_meaning(m.column, "" if rate else m.unit, entries, _picked(m.name), rate)
+    drawn += _by_meaning("score", "", entries, _picked("score"))
+    for stem in SAMPLED:
+        drawn += _latencies(entries, stem)
+    return drawn
 
 
 def _quality(entries: Sequence[Entry], detectable: bool = True) -> list[_Drawn]:
-    """The score of each series over all tasks, beside its speed, and its difference from the reference."""
-    known = [e.quality for e in entries]
+    """Return the score of each series over all tasks, beside its speed, and its difference from the reference."""
+    known = [e.quality for e in entries if e.quality is not None]
+
+    def column(title: str, cell: Callable[[Quality], Cell]) -> _Drawn:
+        cells = [_UNKNOWN if e.quality is None else cell(e.quality) for e in entries]
+        return _Drawn(Column(title, kind="figure"), cells)
+
     drawn = []
-    if any(e.quality and e.kind != "quality" for e in entries):
-        drawn.append(_Drawn(Column("score", kind="figure"), [_UNKNOWN if q is None else _score(q) for q in known]))
-    for reference in dict.fromkeys(q.reference for q in known if q and q.reference):
-        cells = [_UNKNOWN if q is None or not q.reference else _loss(q) for q in known]
-        drawn.append(_Drawn(Column(f"against {reference}", kind="figure"), cells))
-    if detectable and any(q and q.detectable is not None for q in known):
-        least = [
-            _UNKNOWN if q is None or q.detectable is None else Cell(points(q.detectable), q.detectable) for q in known
-        ]
-        drawn.append(_Drawn(Column("detectable", kind="figure"), least))
+    if any(e.quality is not None and e.kind != "quality" for e in entries):
+        drawn.append(column("score", _score))
+    for reference in dict.fromkeys(q.reference for q in known):
+        if reference:
+            drawn.append(column(f"against {reference}", _loss))
+    if detectable and any(q.detectable is not None for q in known):
+        drawn.append(column("detectable", lambda q: _cell(q.detectable, points)))
     return drawn
 
 
@@ -291,6 +362,8 @@ def _score(q: Quality) -> Cell:
 
 
 def _loss(q: Quality) -> Cell:
+    if not q.reference:
+        return _UNKNOWN
     if q.change is None:
         return Cell(q.word)
     interval = f"({points_interval(q.change.low, q.change.high)}), " if q.change.low is not None else ""
@@ -298,32 +371,47 @@ def _loss(q: Quality) -> Cell:
 
 
 def statistics(report: Report) -> list[str]:
-    """Those to choose from, the commonest first."""
-    counts = {
-        name: sum(e.statistic(name, s) is not None for e in report.entries for s in SAMPLED) for name in STATISTICS
-    }
+    """Return those to choose from, the commonest first."""
+
+    def results(name: str) -> int:
+        return sum(e.statistic(name, stem) is not None for e in report.entries for stem in SAMPLED)
+
+    counts = {name: results(name) for name in STATISTICS}
     return [name for name in sorted(STATISTICS, key=lambda name: -counts[name]) if counts[name]]
 
 
 def _latencies(entries: Sequence[Entry], stem: str) -> list[_Drawn]:
-    """A column for each statistic. Where a result lacks the chosen one, its nearest is shown beside."""
+    """Return a column for each statistic. Where a result lacks the chosen one, its nearest is shown beside."""
     shown: dict[str, set[str]] = {}
     for e in entries:
-        tails = [f"p{p:g}" for p in reversed(_percentiles(e, stem))]
-        nearest = {"p50": ("p50", "mean"), "mean": ("mean", "p50"), "p99": ("p99", *tails, "mean", "p50")}
-        for chosen, names in nearest.items():
-            if name := next((n for n in names if e.statistic(n, stem) is not None), ""):
-                shown.setdefault(name, set()).add(chosen)
+        for chosen, name in _nearest(e, stem).items():
+            shown.setdefault(name, set()).add(chosen)
     drawn = []
     for name in sorted(shown, key=lambda s: 50.5 if s == "mean" else float(s[1:])):
         title = metric(f"{name}_{stem}_ms").column
-        for column, cells in _by_meaning(title, "ms", entries, lambda e, n=name: e.statistic(n, stem)):  # type: ignore[misc]
+        for column, cells in _by_meaning(title, "ms", entries, _statistic(name, stem)):
             drawn.append(_Drawn(msgspec.structs.replace(column, shown=sorted(shown[name])), cells))
     return drawn
 
 
+def _nearest(e: Entry, stem: str) -> dict[str, str]:
+    """Return the statistic that a result has in place of each that a page lets choose from."""
+    tails = [f"p{p:g}" for p in reversed(_percentiles(e, stem))]
+    candidates = {"p50": ("p50", "mean"), "mean": ("mean", "p50"), "p99": ("p99", *tails, "mean", "p50")}
+    out = {}
+    for chosen, names in candidates.items():
+        name = next((n for n in names if e.statistic(n, stem) is not None), None)
+        if name is not None:
+            out[chosen] = name
+    return out
+
+
+def _statistic(name: str, stem: str) -> Callable[[Entry], Number | None]:
+    return lambda e: e.statistic(name, stem)
+
+
 def _percentiles(entry: Entry, stem: str) -> list[float]:
-    """Those above the middle that it has."""
+    """Return the percentiles above the middle that it has."""
     end = f"_{stem}_ms"
     percentiles = [n[1 : -len(end)] for n in entry.figures if n.startswith("p") and n.endswith(end)]
     return sorted(float(p) for p in percentiles if p.replace(".", "", 1).isdigit() and float(p) > 50)
@@ -335,22 +423,38 @@ def _by_meaning(
     """Give each definition its own column, named for its tools."""
     numbers = [pick(e) for e in entries]
     index = meanings(n.definition for n in numbers if n is not None)
-    groups = [{key for key, number in index.items() if number == i} for i in sorted(set(index.values()))]
+    groups: dict[int, list[str]] = {}
+    for definition, group in index.items():
+        groups.setdefault(group, []).append(definition)
     drawn = []
-    for group in groups:
-        cells = [_UNKNOWN if n is None or n.definition not in group else _figure(e, n, per)
-                 for e, n in zip(entries, numbers, strict=True)]  # fmt: skip
-        whose = f" ({', '.join(sorted(k.split('.')[0] or 'unknown' for k in group))})" if len(groups) > 1 else ""
+    for _, definitions in sorted(groups.items()):
+        cells = [
+            _figure(e, n, per) if n is not None and n.definition in definitions else _UNKNOWN
+            for e, n in zip(entries, numbers, strict=True)
+        ]
+        whose = f" ({_tools(definitions)})" if len(groups) > 1 else ""
         drawn.append(_Drawn(Column(title + whose, unit, "figure", per), cells))
     return drawn
 
 
+def _tools(definitions: Iterable[str]) -> str:
+    """Name the tools of definitions: 'vllm.ttft' is vllm's."""
+    return ", ".join(sorted(definition.split(".")[0] or "unknown" for definition in definitions))
+
+
 def _figure(entry: Entry, figure: Number, follows: bool) -> Cell:
     shares: dict[str, str] = {}
-    for mode in PER[1:] if follows else ():
-        if (value := per.per(entry, figure.value, mode)) is not None:
-            shares[mode] = f"{'≈' if per.estimated(entry, mode) else ''}{number(value)} {value!r}"
+    if follows:
+        for mode in PER[1:]:
+            value = per.per(entry, figure.value, mode)
+            if value is not None:
+                shares[mode] = f"{_per_text(entry, value, mode)} {value!r}"
     return Cell(figure_text(figure), figure.value, figure_interval(figure), per=shares)
+
+
+def _per_text(entry: Entry, value: float, mode: str) -> str:
+    sign = "≈" if per.estimated(entry, mode) else ""
+    return f"{sign}{number(value)}"
 
 
 def _count(title: str, unit: str, entries: Sequence[Entry], pick: Callable[[Entry], float | None]) -> _Drawn:
@@ -373,18 +477,31 @@ def _scalar(value: Scalar | None) -> Cell:
 
 
 def cost(report: Report) -> list[Table]:
-    """One for each currency."""
-    able = [e for e in report.entries if e.figures and e.kind != "quality"]
-    known = [e for e in able if e.cost is not None or e.accelerators or e.joules_per_token]
-    names = dict.fromkeys(e.cost.currency for e in known if e.cost is not None) or {"": None}
+    """Return one table for each currency."""
+    by_currency = _by_currency(report.entries)
     tables = []
-    for i, name in enumerate(names):
-        entries = [e for e in known if (e.cost is None and i == 0) or (e.cost is not None and e.cost.currency == name)]
-        if entries and (drawn := [d for d in _costs(entries, currency(name)) if d.known]):
-            title = "Cost and energy" + (f", in {name}" if len(names) > 1 else "")
+    for i, (name, entries) in enumerate(by_currency.items()):
+        drawn = [d for d in _costs(entries, currency(name)) if d.known]
+        if entries and drawn:
+            title = f"Cost and energy, in {name}" if len(by_currency) > 1 else "Cost and energy"
             shown = [*_who(entries), *_counts(entries), _verdicts(entries), *drawn]
             tables.append(_table(f"cost-{i}" if i else "cost", title, entries, shown, _COST_ABOUT))
     return tables
+
+
+def _by_currency(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """Return the timed entries of each currency; those without a price are with the first."""
+    known = [e for e in entries if e.figures and e.kind != "quality" and _has_cost(e)]
+    names = list(dict.fromkeys(e.cost.currency for e in known if e.cost is not None)) or [""]
+    out: dict[str, list[Entry]] = {name: [] for name in names}
+    for e in known:
+        name = names[0] if e.cost is None else e.cost.currency
+        out[name].append(e)
+    return out
+
+
+def _has_cost(e: Entry) -> bool:
+    return e.cost is not None or bool(e.accelerators) or bool(e.joules_per_token)
 
 
 _COST_ABOUT = (
@@ -404,7 +521,8 @@ def _costs(entries: Sequence[Entry], sign: str) -> list[_Drawn]:
     drawn = []
     for mode, unit in (("accelerator", "per accelerator"), ("machine", "per machine")):
         for name in TOKEN_THROUGHPUTS:
-            drawn.append(_Drawn(Column(METRICS[name].column, unit, "figure"), [_each(e, name, mode) for e in entries]))
+            cells = [_each(e, name, mode) for e in entries]
+            drawn.append(_Drawn(Column(METRICS[name].column, unit, "figure"), cells))
     return [
         priced("price", "hour", f"{sign}/hour"),
         priced("input", "per_million_input", f"{sign}/M tokens"),
@@ -423,57 +541,72 @@ def _each(entry: Entry, name: str, mode: str) -> Cell:
     value = None if speed is None else per.per(entry, speed, mode)
     if value is None:
         return _UNKNOWN
-    return Cell(("≈" if per.estimated(entry, mode) else "") + number(value), value)
+    return Cell(_per_text(entry, value, mode), value)
 
 
 # ---- the best load ----
 
 
 def figure_words(name: str) -> str:
-    """'p99_ttft_ms' → 'p99 TTFT'."""
+    """Return a figure's name as people write it: 'p99_ttft_ms' → 'p99 TTFT'."""
     return metric(name).column or name.removesuffix("_s").replace("_", " ")
 
 
 def figure_unit(name: str) -> str:
-    return " ms" if name.endswith("_ms") else " s" if name.endswith("_s") else ""
+    if name.endswith("_ms"):
+        return " ms"
+    return " s" if name.endswith("_s") else ""
 
 
 def best(report: Report) -> Table | None:
-    """The highest throughput within the target, for each series and workload."""
+    """Return the highest throughput within the target, for each series and workload."""
     if not report.best:
         return None
     entries = {e.id: e for e in report.entries}
     chosen = [entries.get(b.entry or "") for b in report.best]
-    known = [e for e in chosen if e is not None]
+    loads = [_best_load(e, b.why) for e, b in zip(chosen, report.best, strict=True)]
     drawn = [
-        _Drawn(Column("series"), [Cell(b.series) for b in report.best]),
-        _Drawn(Column("workload"), [Cell(b.workload) for b in report.best]),
-        _Drawn(Column("best load"), [_best_load(e, b.why) for e, b in zip(chosen, report.best, strict=True)]),
+        _texts("series", [b.series for b in report.best]),
+        _texts("workload", [b.workload for b in report.best]),
+        _Drawn(Column("best load"), loads),
+        *_where_chosen(chosen),
     ]
-    for column, cells in [*_counts(known), _verdicts(known), *_figures(known), *_prices(known)] if known else []:
-        left = iter(cells)
-        drawn.append(_Drawn(column, [_UNKNOWN if e is None else next(left) for e in chosen]))
-    lines = [
-        Line([d.cells[i] for d in drawn], e.id if e else "", report.best[i].series, e.verdict if e else "")
-        for i, e in enumerate(chosen)
-    ]
-    title = f"Best load with {limit_words(report.target)}" if report.target else "Best load"
-    about = " ".join([_BEST_ABOUT, *report.target_words]) if report.target else ""
+    lines = []
+    for i, e in enumerate(chosen):
+        cells = [d.cells[i] for d in drawn]
+        series = report.best[i].series
+        lines.append(Line(cells, series=series) if e is None else Line(cells, e.id, series, e.verdict))
+    title, about = "Best load", ""
+    if report.target:
+        title = f"Best load with {limit_words(report.target)}"
+        about = " ".join([_BEST_ABOUT, *report.target_words])
     return Table([d.column for d in drawn], lines, "best", title, about)
 
 
+def _where_chosen(chosen: Sequence[Entry | None]) -> Iterator[_Drawn]:
+    """Yield the columns of figures, with unknown cells where no load was chosen."""
+    known = [e for e in chosen if e is not None]
+    if not known:
+        return
+    for column, cells in [*_counts(known), _verdicts(known), *_figures(known), *_prices(known)]:
+        left = iter(cells)
+        yield _Drawn(column, [_UNKNOWN if e is None else next(left) for e in chosen])
+
+
 def _prices(entries: Sequence[Entry]) -> list[_Drawn]:
-    """Two currencies don't share a column."""
+    """Return the columns of prices, none where entries have several currencies: two don't share a column."""
     names = {e.cost.currency for e in entries if e.cost}
     sign = currency(names.pop()) if len(names) == 1 else ""
-    return [d for d in _costs(entries, sign) if d.known and sign and d.column.unit.startswith(sign)]
+    if not sign:
+        return []
+    return [d for d in _costs(entries, sign) if d.known and d.column.unit.startswith(sign)]
 
 
 _BEST_ABOUT = "The load with the highest throughput, of those that meet the target."
 
 
 def _best_load(entry: Entry | None, why: str) -> Cell:
-    """The level of the load; the workload has a column."""
+    """Return the level of the load; the workload has a column."""
     if entry is None:
         return Cell(f"none: {why}" if why else "none")
     return Cell(entry.load.level_words if entry.load.paced else entry.load.words)
@@ -485,8 +618,14 @@ def _best_load(entry: Entry | None, why: str) -> Cell:
 def findings(report: Report) -> Table | None:
     if not report.findings:
         return None
-    columns = [Column("level", kind="level"), Column("code", kind="code"), Column("finding"),
-               Column("advice"), Column("where", kind="places"), Column("trials", kind="trials")]  # fmt: skip
+    columns = [
+        Column("level", kind="level"),
+        Column("code", kind="code"),
+        Column("finding"),
+        Column("advice"),
+        Column("where", kind="places"),
+        Column("trials", kind="trials"),
+    ]
     # A run's folder is named by its trial, which links to it.
     own = {location for e in report.entries if e.tool == "dyno" for location in e.locations}
     lines = [Line(_finding(f, _affected(f, report.entries), own)) for f in report.findings]
@@ -494,34 +633,42 @@ def findings(report: Report) -> Table | None:
 
 
 def _affected(f: Finding, entries: Sequence[Entry]) -> list[str]:
-    """The entries that it is about."""
+    """Return the ids of the entries that it is about."""
     locations = set(f.locations)
-    return [
-        e.id
-        for e in entries
-        if locations & set(e.locations)
-        or any(o.code == f.code and (o.text == f.text or locations & set(o.locations)) for o in e.findings)
-    ]
+
+    def same(own: Finding) -> bool:
+        return own.code == f.code and (own.text == f.text or bool(locations & set(own.locations)))
+
+    return [e.id for e in entries if locations & set(e.locations) or any(map(same, e.findings))]
 
 
 def _finding(f: Finding, trials: list[str], own: set[str]) -> list[Cell]:
     where = _first(_by_file([place for place in f.locations if place not in own]))
     rank = {"void": 0.0, "doubt": 1.0, "note": 2.0}[f.level]
-    return [Cell(f.level, rank), Cell(f.code), Cell(f.text), Cell(f.advice), Cell(where),
-            Cell(_first(trials), float(len(trials)), trials=trials)]  # fmt: skip
+    return [
+        Cell(f.level, rank),
+        Cell(f.code),
+        Cell(f.text),
+        Cell(f.advice),
+        Cell(where),
+        Cell(_first(trials), float(len(trials)), trials=trials),
+    ]
 
 
 def _first(names: Sequence[str]) -> str:
-    return ", ".join(names[:PLACES]) + (f" and {len(names) - PLACES} more" if len(names) > PLACES else "")
+    first = ", ".join(names[:PLACES])
+    return f"{first} and {len(names) - PLACES} more" if len(names) > PLACES else first
 
 
 def _by_file(locations: Iterable[str]) -> list[str]:
-    """The lines of each file together: 'a.csv:76-83,90'."""
+    """Gather the lines of each file: 'a.csv:76-83,90'."""
     files: dict[str, list[int]] = {}
     for location in locations:
         file, _, line = location.rpartition(":")
-        name, number = (file, [int(line)]) if file and line.isdigit() else (location, [])
-        files.setdefault(name, []).extend(number)
+        if file and line.isdigit():
+            files.setdefault(file, []).append(int(line))
+        else:
+            files.setdefault(location, [])
     return [f"{file}:{_ranges(sorted(set(lines)))}" if lines else file for file, lines in files.items()]
 
 
@@ -543,13 +690,17 @@ def authors(report: Report) -> list[Table]:
 
 
 def _authors(index: int, theirs: AuthorsTable) -> Table:
-    """To the letter. Rows that are shorter or longer than the header stay so in number of filled cells."""
+    """Copy a table to the letter. Rows that are shorter or longer than the header keep their number of filled cells."""
     table = theirs.table
     width = max([len(table.header), *(len(row) for row in table.rows)])
-    rows = [[Cell(c.text, bold=c.bold) for c in row] + [Cell("")] * (width - len(row)) for row in table.rows]
-    header = table.header + [""] * (width - len(table.header))
-    columns = [Column(h, kind="number" if _numeric(row[i].text for row in rows) else "text")
-               for i, h in enumerate(header)]  # fmt: skip
+    rows = []
+    for row in table.rows:
+        cells = [Cell(c.text, bold=c.bold) for c in row]
+        rows.append(cells + [Cell("")] * (width - len(row)))
+    columns = []
+    for i, title in enumerate(table.header + [""] * (width - len(table.header))):
+        numeric = _numeric(row[i].text for row in rows)
+        columns.append(Column(title, kind="number" if numeric else "text"))
     where = f"{theirs.file}:{table.line}" if table.line else theirs.file
     title = f"{table.section}, {where}" if table.section else where
     return Table(columns, [Line(row) for row in rows], f"authors-{index + 1}", title)

@@ -5,6 +5,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -19,8 +20,15 @@ from dyno.numbers import count, number, percent
 
 FEW = 0.01  # of the requests may have failed
 ALIKE = 0.02  # of a throughput: as good as the same
-WAITS = ("p99_ttft_ms", "median_ttft_ms", "mean_ttft_ms", "p99_e2el_ms", "mean_e2el_ms", "mean_latency_ms",
-         "median_latency_ms")  # fmt: skip
+WAITS = (
+    "p99_ttft_ms",
+    "median_ttft_ms",
+    "mean_ttft_ms",
+    "p99_e2el_ms",
+    "mean_e2el_ms",
+    "mean_latency_ms",
+    "median_latency_ms",
+)
 SMALL = {"micro": "speed", "quality": "score"}  # kinds without a load, and their figure
 _PREFERRED = "p99"
 _NO_LIMIT = ("std", "min", "p100")
@@ -34,8 +42,8 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def target(entries: Iterable[Entry], wanted: Iterable[Limit]) -> Target:
-    """Where no statistic is asked for: p99 if all results have it, else the highest percentile that they share, else
-    the mean; where they share none, the one that most have."""
+    """Return the limits by name. Where no statistic is asked for: p99 if all results have it, else the highest
+    percentile that they share, else the mean; where they share none, the one that most have."""
     with_figures = [e for e in entries if e.figures]
     named: Limits = {}
     reasons: list[str] = []
@@ -53,19 +61,24 @@ def target(entries: Iterable[Entry], wanted: Iterable[Limit]) -> Target:
 
 
 def _statistic(entries: Sequence[Entry], stem: str) -> tuple[str, str]:
-    """And why that one."""
-    each = [{_one_name(m[0]) for name in e.figures if (m := parts(name)) and m[1] == stem and m[0] not in _NO_LIMIT}
-            for e in entries]  # fmt: skip
+    """Return the statistic that a limit of a latency applies to, and why that one."""
+    each = [_statistics(e, stem) for e in entries]
     each = [names for names in each if names]  # a result without this latency can't meet a limit of it
     if not each:
         return _PREFERRED, "no result has one"
     shared = set.intersection(*each)
     if _PREFERRED in shared:
         return _PREFERRED, "all results with this latency have it"
-    if percentiles := [name for name in shared if _percent(name) is not None]:
+    percentiles = [name for name in shared if _percent(name) is not None]
+    if percentiles:
         return max(percentiles, key=lambda name: _percent(name) or 0.0), "the highest percentile that all results have"
     if "mean" in shared:
         return "mean", "the results share no percentile"
+    return _commonest(each)
+
+
+def _commonest(each: Sequence[set[str]]) -> tuple[str, str]:
+    """Return the statistic that most results have, and why that one."""
     counts = Counter(name for names in each for name in names if name != "max")
     if not counts:
         return "max", "the results have nothing else"
@@ -73,8 +86,20 @@ def _statistic(entries: Sequence[Entry], stem: str) -> tuple[str, str]:
     return most, f"{counts[most]} of {len(each)} results have it, and none is in all of them"
 
 
+def _statistics(entry: Entry, stem: str) -> set[str]:
+    """Return the statistics of a latency that a result has and a limit may apply to."""
+    out = set()
+    for name in entry.figures:
+        statistic, of = parts(name) or ("", "")
+        if statistic and of == stem and statistic not in _NO_LIMIT:
+            out.add(_one_name(statistic))
+    return out
+
+
 def _percent(name: str) -> float | None:
-    return 50.0 if name == "median" else float(name[1:]) if name.startswith("p") else None
+    if name == "median":
+        return 50.0
+    return float(name[1:]) if name.startswith("p") else None
 
 
 def _one_name(statistic: str) -> str:
@@ -89,7 +114,7 @@ def latency(entry: Entry, name: str) -> float | None:
 
 
 def limit_words(limits: Limits) -> str:
-    """'p99 TTFT ≤ 500 ms'."""
+    """Return limits in words: 'p99 TTFT ≤ 500 ms'."""
     each = [Limit(*_parts(name, most)).words for name, most in limits.items()]
     return " and ".join(each)
 
@@ -167,37 +192,53 @@ def failed_share(entry: Entry) -> float:
 def _fastest(entries: Sequence[Entry]) -> Entry | None:
     """Return the fastest by output tokens; by all tokens where some have no other speed."""
     speeds = [[entry.value(name) for entry in entries] for name in TOKEN_THROUGHPUTS]
-    shared = next((s for s in speeds if None not in s), next((s for s in speeds if any(s)), []))
-    known = [(speed, entry) for speed, entry in zip(shared, entries, strict=False) if speed is not None]
+    by_all = [s for s in speeds if None not in s]
+    by_some = [s for s in speeds if any(s)]
+    usable = [*by_all, *by_some]
+    if not usable:
+        return None
+    known = [(speed, entry) for speed, entry in zip(usable[0], entries, strict=True) if speed is not None]
     return max(known, key=lambda pair: pair[0])[1] if known else None
 
 
 def _why(candidates: Sequence[_Candidate], limits: Limits, chosen: bool) -> str:
-    """The nearest load, and the excluded ones; where one was chosen, only results without the latency."""
+    """Return the nearest load, and the excluded ones; where one was chosen, only results without the latency."""
     out = []
     slow = [c for c in candidates if c.why == "slow"]
     if slow and not chosen:
         near = min(slow, key=lambda c: c.missed).entry
-        values = [(words(name), latency(near, name), limit) for name, limit in limits.items() if name != "failed"]
-        over = [
-            f"{what} {number(v)} ms, {count(limit)} allowed" for what, v, limit in values if v is not None and v > limit
-        ]
-        out.append(f"Nearest: {level(near)} with {', '.join(over)}")
+        out.append(f"Nearest: {level(near)} with {', '.join(_exceeded(near, limits))}")
+    for why, text in _exclusions(limits).items():
+        levels = [level(c.entry) for c in candidates if c.why == why]
+        if levels and (not chosen or why == "silent"):
+            out.append(text.format(_first_levels(levels)))
+    sentence = "; ".join(out)
+    return f"{sentence[:1].upper()}{sentence[1:]}."
+
+
+def _first_levels(levels: Sequence[str]) -> str:
+    first = ", ".join(levels[:3])
+    return f"{first} and {len(levels) - 3} more" if len(levels) > 3 else first
+
+
+def _exceeded(entry: Entry, limits: Limits) -> Iterator[str]:
+    """Yield the latencies over their limits."""
+    for name, limit in limits.items():
+        value = latency(entry, name) if name != "failed" else None
+        if value is not None and value > limit:
+            yield f"{words(name)} {number(value)} ms, {count(limit)} allowed"
+
+
+def _exclusions(limits: Limits) -> dict[str, str]:
+    """Return why a result can't be the best, in words with a place for its load."""
     latencies = " or ".join(words(name) for name in limits if name != "failed")
-    reasons = {
+    return {
         "silent": f"no {latencies} at {{}}",
         "void": "void at {}",
         "requests": f"over {percent(limits.get('failed', FEW))} of the requests failed at {{}}",
         "failed": "no result at {}",
         "throughput": "no throughput at {}",
     }
-    for why, text in reasons.items():
-        levels = [level(c.entry) for c in candidates if c.why == why]
-        if levels and (not chosen or why == "silent"):
-            more = f" and {len(levels) - 3} more" if len(levels) > 3 else ""
-            out.append(text.format(", ".join(levels[:3]) + more))
-    sentence = "; ".join(out)
-    return f"{sentence[:1].upper()}{sentence[1:]}."
 
 
 # ---- who leads ----
@@ -224,7 +265,7 @@ class Contest(msgspec.Struct):
 
     @property
     def ranked(self) -> list[Entry]:
-        """The best first."""
+        """Return the entries, the best first."""
         return sorted(self.entries, key=self.value, reverse=not self.lower)
 
     def lead(self) -> float:
@@ -237,23 +278,33 @@ BySeries = dict[str, list[Entry]]
 
 
 def contests(entries: Sequence[Entry], limits: Limits) -> Iterator[Contest]:
-    """One that was measured under more loads than another has no right to its best of these. A target leaves out what
-    misses it, and doesn't change which loads are shared."""
+    """Yield one for each workload. One that was measured under more loads than another has no right to its best of
+    these. A target leaves out what misses it, and doesn't change which loads are shared."""
     families: dict[tuple[str, Load, str], BySeries] = {}
     for e in entries:
         if e.axis and e.kind not in SMALL and counts(e, {}):
-            families.setdefault((e.kind, e.load.workload, e.axis), {}).setdefault(e.series, []).append(e)
+            family = families.setdefault((e.kind, e.load.workload, e.axis), {})
+            family.setdefault(e.series, []).append(e)
     for (kind, load, axis), family in sorted(families.items(), key=lambda pair: _natural(pair[0][1].words)):
-        shared = _sharing(family, axis)
-        able = {name: [e for e in some if counts(e, limits)] for name, some in shared.items()}
-        able = {name: some for name, some in able.items() if some}
+        able = _able(_sharing(family, axis), limits)
         contest = _contest(kind, load.words, able, axis) if len(able) > 1 else None
         if contest is not None:
             contest.left_out = [name for name in family if name not in able]
             contest.partial = len({frozenset(e.axes[axis] for e in some) for some in family.values()}) > 1
             contest.crossed = _crossed(contest, able, axis) if not limits else None
-            contest.beyond = _beyond(contest, [e for some in family.values() for e in some if counts(e, limits)])
+            everywhere = _able(family, limits).values()
+            contest.beyond = _beyond(contest, list(chain.from_iterable(everywhere)))
             yield contest
+
+
+def _able(family: BySeries, limits: Limits) -> BySeries:
+    """Return the entries that count, of the series that have any."""
+    out = {}
+    for name, some in family.items():
+        able = [e for e in some if counts(e, limits)]
+        if able:
+            out[name] = able
+    return out
 
 
 def _beyond(contest: Contest, entries: Sequence[Entry]) -> Entry | None:
@@ -264,7 +315,8 @@ def _beyond(contest: Contest, entries: Sequence[Entry]) -> Entry | None:
 
 
 def _crossed(contest: Contest, able: BySeries, axis: str) -> tuple[Entry, Entry] | None:
-    """Who is ahead with few requests at once need not be it with many."""
+    """Return who leads at the lowest load, and the leader there: who is ahead with few requests at once need not be it
+    with many."""
     low = min(e.axes[axis] for some in able.values() for e in some)
     lowest = {name: [e for e in some if e.axes[axis] == low] for name, some in able.items()}
     if contest.lower or not all(lowest.values()):
@@ -275,12 +327,12 @@ def _crossed(contest: Contest, able: BySeries, axis: str) -> tuple[Entry, Entry]
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    """1000 before 10000, as a reader counts."""
+    """Return a key that sorts 1000 before 10000, as a reader counts."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 def _sharing(family: BySeries, axis: str) -> BySeries:
-    """Those series, as many as may be and with as many loads as may be, that have loads in common, at these loads."""
+    """Return as many series as may be, with as many loads as may be, that have loads in common, at these loads."""
     levels = {name: {e.axes[axis] for e in some} for name, some in family.items()}
 
     def sharing(load: float) -> tuple[list[str], set[float]]:
@@ -293,21 +345,29 @@ def _sharing(family: BySeries, axis: str) -> BySeries:
 
 
 def _contest(kind: str, about: str, able: BySeries, axis: str) -> Contest | None:
-    def shared(names: Sequence[str]) -> str | None:
-        return next((n for n in names if all(e.value(n) is not None for some in able.values() for e in some)), None)
-
     contest = None
-    if (speed := shared(THROUGHPUTS)) is not None:
+    speed = _shared_figure(able, THROUGHPUTS)
+    if speed is not None:
         contest = Contest(speed, kind, about, [_leader(some, speed) for some in able.values()])
         if axis not in ("rate", "session_rate") or contest.lead() >= ALIKE:
             return contest
     # Where all serve what is offered, or none has a speed, who answers sooner leads: at the highest load that all have.
-    wait = shared(WAITS)
+    wait = _shared_figure(able, WAITS)
     levels = set.intersection(*({e.axes[axis] for e in some} for some in able.values()))
     if wait is None or not levels:
         return contest
-    last = [[e for e in some if e.axes[axis] == max(levels)] for some in able.values()]
-    return Contest(wait, kind, about, [_leader(some, wait) for some in last])
+    highest = max(levels)
+    leaders = []
+    for some in able.values():
+        there = [e for e in some if e.axes[axis] == highest]
+        leaders.append(_leader(there, wait))
+    return Contest(wait, kind, about, leaders)
+
+
+def _shared_figure(able: BySeries, names: Sequence[str]) -> str | None:
+    """Return the first of these figures that all entries have."""
+    entries = list(chain.from_iterable(able.values()))
+    return next((name for name in names if all(e.value(name) is not None for e in entries)), None)
 
 
 def _leader(entries: Sequence[Entry], metric: str) -> Entry:
@@ -315,7 +375,7 @@ def _leader(entries: Sequence[Entry], metric: str) -> Entry:
 
 
 def small_contests(entries: Sequence[Entry]) -> Iterator[Contest]:
-    """Micro tests and scores: at the same test or task."""
+    """Yield contests of micro tests and scores: at the same test or task."""
     groups: dict[tuple[object, ...], list[Entry]] = {}
     for e in entries:
         if e.kind in SMALL and e.verdict != "void" and e.value(SMALL[e.kind]) is not None:

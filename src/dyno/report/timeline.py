@@ -32,7 +32,7 @@ class Detail(msgspec.Struct, frozen=True):
 
 
 def quantiles(row: Row) -> dict[str, list[tuple[float, float]]]:
-    """Values that were measured, and no line between them: the sample at or above each share."""
+    """Return values that were measured, and no line between them: the sample at or above each share."""
     out = {}
     for stem in SAMPLED:
         values = samples_of(row, stem)
@@ -52,7 +52,7 @@ def bars_of_records(records: Sequence[Record]) -> list[Bar]:
 
 
 def bars_of_samples(s: Samples) -> list[Bar]:
-    """Bars of another tool's file, where it has the time at which each request was sent."""
+    """Return bars of another tool's file, where it has the time at which each request was sent."""
     ttfts, e2els = s.latencies("ttft"), s.latencies("e2el")
     if not s.starts_s or not len(s.starts_s) == len(ttfts) == len(e2els):
         return []
@@ -62,13 +62,18 @@ def bars_of_samples(s: Samples) -> list[Bar]:
     for start, ttft, e2el, error in sorted(zip(s.starts_s, ttfts, e2els, errors, strict=True)):
         sent = start - zero
         first = round(sent + ttft / 1e3, 4) if ttft > 0 else None
-        end = round(sent + e2el / 1e3, 4) if e2el > 0 else first if first is not None else round(sent, 4)
+        if e2el > 0:
+            end = round(sent + e2el / 1e3, 4)
+        elif first is not None:
+            end = first
+        else:
+            end = round(sent, 4)
         bars.append(Bar(round(sent, 4), first, end, error or ("empty" if first is None else "")))
     return _thinned(bars)
 
 
 def _thinned(bars: list[Bar]) -> list[Bar]:
-    """Every n-th, and of those that failed as many as there is room for."""
+    """Return every n-th, and of those that failed as many as there is room for."""
     if len(bars) <= BARS:
         return bars
     failed = [i for i, bar in enumerate(bars) if bar.error][: BARS // 2]
@@ -80,11 +85,10 @@ def _thinned(bars: list[Bar]) -> list[Bar]:
 def moments(
     records: Iterable[Record], telemetry: Sequence[Sample], start_ns: int, end_ns: int, indices: Iterable[int]
 ) -> list[Moment]:
-    """`start_ns`, `end_ns`: of the load, on the clock of the samples; records count from its start. `indices`: of the
-    engine's accelerators. Without power there is nothing to draw."""
+    """Return power and speed over time. `start_ns`, `end_ns`: of the load, on the clock of the samples; records count
+    from its start. `indices`: of the engine's accelerators. Without power there is nothing to draw."""
     span = end_ns - start_ns
-    cards = ((s for s in telemetry if s.source == "accelerator" and s.index == i) for i in indices)
-    watts = [series for samples in cards if len((series := Series(samples, "power_w")).times) > 1]
+    watts = _power(telemetry, indices)
     if not watts or span <= 0:
         return []
     inside = max(int(w.inside(start_ns, end_ns).sum()) for w in watts)
@@ -94,16 +98,36 @@ def moments(
     width_s = seconds(span) / count
     out = []
     for i in range(count):
-        each = [w.mean(start_ns + int(edges[i]), start_ns + int(edges[i + 1])) for w in watts]
-        power = sum(p for p in each if p is not None) if all(p is not None for p in each) else None
+        power = _total_power(watts, start_ns + int(edges[i]), start_ns + int(edges[i + 1]))
         rate = tokens[i] / width_s
         energy = power / rate if power is not None and rate > 0 else None
         out.append(Moment(round((i + 0.5) * width_s, 3), _digits(power), _digits(rate), _digits(energy)))
     return out
 
 
+def _power(telemetry: Sequence[Sample], indices: Iterable[int]) -> list[Series]:
+    """Return the power of each accelerator over time, where it was sampled at least twice."""
+    out = []
+    for i in indices:
+        series = Series((s for s in telemetry if s.source == "accelerator" and s.index == i), "power_w")
+        if len(series.times) > 1:
+            out.append(series)
+    return out
+
+
+def _total_power(watts: Sequence[Series], start_ns: int, end_ns: int) -> float | None:
+    """Return the mean power of all accelerators together; None where that of one is unknown."""
+    total = 0.0
+    for series in watts:
+        power = series.mean(start_ns, end_ns)
+        if power is None:
+            return None
+        total += power
+    return total
+
+
 def _tokens(records: Iterable[Record], edges: np.ndarray) -> np.ndarray:
-    """Output tokens of completed requests in each slice. Chunks with several tokens are shared out evenly."""
+    """Return output tokens of completed requests in each slice. Chunks with several tokens are shared out evenly."""
     out = np.zeros(len(edges) - 1)
     for r in records:
         if r.error is None and r.chunk_ns:

@@ -1,7 +1,7 @@
 """The answer of a search for an engine's best settings: setting, gain, effects, trade-offs, and what was refused."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dyno.facts.tune import TuneAnswer, TuneGain, TuneTrial, words
 from dyno.numbers import change, count, duration, many, number, rounded_up
@@ -22,7 +22,7 @@ _QUOTED = re.compile(r'(?<=: ")(.+)(?="\.)', re.DOTALL)
 
 
 def lines(answer: TuneAnswer) -> Iterator[str]:
-    """The answer, as printed. Commands stay in one line, to be pasted."""
+    """Yield the answer, as printed. Commands stay in one line, to be pasted."""
     yield from wrapped(f"Best setting of {answer.engine} by {answer.spec.words}{_target(answer)}:")
     for line in (*_headline(answer), *filter(None, [_ENDED.get(answer.ended)])):
         yield from wrapped(line, "  ", "    ")
@@ -43,7 +43,7 @@ def lines(answer: TuneAnswer) -> Iterator[str]:
 
 
 def in_a_line(answer: TuneAnswer) -> str:
-    """'output tokens/s: gap_ms=1, +49.8 % against the default'."""
+    """Return the answer in a line: 'output tokens/s: gap_ms=1, +49.8 % against the default'."""
     if answer.best is None:
         return f"{answer.spec.words}: no setting can be recommended"
     gain = f", {change(answer.gain.change)} against the default" if answer.gain else ""
@@ -127,12 +127,13 @@ def _without_gain(answer: TuneAnswer, best: TuneTrial) -> str:
 def _refused_before(answer: TuneAnswer) -> Iterator[str]:
     """Say that settings looked better, until they were repeated."""
     if refused := answer.refused_in_repeats:
-        names = ", ".join(words(trial.setting) for trial in refused[:3]) + (", …" if len(refused) > 3 else "")
-        yield f"Refused in the repeats, though better at first: {names}. The reasons are below."
+        names = ", ".join(words(trial.setting) for trial in refused[:3])
+        more = ", …" if len(refused) > 3 else ""
+        yield f"Refused in the repeats, though better at first: {names}{more}. The reasons are below."
 
 
 def _value(answer: TuneAnswer, value: float | None) -> str:
-    """The objective: a load is a count."""
+    """Return the objective: a load is a count."""
     whole = answer.spec.objective == "load" and value is not None and value == round(value)
     return count(value) if whole else number(value)
 
@@ -144,35 +145,49 @@ def _ranked(answer: TuneAnswer) -> list[TuneTrial]:
 
 
 def _settings(answer: TuneAnswer, ranked: list[TuneTrial]) -> list[str]:
-    figures = {answer.unit: [_value(answer, t.shown) for t in ranked], "load": [_load(answer, t) for t in ranked]}
-    if answer.spec.objective != "throughput":
-        figures["tok/s"] = [number(t.throughput) for t in ranked]
-    if answer.spec.objective != "ttft_p99":
-        figures["p99 TTFT (ms)"] = [number(t.p99_ttft_ms) for t in ranked]
-    if answer.currency and answer.spec.objective != "cost":
-        figures[f"{answer.currency} per M tokens"] = [number(t.cost) for t in ranked]
-    figures["verdict"] = [t.verdict for t in ranked]
-    rows = [
-        [words(t.setting), "refused" if t.objection else "best" if t == answer.best else "",
-         *(shown[i] for shown in figures.values())]
-        for i, t in enumerate(ranked)
-    ]  # fmt: skip
-    titles = ["setting", "result", *figures]
-    right = [i for i, title in enumerate(titles) if title not in ("setting", "result", "load", "verdict")]
-    return terminal(text_table(titles, rows, right, keep=range(3)))
+    columns = _columns(answer)
+    rows = [[show(trial) for show in columns.values()] for trial in ranked]
+    right = [i for i, title in enumerate(columns) if title not in ("setting", "result", "load", "verdict")]
+    return terminal(text_table(list(columns), rows, right, keep=range(3)))
+
+
+def _columns(answer: TuneAnswer) -> dict[str, Callable[[TuneTrial], str]]:
+    """Return the columns of the table of settings: titles, and how a trial's cell is shown."""
+    objective = answer.spec.objective
+    columns: dict[str, Callable[[TuneTrial], str]] = {
+        "setting": lambda trial: words(trial.setting),
+        "result": lambda trial: _result(answer, trial),
+        answer.unit: lambda trial: _value(answer, trial.shown),
+        "load": lambda trial: _load(answer, trial),
+    }
+    if objective != "throughput":
+        columns["tok/s"] = lambda trial: number(trial.throughput)
+    if objective != "ttft_p99":
+        columns["p99 TTFT (ms)"] = lambda trial: number(trial.p99_ttft_ms)
+    if answer.currency and objective != "cost":
+        columns[f"{answer.currency} per M tokens"] = lambda trial: number(trial.cost)
+    columns["verdict"] = lambda trial: trial.verdict
+    return columns
+
+
+def _result(answer: TuneAnswer, trial: TuneTrial) -> str:
+    if trial.objection:
+        return "refused"
+    return "best" if trial == answer.best else ""
 
 
 def _load(answer: TuneAnswer, trial: TuneTrial) -> str:
-    """The load that all figures of a row are of."""
+    """Return the load that all figures of a row are of."""
     return "search" if answer.spec.objective == "load" and trial.load == "short" else trial.load
 
 
 def _effects(answer: TuneAnswer, effects: dict[str, dict[str, tuple[float, int]]]) -> list[str]:
-    rows = [
-        [key if i == 0 else "", value, _value(answer, median), count(settings)]
-        for key, by_value in effects.items()
-        for i, (value, (median, settings)) in enumerate(sorted(by_value.items(), key=lambda v: _order(v[0])))
-    ]
+    rows = []
+    for key, by_value in effects.items():
+        name = key  # in its first row
+        for value, (median, settings) in sorted(by_value.items(), key=lambda item: _order(item[0])):
+            rows.append([name, value, _value(answer, median), count(settings)])
+            name = ""
     return terminal(text_table(["setting", "value", f"median {answer.unit}", "settings"], rows, [2, 3], keep=range(3)))
 
 
@@ -189,13 +204,8 @@ def _front(front: list[TuneTrial]) -> list[str]:
 
 
 def _refused(answer: TuneAnswer) -> Iterator[str]:
-    """Each reason once, with its settings and the log of the first."""
-    reasons: dict[str, list[tuple[TuneTrial, str]]] = {}
-    for trial in [answer.default, *answer.trials]:
-        if why := trial.why or trial.objection:
-            reason, log = brief(why)
-            reason = re.sub(r" after [\d.,]+ (?:ms|s|min)\b", "", reason) if trial.state == "failed" else reason
-            reasons.setdefault(f"{trial.state if trial.why else 'refused'}: {reason}", []).append((trial, log))
+    """Yield each reason once, with its settings and the log of the first."""
+    reasons = _reasons(answer)
     for reason, trials in list(reasons.items())[:_SHOWN]:
         more = f" and {many(len(trials) - 3, 'more setting')}" if len(trials) > 3 else ""
         yield from wrapped("; ".join(words(t.setting) for t, _ in trials[:3]) + more, "  ", "    ")
@@ -206,10 +216,26 @@ def _refused(answer: TuneAnswer) -> Iterator[str]:
         yield f"  and {many(len(reasons) - _SHOWN, 'more reason')} (--json has all)"
 
 
+def _reasons(answer: TuneAnswer) -> dict[str, list[tuple[TuneTrial, str]]]:
+    """Return the trials that were refused by their reason, each with the path of its log."""
+    reasons: dict[str, list[tuple[TuneTrial, str]]] = {}
+    for trial in [answer.default, *answer.trials]:
+        why = trial.why or trial.objection
+        if not why:
+            continue
+        reason, log = brief(why)
+        if trial.state == "failed":  # after how long is of each trial alone
+            reason = re.sub(r" after [\d.,]+ (?:ms|s|min)\b", "", reason)
+        state = trial.state if trial.why else "refused"
+        reasons.setdefault(f"{state}: {reason}", []).append((trial, log))
+    return reasons
+
+
 def brief(why: str) -> tuple[str, str]:
     """Shorten a reason to about two lines: the first of the engine's own words, advice, and the path of its log."""
     log = _LOG.search(why)
-    text = _QUOTED.sub(lambda m: _cut(m[0].partition(" | ")[0], _QUOTE), _LOG.sub("", why))
+    without_log = _LOG.sub("", why)
+    text = _QUOTED.sub(lambda m: _cut(m[0].partition(" | ")[0], _QUOTE), without_log)
     return _cut(text, _REASON), log[1] if log else ""
 
 

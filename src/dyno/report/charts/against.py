@@ -53,20 +53,26 @@ class PerSwitch:
 
     def __init__(self, entries: Sequence[Entry]) -> None:
         money = list(dict.fromkeys(e.cost.currency for e in entries if e.cost))
-        available = {
-            "measured": bool(entries),
-            "accelerator": any(e.accelerators for e in entries),
-            "machine": any(e.accelerators and e.machine for e in entries),
-            # Euros and dollars don't share an axis.
-            "dollar": any(e.cost and e.cost.hour for e in entries) and len(money) == 1,
-        }
-        self.modes = [mode for mode in PER if available[mode]]
-        self.money = "dollar" if {m.upper() for m in money[:1]} & {"USD", "$"} else money[0] if money else ""
+        self.modes = [mode for mode in PER if self._available(mode, entries, money)]
+        self.money = money[0] if money else ""
+        if self.money.upper() in ("USD", "$"):
+            self.money = "dollar"
         self.estimates = False  # some figures of whole machines are estimates
         # The end of an expression that names a figure.
         self.words = " + per_words[per]" if self.modes else ""
         # The template of an expression that prints one.
-        self.format = "format({0}, " + ("per == 'measured' ? ',' : ',.4~r'" if self.modes else "','") + ")"
+        digits = "per == 'measured' ? ',' : ',.4~r'" if self.modes else "','"
+        self.format = f"format({{0}}, {digits})"
+
+    @staticmethod
+    def _available(mode: str, entries: Sequence[Entry], money: Sequence[str]) -> bool:
+        if mode == "accelerator":
+            return any(e.accelerators for e in entries)
+        if mode == "machine":
+            return any(e.accelerators and e.machine for e in entries)
+        if mode == "dollar":  # euros and dollars don't share an axis
+            return len(money) == 1 and any(e.cost and e.cost.hour for e in entries)
+        return bool(entries)
 
     def put(self, row: Row, entry: Entry) -> None:
         if "accelerator" in self.modes and entry.accelerators:
@@ -80,39 +86,45 @@ class PerSwitch:
 
     @property
     def factor(self) -> str:
-        """The factor of a figure. An unknown factor is NaN, and nothing is drawn."""
+        """Return the factor of a figure. An unknown factor is NaN, and nothing is drawn."""
+        if not self.modes:
+            return "1"
         known = "per == 'accelerator' ? 1 / datum.used : per == 'machine' ? datum.machine : "
-        return f"({known}per == 'dollar' ? 1 / datum.hour : 1)" if self.modes else "1"
+        return f"({known}per == 'dollar' ? 1 / datum.hour : 1)"
 
     def subtitle(self, words: str) -> str:
         dashed = " + (per == 'machine' ? ' (dashed: estimate without losses)' : '')"
         return words + dashed if self.estimates else words
 
     def value(self, choice: str, interval: str = "") -> str:
-        """The expression of a figure with its unit."""
+        """Return the expression of a figure with its unit."""
         note = f" + ({ESTIMATE} ? ', estimate' : '')" if self.estimates else ""
         return f"{self.format.format('datum.y')} + ' ' + units[{choice}]{self.words}{interval}{note}"
 
     def params(self, measures: Sequence[Curve]) -> list[Any]:
-        """Values that expressions refer to."""
-        words = {"measured": "", "accelerator": " per accelerator", "machine": " per machine"}
-        words["dollar"] = f" per {self.money} per hour"
+        """Return values that expressions refer to."""
         titles, units = {m.key: m.axis for m in measures}, {m.key: m.unit for m in measures}
-        per = [constant("per_words", words)] if self.modes else []
-        return [constant("axes", titles), constant("units", units), *per]
+        params = [constant("axes", titles), constant("units", units)]
+        if self.modes:
+            words = {"measured": "", "accelerator": " per accelerator", "machine": " per machine"}
+            words["dollar"] = f" per {self.money} per hour"
+            params.append(constant("per_words", words))
+        return params
 
 
 def against(kind: LineChart, entries: Sequence[Entry], look: Look, axes: Sequence[str]) -> Iterator[Chart]:
-    """A chart for each axis along which a workload was measured at two loads or more."""
-    numbers = {e.id: {m.key: n for m in kind.measures if (n := m.number(e)) is not None} for e in entries}
-    definitions = {id: next(iter(n.values())).definition for id, n in numbers.items() if n and kind.defined}
+    """Yield a chart for each axis along which a workload was measured at two loads or more."""
+    numbers = {e.id: _numbers(kind, e) for e in entries}
+    definitions = first_definitions(numbers) if kind.defined else {}
     index = meanings(definitions.values())
     for axis in axes:
         drawn = [e for e in entries if axis in e.axes and (numbers[e.id] or e.failure)]
-        if (panels := base.panels(drawn, axis)) is None:
+        panels = base.panels(drawn, axis)
+        if panels is None:
             continue
         panel, rows = panels
-        switch = PerSwitch([e for e in drawn if not e.failure] if kind.per else [])
+        measured = [e for e in drawn if not e.failure]
+        switch = PerSwitch(measured if kind.per else [])
         for entry, row in zip(drawn, rows, strict=True):
             if entry.id in definitions:
                 row["meaning"] = index[definitions[entry.id]]
@@ -122,18 +134,35 @@ def against(kind: LineChart, entries: Sequence[Entry], look: Look, axes: Sequenc
         yield _chart(kind, axis, rows, look, switch, [panel, *_definitions(rows, index)])
 
 
+def first_definitions(numbers: Mapping[str, Mapping[str, Number]]) -> dict[str, str]:
+    """Return the definition of each entry's figures, by its id; those without figures have none."""
+    return {id: next(iter(each.values())).definition for id, each in numbers.items() if each}
+
+
+def _numbers(kind: LineChart, entry: Entry) -> dict[str, Number]:
+    """Return those of a chart's figures that an entry has."""
+    return {measure.key: number for measure in kind.measures if (number := measure.number(entry)) is not None}
+
+
 def _definitions(rows: Sequence[Row], index: Mapping[str, int]) -> list[Select]:
-    """The select of a definition, where there are several."""
-    words: dict[int, str] = {}
-    for i in sorted(set(index.values())):
-        keys = [k for k, meaning in index.items() if meaning == i]
-        tools = ", ".join(k.split(".")[0] for k in keys if k)
-        words[i] = f"{tools}: {DEFINITIONS[keys[0]]}" if tools and keys[0] in DEFINITIONS else tools or "unknown"
-    if len(words) < 2:
+    """Return the select of a definition, where there are several."""
+    by_meaning: dict[int, list[str]] = {}
+    for key, meaning in index.items():
+        by_meaning.setdefault(meaning, []).append(key)
+    if len(by_meaning) < 2:
         return []
+    words = {meaning: _definition_words(by_meaning[meaning]) for meaning in sorted(by_meaning)}
     first = base.commonest([row["meaning"] for row in rows if "meaning" in row])
     # A failed trial has no definition, and belongs to each.
     return [Select("meaning", "As defined by", words, first, also="isValid(datum.why)")]
+
+
+def _definition_words(keys: Sequence[str]) -> str:
+    """Return the tools that define a figure so, and how."""
+    tools = ", ".join(key.split(".")[0] for key in keys if key)
+    if tools and keys[0] in DEFINITIONS:
+        return f"{tools}: {DEFINITIONS[keys[0]]}"
+    return tools or "unknown"
 
 
 def _chart(kind: LineChart, axis: str, rows: list[Row], look: Look, switch: PerSwitch, selects: list[Select]) -> Chart:
@@ -179,7 +208,8 @@ def _chart(kind: LineChart, axis: str, rows: list[Row], look: Look, switch: PerS
 
 def _logarithmic(kind: LineChart, rows: Sequence[Row], keys: Sequence[str], first: str) -> bool:
     if kind.equal:  # a straight line, where it can be one
-        return vega.wide([row["x"] for row in rows], 16) and all(r[first] > 0 for r in rows if first in r)
+        values = [row[first] for row in rows if first in row]
+        return vega.wide([row["x"] for row in rows], 16) and all(v > 0 for v in values)
     return kind.log and vega.spread(rows, keys, 20)
 
 
@@ -203,21 +233,24 @@ def stretches(rows: Sequence[Row]) -> bool:
             lines.setdefault(row["workload"], {}).setdefault(row["series"], []).append(row)
     parts: list[tuple[Row, int]] = []
     for series in lines.values():
-        levels = {x: i for i, x in enumerate(sorted({row["x"] for line in series.values() for row in line}))}
+        loads = {row["x"] for line in series.values() for row in line}
+        levels = {load: i for i, load in enumerate(sorted(loads))}
         for line in series.values():
             line.sort(key=lambda row: row["x"])
             steps = [levels[b["x"]] - levels[a["x"]] for a, b in pairwise(line)]
             parts += zip(line, accumulate((step > 1 for step in steps), initial=0), strict=True)
     gaps = any(part for _, part in parts)
-    for row, part in parts if gaps else ():
-        row["stretch"] = part
+    if gaps:
+        for row, part in parts:
+            row["stretch"] = part
     return gaps
 
 
 def diagonal(values: Sequence[float], words: str, where: Mapping[str, Any]) -> list[Any]:
-    """Many points: with one scale logarithmic, it is a curve."""
+    """Return a line through equal values, of many points: with one scale logarithmic, it is a curve."""
     least, most = min(values), max(values)
-    each = [{"x": v, "y": v} for v in (base.short(least + (most - least) * i / 40) for i in range(41))]
+    places = [base.short(least + (most - least) * i / 40) for i in range(41)]
+    each = [{"x": place, "y": place} for place in places]
     line = unit({**LINE, "stroke": GREY, "strokeDash": [2, 3], "strokeWidth": 1.5}, where)
     name = unit({"type": "text", "text": words, "fill": GREY, "align": "right", "dx": -24, "dy": 12}, where)
     line.data, name.data = alt.InlineData(values=each), alt.InlineData(values=each[-1:])
@@ -228,7 +261,7 @@ def diagonal(values: Sequence[float], words: str, where: Mapping[str, Any]) -> l
 
 
 def curves(drawing: Drawing, path: Mapping[str, Any], switch: PerSwitch, gaps: bool = False) -> list[Any]:
-    """The lines: faint where a load that others have was not measured, dashed where they are estimates."""
+    """Return the lines: faint where a load that others have was not measured, dashed where they are estimates."""
     valid = "isValid(datum.y)"
     solid = when(f"{valid} && !({ESTIMATE})" if switch.estimates else valid)
     line = {**path, "strokeDash": drawing.dashes()}
@@ -241,7 +274,8 @@ def curves(drawing: Drawing, path: Mapping[str, Any], switch: PerSwitch, gaps: b
 
 
 def points(rows: Sequence[Row], where: Mapping[str, Any], tooltip: Any) -> list[Any]:
-    """Shape shows the verdict; what isn't sound is hollow too. Those with failed requests have a ring."""
+    """Return points whose shape shows the verdict; what isn't sound is hollow too. Those with failed requests have a
+    ring."""
     unsound = any(row["verdict"] != "sound" for row in rows)
     ground = expr(f"datum.value == 'sound' ? '{GREY}' : 'transparent'")
     legend = alt.Legend(title="Verdict", symbolFillColor=ground, symbolStrokeColor=GREY, symbolStrokeWidth=2)
@@ -260,7 +294,7 @@ def points(rows: Sequence[Row], where: Mapping[str, Any], tooltip: Any) -> list[
 
 
 def headroom(x: Any, heading: str) -> Any:
-    """Draws nothing, a little above the highest point: else the frame would cut that one in half."""
+    """Draw nothing, a little above the highest point: else the frame would cut that one in half."""
     far = let("far", "(datum.high || datum.y) * 1.06")
     where = {"x": x, "y": vega.amount("far", expr(heading))}
     return unit(vega.INVISIBLE, where, far, when("isValid(datum.far)"))
@@ -269,7 +303,7 @@ def headroom(x: Any, heading: str) -> Any:
 def no_result(
     rows: Sequence[Row], where: Mapping[str, Any], tooltip: Sequence[Any] = (), top: bool = False, left: int = 0
 ) -> list[Any]:
-    """Trials that failed wholly: a cross on the axis, in a ring of the series' colour; one above the other.
+    """Mark trials that failed wholly: a cross on the axis, in a ring of the series' colour; one above the other.
 
     `top`: at the upper end, where falling lines leave room. `left`: pixels."""
     if not any("why" in row for row in rows):

@@ -72,21 +72,8 @@ def figures(entry: Entry) -> dict[str, Number]:
 
 
 def side_by_side(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    groups: dict[Workload, list[Entry]] = {}
-    for entry in entries:
-        if entry.kind in base.WHOLE and (entry.failure or figures(entry)):
-            groups.setdefault(base.workload(entry, ""), []).append(entry)
-    # Loads that let series be compared; where there are none, all of them.
-    compared = {load: group for load, group in groups.items() if len({e.series for e in group}) > 1} or groups
-    rows: list[Row] = []
-    for i, group in enumerate(compared.values()):
-        for entry in group:
-            row = base.entry_row(entry) | {"load": i, "y": 0}
-            for key, number in figures(entry).items():
-                base.put(row, key, number)
-            if any(key.endswith("_low") for key in row):
-                row["low"] = None
-            rows.append(row)
+    compared = _comparable(entries)
+    rows = [_figures_row(entry, i) for i, group in enumerate(compared.values()) for entry in group]
     known, loads = base.present(FIGURES, rows), base.several_words(compared)
     if not known:
         return
@@ -109,6 +96,24 @@ def side_by_side(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     yield bars(drawing, max(series.values()), expr("figure_words[figure]"), tips(("shown", "Value")))
 
 
+def _comparable(entries: Sequence[Entry]) -> dict[Workload, list[Entry]]:
+    """Return entries by loads that let series be compared; where there are none, by all loads."""
+    groups: dict[Workload, list[Entry]] = {}
+    for entry in entries:
+        if entry.kind in base.WHOLE and (entry.failure or figures(entry)):
+            groups.setdefault(base.workload(entry, ""), []).append(entry)
+    return {load: group for load, group in groups.items() if len({e.series for e in group}) > 1} or groups
+
+
+def _figures_row(entry: Entry, load: int) -> Row:
+    row = base.entry_row(entry) | {"load": load, "y": 0}
+    for key, number in figures(entry).items():
+        base.put(row, key, number)
+    if any(key.endswith("_low") for key in row):
+        row["low"] = None
+    return row
+
+
 # ---- tests and tasks: one figure each ----
 
 TESTS = {"pp": "prompt processing (pp)", "tg": "token generation (tg)", "pg": "prompt and generation (pg)"}
@@ -125,15 +130,8 @@ def put_value(row: Row, number: Number | None, error: float | None) -> None:
 
 
 def micro(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    """Speeds of one request: prompt (pp) or tokens (tg)."""
-    rows: list[Row] = []
-    for entry in entries:
-        speed = entry.figures.get("speed")
-        if entry.kind == "micro" and (speed or entry.failure):
-            kind = letters(entry) if letters(entry) in TESTS else "other"
-            row = base.entry_row(entry) | {"kind": kind, "test": entry.load.words}
-            put_value(row, speed, (speed.deviation or None) if speed else None)
-            rows.append(row)
+    """Yield the speeds of one request: prompt (pp) or tokens (tg)."""
+    rows = [_speed_row(e) for e in entries if e.kind == "micro" and (e.figures.get("speed") or e.failure)]
     if all("why" in row for row in rows):
         return
     kinds = [row["kind"] for row in rows]
@@ -150,21 +148,19 @@ def micro(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     yield bars(drawing, max(map(kinds.count, kinds)), "Tokens/s", tooltip, by="test")
 
 
+def _speed_row(entry: Entry) -> Row:
+    kind = letters(entry) if letters(entry) in TESTS else "other"
+    row = base.entry_row(entry) | {"kind": kind, "test": entry.load.words}
+    speed = entry.figures.get("speed")
+    deviation = speed.deviation if speed is not None else None
+    put_value(row, speed, deviation or None)
+    return row
+
+
 def quality(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    """Scores of tasks."""
-    rows: list[Row] = []
+    """Yield the scores of tasks."""
     metrics: dict[str, int] = {}
-    for entry in entries:
-        score = entry.figures.get("score")
-        if entry.kind == "quality" and (score or entry.failure):
-            # Accuracies and perplexities don't share an axis.
-            name = entry.load.only(("metric", "filter")).words or "score"
-            task = entry.load.without("metric", "filter").words
-            row = base.entry_row(entry) | {"metric": metrics.setdefault(name, len(metrics)), "task": task}
-            put_value(row, score, entry.value("stderr"))
-            if score and "low" in row:
-                row["by"] = "± standard error" if score.low is None else "95 % interval"
-            rows.append(row)
+    rows = [_score_row(e, metrics) for e in entries if e.kind == "quality" and (e.figures.get("score") or e.failure)]
     if all("why" in row for row in rows):
         return
     kinds = [row["metric"] for row in rows]
@@ -176,3 +172,16 @@ def quality(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     drawing.steps = [FOUR_DIGITS, let("shown", text)]
     tooltip = tips(("task", "Task"), ("shown", "Score"))
     yield bars(drawing, max(map(kinds.count, kinds)), "Score", tooltip, by="task")
+
+
+def _score_row(entry: Entry, metrics: dict[str, int]) -> Row:
+    """Return the row of a score. `metrics`: the numbers of those met so far, to which a new one is added."""
+    # Accuracies and perplexities don't share an axis.
+    name = entry.load.only(("metric", "filter")).words or "score"
+    task = entry.load.without("metric", "filter").words
+    row = base.entry_row(entry) | {"metric": metrics.setdefault(name, len(metrics)), "task": task}
+    score = entry.figures.get("score")
+    put_value(row, score, entry.value("stderr"))
+    if score is not None and "low" in row:
+        row["by"] = "± standard error" if score.low is None else "95 % interval"
+    return row

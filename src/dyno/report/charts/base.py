@@ -49,7 +49,7 @@ class Select(msgspec.Struct, frozen=True):
 
     @property
     def chosen(self) -> str:
-        """The expression of what is chosen, in words."""
+        """Return the expression of what is chosen, in words."""
         return f"{self.name}_words[{self.name}]"
 
     @property
@@ -81,12 +81,12 @@ class Drawing(msgspec.Struct):
         return self.look.ordered(row["series"] for row in self.rows if row["series"] in self.look.places)
 
     def colour(self, symbol: str = "stroke", left: str = "80") -> alt.Color:
-        """`symbol`: of the legend; '': it has none."""
+        """Return the colours of the series. `symbol`: of the legend; '': it has none."""
         scale = alt.Scale(domain=self.series, range=[self.look.colour(n) for n in self.series])
         return alt.Color("series:N", scale=scale, legend=_legend(symbol, left) if symbol else None)
 
     def dashes(self) -> Any:
-        """Undefined where colours are enough to distinguish all series."""
+        """Return the dashes of the series; undefined where colours are enough to distinguish all."""
         if all(self.look.places[n] < len(PALETTE) for n in self.series):
             return alt.Undefined
         scale = alt.Scale(domain=self.series, range=[self.look.dash(n) for n in self.series])
@@ -95,13 +95,15 @@ class Drawing(msgspec.Struct):
     def chart(self, layers: Sequence[Any]) -> Chart:
         chosen = [s for s in self.selects if len(s.words) > 1 and any(s.name in row for row in self.rows)]
         visible = [*(when(s.test) for s in chosen), when("indexof(hidden, datum.series) < 0")]
+        if self.toggles:
+            visible.append(vega.TOGGLED)
         lines = f"[{', '.join(self.subtitle or [s.chosen for s in self.selects])}]"
         switch = [constant("per", "measured")] if self.per else []
         selects = [p for s in self.selects for p in s.params()]
         spec = alt.TopLevelLayerSpec(
             layer=list(layers),
             data=alt.NamedData(name=DATA),
-            transform=[*visible, *([vega.TOGGLED] if self.toggles else []), *self.steps],
+            transform=[*visible, *self.steps],
             params=[constant("hidden", []), vega.ROOM, *switch, *self.params, *selects],
             # A phone shows them one below the other.
             title=alt.TitleParams(text=self.title, subtitle=expr(f"room < 480 ? {lines} : join({lines}, ' · ')")),
@@ -159,7 +161,7 @@ def commonest(values: Sequence[Any]) -> Any:
 
 
 def present(words: Mapping[str, str], rows: Sequence[Row]) -> dict[str, str]:
-    """Those of which at least one row has a value."""
+    """Return those of which at least one row has a value."""
     return {key: text for key, text in words.items() if any(key in row for row in rows)}
 
 
@@ -167,13 +169,15 @@ def present(words: Mapping[str, str], rows: Sequence[Row]) -> dict[str, str]:
 
 
 def entry_row(entry: Entry) -> Row:
-    """Fields of every row of an entry."""
+    """Return the fields of every row of an entry."""
     row: Row = {"entry": entry.id, "series": entry.series, "verdict": entry.verdict}
     if entry.completed is not None:
         row["completed"] = short(entry.completed)
     if entry.failed:
         row["failed"] = short(entry.failed)
-    return row | {"why": cut(re.sub(r"\s+", " ", entry.failure), 160)} if entry.failure else row
+    if entry.failure:
+        row["why"] = cut(re.sub(r"\s+", " ", entry.failure), 160)
+    return row
 
 
 def put(row: Row, key: str, number: Number) -> None:
@@ -201,7 +205,7 @@ REQUESTS = let(
 
 
 def workload(entry: Entry, axis: str) -> Workload:
-    """The load without what the axis shows. Points of two workloads are never on one line."""
+    """Return the load without what the axis shows. Points of two workloads are never on one line."""
     return entry.kind, entry.load.beside(axis)
 
 
@@ -210,15 +214,15 @@ def load_words(kind: RowKind, load: Load) -> str:
 
 
 def several_words(loads: Iterable[Workload]) -> dict[int, str]:
-    """Numbered, each different from the others."""
+    """Return loads in words by number, each different from the others."""
     words = [(load_words(kind, load), KINDS[kind]) for kind, load in loads]
     texts = [text for text, _ in words]
     return {i: f"{text} ({kind})" if texts.count(text) > 1 else text for i, (text, kind) in enumerate(words)}
 
 
 def panels(entries: Sequence[Entry], axis: str, field: str = "x", least: int = 2) -> tuple[Select, list[Row]] | None:
-    """The select of a workload, at first that with most entries, and a row for each entry, with its load in `field`.
-    None where there is no result, or no workload was measured at `least` loads."""
+    """Return the select of a workload, at first that with most entries, and a row for each entry, with its load in
+    `field`. None where there is no result, or no workload was measured at `least` loads."""
     groups: dict[Workload, list[Entry]] = {}
     for entry in entries:
         groups.setdefault(workload(entry, axis), []).append(entry)
@@ -227,7 +231,12 @@ def panels(entries: Sequence[Entry], axis: str, field: str = "x", least: int = 2
         return None
     numbers = {load: i for i, load in enumerate(groups)}
     first = max(groups, key=lambda load: (len(groups[load]), -numbers[load]))
-    rows = [entry_row(e) | {field: short(e.axes[axis]), "workload": numbers[workload(e, axis)]} for e in entries]
+    rows = []
+    for entry in entries:
+        row = entry_row(entry)
+        row[field] = short(entry.axes[axis])
+        row["workload"] = numbers[workload(entry, axis)]
+        rows.append(row)
     return Select("workload", "Workload", several_words(groups), numbers[first]), rows
 
 
@@ -245,7 +254,8 @@ class OneTrial:
 
     def add_to(self, drawing: Drawing, *subtitle: str) -> None:
         """Let a reader select one, at first that with most requests, and show its verdict and failures."""
-        first = max(enumerate(self.entries), key=lambda pair: (pair[1].completed or 0.0, -pair[0]))[0]
+        requests = [e.completed or 0.0 for e in self.entries]
+        first = requests.index(max(requests))
         words = {i: e.label or f"{e.series}: {e.load.words}" for i, e in enumerate(self.entries)}
         drawing.selects = [Select("trial", "Trial", words, first)]
         drawing.subtitle = [drawing.selects[0].chosen, *subtitle, "trial_signs[trial]"]
@@ -255,6 +265,9 @@ class OneTrial:
 
 
 def _signs(entry: Entry) -> str:
-    signs = [f"verdict: {entry.verdict}"] if entry.verdict != "sound" else []
-    signs += [f"{many(entry.failed, 'request')} failed"] if entry.failed else []
+    signs = []
+    if entry.verdict != "sound":
+        signs.append(f"verdict: {entry.verdict}")
+    if entry.failed:
+        signs.append(f"{many(entry.failed, 'request')} failed")
     return ", ".join(signs) or "sound"

@@ -34,19 +34,19 @@ def quality_front(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         rows.append(row)
     if len(rows) < 2:
         return
-    for key, better in (("speed", -1), ("cost", 1)):
-        _mark_front(rows, key, better)
+    _mark_front(rows, "speed", -1)
+    _mark_front(rows, "cost", 1)
     yield _chart(rows, names, look)
 
 
 def _mark_front(rows: Sequence[Row], key: str, better: int) -> None:
     """Mark those that have a higher score than all that are as fast, or as cheap, and not void."""
     best = float("-inf")
-    for row in sorted(
-        (r for r in rows if key in r and r["verdict"] != "void"), key=lambda r: (better * r[key], -r["y"])
-    ):
+    usable = [row for row in rows if key in row and row["verdict"] != "void"]
+    for row in sorted(usable, key=lambda row: (better * row[key], -row["y"])):
         if row["y"] > best:
-            row[f"{key}_front"], best = 1, row["y"]
+            row[f"{key}_front"] = 1
+            best = row["y"]
 
 
 def _chart(rows: list[Row], names: dict[str, str], look: Look) -> Chart:
@@ -58,26 +58,28 @@ def _chart(rows: list[Row], names: dict[str, str], look: Look) -> Chart:
     )
     choice = Select("against", "Against", names, "speed")
     drawing.selects = [choice]
+    interval = "' (95 %: ' + format(datum.y_low, '.4~r') + ' to ' + format(datum.y_high, '.4~r') + ')'"
     drawing.steps = [
         let("x", "datum[against]"),
         when("isValid(datum.x)"),
-        let("shown", "format(datum.y, '.4~r') + (isValid(datum.y_low) ? ' (95 %: ' + format(datum.y_low, '.4~r') + "
-            "' to ' + format(datum.y_high, '.4~r') + ')' : '')"),
+        let("shown", f"format(datum.y, '.4~r') + (isValid(datum.y_low) ? {interval} : '')"),
         let("beside", "format(datum.x, ',.4~r')"),
         base.REQUESTS,
-    ]  # fmt: skip
+    ]
     axis = alt.Axis(title=expr(choice.chosen), format=vega.PLAIN)
     x = alt.X("x:Q", scale=vega.from_least("linear", 40), axis=axis)
-    y = alt.Y("y:Q", scale=vega.from_least("linear", 16), axis=alt.Axis(title="Score", format=vega.PLAIN))
+    scores = alt.Axis(title="Score", format=vega.PLAIN)
+    y = alt.Y("y:Q", scale=vega.from_least("linear", 16), axis=scores)
     where = {"x": x, "y": y, "color": drawing.colour()}
     line = {**vega.LINE, "stroke": GREY, "strokeWidth": 5, "opacity": 0.4}
     tooltip = base.tips(("load", "Load"), ("shown", "Score"), ("loss", "Against the reference"), ("beside", "Value"))
     label = {**vega.TEXT, **vega.ROOMY, "align": "left", "dx": 8, "dy": -8, "limit": 160}
+    rule = {"type": "rule", "strokeWidth": 1.5, "opacity": 0.75}
+    ends = {**where, "y": alt.Y("y_low:Q", title="Score"), "y2": alt.Y2("y_high")}
     layers = [
         unit(line, {"x": x, "y": y, "order": alt.Order("x:Q")}, when("datum[against + '_front'] == 1")),
-        unit({"type": "rule", "strokeWidth": 1.5, "opacity": 0.75}, {**where, "y": alt.Y("y_low:Q", title="Score"),
-             "y2": alt.Y2("y_high")}, when("isValid(datum.y_low)")),
+        unit(rule, ends, when("isValid(datum.y_low)")),
         *points(rows, where, tooltip),
         unit(label, {"x": x, "y": y, "text": alt.Text("series:N")}, params=[vega.toggle(drawing.series)]),
-    ]  # fmt: skip
+    ]
     return drawing.chart(layers)

@@ -23,14 +23,18 @@ _NO_LINE = ("std", "min", "max")
 
 
 def latency(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    """One chart a latency and axis."""
+    """Yield one chart a latency and axis."""
     for stem, name in NAMES.items():
-        about = f"{STEMS[stem].about} Lower is better. Bars are 95 % intervals where known."
-        measures = [measure(statistic, stem) for statistic in statistics(entries, stem)]
         kind = LineChart(
-            f"{stem}-{{}}", "Latency", f"{name} against {{}}", about, measures, ("statistic", "Statistic"),
-            log=True, defined=True,
-        )  # fmt: skip
+            f"{stem}-{{}}",
+            "Latency",
+            f"{name} against {{}}",
+            f"{STEMS[stem].about} Lower is better. Bars are 95 % intervals where known.",
+            [measure(statistic, stem) for statistic in statistics(entries, stem)],
+            ("statistic", "Statistic"),
+            log=True,
+            defined=True,
+        )
         yield from against(kind, entries, look, AXES)
 
 
@@ -40,9 +44,12 @@ def measure(statistic: str, stem: str) -> Curve:
 
 
 def statistics(entries: Sequence[Entry], stem: str) -> list[str]:
-    """Mean, then percentiles as they rise."""
-    names = {name for e in entries for name in e.figures}
-    known = {m[0].replace("median", "p50") for n in names if (m := parts(n)) and m[1] == stem and m[0] not in _NO_LINE}
+    """Return the mean, then percentiles as they rise."""
+    known = set()
+    for name in {name for e in entries for name in e.figures}:
+        statistic, of = parts(name) or ("", "")
+        if statistic and of == stem and statistic not in _NO_LINE:
+            known.add(statistic.replace("median", "p50"))
     return sorted(known, key=lambda s: -1.0 if s == "mean" else float(s[1:]))
 
 
@@ -55,18 +62,22 @@ class Latencies:
         self.tools: dict[tuple[str, int], str] = {}  # that mean it, where others don't
 
     def define(self, stem: str, definitions: Mapping[str, str]) -> None:
-        """`definitions`: of each entry's id."""
+        """Number the meanings of a latency. `definitions`: of each entry's id."""
         index = meanings(definitions.values())
         self.meanings |= {(id, stem): index[key] for id, key in definitions.items()}
-        for i in set(index.values()) if len(set(index.values())) > 1 else ():
+        different = set(index.values())
+        if len(different) < 2:
+            return
+        for i in different:
             tools = ", ".join(key.split(".")[0] or "unknown" for key, meaning in index.items() if meaning == i)
             self.tools[stem, i] = f" (as {tools})"
 
     def key(self, id: str, stem: str, statistic: str = "") -> str:
-        """The value of a select, or the field of a row."""
+        """Return the value of a select, or the field of a row."""
         meaning = self.meanings[id, stem]
         key, name = f"{stem}_{meaning}", NAMES[stem]
-        key, name = (f"{statistic}_{key}", f"{statistic} {name}") if statistic else (key, name)
+        if statistic:
+            key, name = f"{statistic}_{key}", f"{statistic} {name}"
         self.words[key] = name + self.tools.get((stem, meaning), "")
         return key
 
@@ -92,11 +103,7 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         return
     words, loads = _loads(entries)
     latencies = Latencies()
-    keys: dict[tuple[str, str], str] = {}
-    for stem in NAMES:
-        own = [e for e in entries if stem in e.quantiles]
-        latencies.define(stem, {e.id: _definition(e, stem) for e in own})
-        keys |= {(e.id, stem): latencies.key(e.id, stem) for e in own}
+    keys = _keys(entries, latencies)
     # Those that let series be compared come first, where not all fit.
     if len(entries) < 400:
         compared = Counter(load for load, _ in {(loads[e.id], e.series) for e in entries})
@@ -107,31 +114,50 @@ def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     for entry, stem in drawn:
         points = base.evenly(entry.quantiles[stem], max(LEAST, base.ROWS_MAX // len(drawn)))
         row = base.entry_row(entry) | {"load": loads[entry.id], "latency": keys[entry.id, stem]}
-        rows.append(row | {"share": base.shorts(points, lambda p: p[0]), "ms": base.shorts(points, lambda p: p[1])})
-    counts = Counter(load for load, _ in {(row["load"], row["series"]) for row in rows})
-    most = max(sorted(counts, reverse=True), key=counts.__getitem__)
+        row["share"] = base.shorts(points, lambda p: p[0])
+        row["ms"] = base.shorts(points, lambda p: p[1])
+        rows.append(row)
     drawing = Drawing(look, rows, "distribution", "Latency", "Latency distribution")
     drawing.about = (
         "Share of requests (for ITL: of gaps) that took at most this long. Further left is better. Failed requests "
         "are excluded."
     )
-    drawing.about += f" {count(len(drawn))} of {count(len(lines))} lines are shown." if len(drawn) < len(lines) else ""
-    seen = [row["latency"] for row in rows]
-    drawing.selects = [
-        Select("latency", "Latency", {k: text for k, text in latencies.words.items() if k in seen}, seen[0]),
-        Select("load", "Load", {i: text for i, text in words.items() if i in counts}, most),
-    ]
+    if len(drawn) < len(lines):
+        drawing.about += f" {count(len(drawn))} of {count(len(lines))} lines are shown."
+    drawing.selects = _selects(rows, latencies.words, words)
     share = let("shown", "format(datum.share, '.1%') + ' within ' + format(datum.ms, ',') + ' ms'")
     drawing.steps = [base.REQUESTS, vega.flatten("share", "ms"), share]
     yield drawing.chart(_lines(drawing))
 
 
+def _keys(entries: Sequence[Entry], latencies: Latencies) -> dict[tuple[str, str], str]:
+    """Return the key of each entry's latencies, by its id and the stem."""
+    keys: dict[tuple[str, str], str] = {}
+    for stem in NAMES:
+        own = [e for e in entries if stem in e.quantiles]
+        latencies.define(stem, {e.id: _definition(e, stem) for e in own})
+        keys |= {(e.id, stem): latencies.key(e.id, stem) for e in own}
+    return keys
+
+
+def _selects(rows: Sequence[Row], latencies: Mapping[str, str], loads: Mapping[int, str]) -> list[Select]:
+    """Return the selects of a latency, and of a load, at first that with most series."""
+    seen = [row["latency"] for row in rows]
+    series = Counter(load for load, _ in {(row["load"], row["series"]) for row in rows})
+    most = max(sorted(series, reverse=True), key=series.__getitem__)
+    return [
+        Select("latency", "Latency", {key: text for key, text in latencies.items() if key in seen}, seen[0]),
+        Select("load", "Load", {i: text for i, text in loads.items() if i in series}, most),
+    ]
+
+
 def _lines(drawing: Drawing) -> list[Any]:
-    """Lines with words at their points, and a sign at the end of those that are doubted."""
+    """Return lines with words at their points, and a sign at the end of those that are doubted."""
     rows = drawing.rows
     log = any(vega.wide([v for v in row["ms"] if v > 0], 50) for row in rows)
     log = log and all(v > 0 for row in rows for v in row["ms"])
-    y = alt.Y("share:Q", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(title="Share of requests", format="%"))
+    shares = alt.Axis(title="Share of requests", format="%")
+    y = alt.Y("share:Q", scale=alt.Scale(domain=[0, 1]), axis=shares)
     where = {"x": vega.milliseconds("ms", log, 8), "y": y, "color": drawing.colour()}
     path = {**where, "strokeDash": drawing.dashes(), "detail": alt.Detail("entry:N")}
     dots = {**vega.POINT, "filled": True, "opacity": 0}
@@ -166,8 +192,8 @@ def by_turn(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     drawing.selects = [Select("load", "Load", {i: words[i] for i in dict.fromkeys(shown)}, shown[0])]
     each = "format(datum.ms, ',') + ' ms, ' + format(datum.tokens, ',') + ' prompt tokens'"
     drawing.steps = [vega.flatten("turn", "ms", "tokens"), let("shown", each)]
-    x = alt.X("turn:Q", scale=alt.Scale(nice=False, zero=False, padding=12),
-              axis=alt.Axis(title="Turn", tickMinStep=1, format="d"))  # fmt: skip
+    scale = alt.Scale(nice=False, zero=False, padding=12)
+    x = alt.X("turn:Q", scale=scale, axis=alt.Axis(title="Turn", tickMinStep=1, format="d"))
     where = {"x": x, "y": vega.amount("ms", "Median TTFT (ms)"), "color": drawing.colour()}
     path = {**where, "strokeDash": drawing.dashes(), "detail": alt.Detail("entry:N")}
     dots = {**vega.POINT, "filled": True}
@@ -177,7 +203,8 @@ def by_turn(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
 
 
 def _loads(entries: Sequence[Entry]) -> tuple[dict[int, str], dict[str, int]]:
-    """Loads in words, and the number of each entry's. Series can be compared under the same one."""
+    """Return loads in words, and the number of each entry's. Series can be compared under the same one."""
     loads = {e.id: (e.kind, e.load.without(COUNTED)) for e in entries}
     numbers = {load: i for i, load in enumerate(dict.fromkeys(loads.values()))}
-    return {i: base.load_words(*load) for load, i in numbers.items()}, {id: numbers[load] for id, load in loads.items()}
+    words = {i: base.load_words(*load) for load, i in numbers.items()}
+    return words, {id: numbers[load] for id, load in loads.items()}

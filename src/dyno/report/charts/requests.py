@@ -105,8 +105,14 @@ def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     down = alt.Scale(reverse=True, nice=False, zero=False)
     axis = alt.Axis(title="Requests, in the order of sending", grid=False, tickMinStep=1)
     tooltip = [tip("series", "Series"), tip("number", "Request"), tip("shown", "Time"), tip("error", "Error")]
-    where = {"x": vega.seconds("from"), "x2": alt.X2("to"), "y2": alt.Y2("under"), "tooltip": tooltip}
-    where |= {"y": alt.Y("number:Q", scale=down, axis=axis), "color": alt.Color("part:N", scale=scale, legend=legend)}
+    where = {
+        "x": vega.seconds("from"),
+        "x2": alt.X2("to"),
+        "y2": alt.Y2("under"),
+        "tooltip": tooltip,
+        "y": alt.Y("number:Q", scale=down, axis=axis),
+        "color": alt.Color("part:N", scale=scale, legend=legend),
+    }
     wait = [
         let("from", "datum.sent"),
         let("to", "isValid(datum.first) ? datum.first : datum.end"),
@@ -131,10 +137,11 @@ def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
 
 
 def thinned(bars: list[Bar], most: int) -> list[Bar]:
-    """Failed ones are never left out for others."""
+    """Return at most `most` bars. Failed ones are never left out for others."""
     if len(bars) <= most:
         return bars
     failed = [b for b in bars if b.error][:most]
     done = [b for b in bars if not b.error]
     room = most - len(failed)
-    return sorted([*failed, *(done[i * len(done) // room] for i in range(room))], key=lambda b: b.sent_s)
+    some = [done[i * len(done) // room] for i in range(room)]
+    return sorted([*failed, *some], key=lambda b: b.sent_s)

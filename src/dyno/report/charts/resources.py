@@ -33,20 +33,30 @@ HOW = "Lower is better. Each kind of token is charged the full hourly price; do 
 
 
 def cost(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    """One currency at a time; mostly there is only one."""
-    for i, currency in enumerate(dict.fromkeys(e.cost.currency for e in entries if e.cost)):
+    """Yield charts of one currency at a time; mostly there is only one."""
+    currencies = dict.fromkeys(e.cost.currency for e in entries if e.cost)
+    for i, currency in enumerate(currencies):
         # Trials without a result have no price, and belong to each.
         priced = [e for e in entries if (e.cost and e.cost.currency == currency) or e.failure]
         tail = f"-{i + 1}" if i else ""
-        measures = [
-            Curve(name, words, f"{currency}, {words}", currency, partial(price, name)) for name, words in PRICES.items()
-        ]
-        name, choice = f"cost-{{}}{tail}", ("price", "Price of")
-        kind = LineChart(name, "Cost", "Cost against {}", HOW, measures, choice, log=True, falling=True)
+        kind = LineChart(
+            f"cost-{{}}{tail}",
+            "Cost",
+            "Cost against {}",
+            HOW,
+            [priced_curve(name, currency) for name in PRICES],
+            ("price", "Price of"),
+            log=True,
+            falling=True,
+        )
         for axis in LOADS:
             for chart in against(kind, priced, look, [axis]):
                 yield chart
                 yield cheapest([e for e in priced if e.cost and axis in e.axes], axis, look, currency, tail)
+
+
+def priced_curve(name: str, currency: str) -> Curve:
+    return Curve(name, PRICES[name], f"{currency}, {PRICES[name]}", currency, partial(price, name))
 
 
 def price(name: str, entry: Entry) -> Number | None:
@@ -88,17 +98,9 @@ HOLDERS = {"accelerators": "of accelerators", "processes": "of the engine's proc
 
 
 def memory(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    """The largest of a series' trials."""
-    most: dict[tuple[str, str, str], tuple[float, Entry]] = {}
-    for entry in entries:
-        if entry.memory is None:
-            continue
-        for what, value in (("after", entry.memory.after_load_bytes), ("peak", entry.memory.peak_bytes)):
-            key = (entry.memory.basis, what, entry.series)
-            if value is not None and (key not in most or value > most[key][0]):
-                most[key] = (value, entry)
+    """Yield the largest of a series' trials."""
     rows: list[Row] = []
-    for (holder, what, _), (value, entry) in most.items():
+    for (holder, what, _), (value, entry) in _most_memory(entries).items():
         load = base.load_words(entry.kind, entry.load)
         row = {"of": holder, "what": WHAT[what], "y": base.short(value / 2**30), "load": load}
         rows.append(base.entry_row(entry) | row)
@@ -117,6 +119,19 @@ def memory(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     tooltip = tips(("what", "When"), ("shown", "Memory"), ("load", "Trial"))
     count = len({row["what"] for row in rows}) * len(drawing.series)
     yield bars(drawing, count, "Memory (GiB)", tooltip, by="what")
+
+
+def _most_memory(entries: Sequence[Entry]) -> dict[tuple[str, str, str], tuple[float, Entry]]:
+    """Return the bytes of the largest trial and that trial, by holder, time and series."""
+    most: dict[tuple[str, str, str], tuple[float, Entry]] = {}
+    for entry in entries:
+        if entry.memory is None:
+            continue
+        for what, value in (("after", entry.memory.after_load_bytes), ("peak", entry.memory.peak_bytes)):
+            key = (entry.memory.basis, what, entry.series)
+            if value is not None and (key not in most or value > most[key][0]):
+                most[key] = (value, entry)
+    return most
 
 
 # ---- power and energy: over a trial's time, and against the load ----
@@ -138,16 +153,9 @@ def energy(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
 
 
 def power_over_time(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    """Two panels in one view, so that it is as wide as the page: each has its half of the height."""
+    """Yield two panels in one view, so that it is as wide as the page: each has its half of the height."""
     trials = base.OneTrial([e for e in entries if e.moments], LEAST)
-    rows: list[Row] = []
-    for i, entry in enumerate(trials.entries):
-        moments = base.evenly(entry.moments, trials.most)
-        row = base.entry_row(entry) | {"trial": i, "at": base.shorts(moments, lambda m: m.at_s)}
-        row["watts"] = base.shorts(moments, lambda m: m.power_w)
-        row["joules"] = base.shorts(moments, lambda m: m.joules_per_token)
-        row["speed"] = base.shorts(moments, lambda m: m.tokens_per_s)
-        rows.append(row)
+    rows = [_moments_row(entry, i, trials.most) for i, entry in enumerate(trials.entries)]
     if not rows:
         return
     drawing = Drawing(look, rows, "power-time", "Energy", "Power and energy per token over time", height=TALL)
@@ -166,16 +174,26 @@ def power_over_time(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
         drawing.steps.append(let(name, text))
     fields = {"series": "Series", "when": "Time", "power": "Power", "energy": "Energy", "output": "Output"}
     tooltip = [tip(field, title) for field, title in {**fields, "verdict": "Verdict"}.items()]
-    joules = any(v is not None for row in rows for v in row["joules"])
-    panels = [("watts", WATTS, [TALL / 2 - 14, 0] if joules else [TALL, 0])]
-    panels += [("joules", JOULES, [TALL, TALL / 2 + 14])] if joules else []
+    panels: list[tuple[str, str, list[float]]] = [("watts", WATTS, [TALL, 0])]
+    if any(v is not None for row in rows for v in row["joules"]):
+        panels = [("watts", WATTS, [TALL / 2 - 14, 0]), ("joules", JOULES, [TALL, TALL / 2 + 14])]
     line, dots = {**vega.LINE, "strokeWidth": 1.5}, {**vega.POINT, "filled": True, "size": 14}
     place = {"x": vega.seconds("at"), "color": drawing.colour("" if len(drawing.series) > 1 else "stroke")}
     layers: list[alt.LayerSpec] = []
     for field, title, span in panels:
         axis = alt.Axis(title=title, orient="left", tickCount=4)
-        where = {**place, "y": alt.Y(f"{field}:Q", scale=alt.Scale(zero=True, nice=True, range=span), axis=axis)}
+        scale = alt.Scale(zero=True, nice=True, range=span)
+        where = {**place, "y": alt.Y(f"{field}:Q", scale=scale, axis=axis)}
         valid = when(f"isValid(datum.{field})")
         path = unit(line, where, valid, params=[] if layers else [vega.zoom("x")])
         layers.append(alt.LayerSpec(layer=[path, unit(dots, {**where, "tooltip": tooltip}, valid)]))
     yield drawing.chart(layers)
+
+
+def _moments_row(entry: Entry, trial: int, most: int) -> Row:
+    moments = base.evenly(entry.moments, most)
+    row = base.entry_row(entry) | {"trial": trial, "at": base.shorts(moments, lambda m: m.at_s)}
+    row["watts"] = base.shorts(moments, lambda m: m.power_w)
+    row["joules"] = base.shorts(moments, lambda m: m.joules_per_token)
+    row["speed"] = base.shorts(moments, lambda m: m.tokens_per_s)
+    return row

@@ -19,7 +19,8 @@ Placed = list[tuple[Entry, Position]]
 
 
 def roofline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    placed = [(e, p) for e in entries for p in e.positions if e.peaks and p.intensity > 0 and p.flops > 0]
+    with_peaks = [e for e in entries if e.peaks]
+    placed = [(e, p) for e in with_peaks for p in e.positions if p.intensity > 0 and p.flops > 0]
     if not placed:
         return
     rows = _rows(placed)
@@ -72,17 +73,22 @@ def _rows(placed: Placed) -> list[Row]:
     lines: dict[tuple[object, ...], int] = {}
     for entry, place in placed:
         level = next((axis for axis in AXES if axis in entry.axes), None)
-        row = base.entry_row(entry) | {"what": place.what, "x": short(place.intensity), "y": short(place.flops / 1e12)}
-        row |= {"bandwidth": short(place.bandwidth_share), "arithmetic": short(place.arithmetic_share)}
+        row = base.entry_row(entry)
+        row["what"] = place.what
+        row["x"] = short(place.intensity)
+        row["y"] = short(place.flops / 1e12)
+        row["bandwidth"] = short(place.bandwidth_share)
+        row["arithmetic"] = short(place.arithmetic_share)
         row["load"] = base.load_words(entry.kind, entry.load.without(COUNTED))
         # A line goes through the loads of one workload.
-        row["line"] = lines.setdefault((place.what, *(base.workload(entry, level) if level else ())), len(lines))
+        workload = base.workload(entry, level) if level else ()
+        row["line"] = lines.setdefault((place.what, *workload), len(lines))
         rows.append(row)
     return rows
 
 
 def _roofs(placed: Placed, intensities: Sequence[float]) -> list[Row]:
-    """One for each machine and precision, from left of the least intensity to right of the largest."""
+    """Return a roof for each machine and precision, from left of the least intensity to right of the largest."""
     least, most = min(intensities) / 2, max(intensities) * 2
     roofs: dict[tuple[object, ...], Row] = {}
     for entry, _ in placed:

@@ -7,6 +7,7 @@ from altair.utils.schemapi import debug_mode
 
 from dyno.facts.entry import Entry
 from dyno.facts.find import RANGES, FindAnswer
+from dyno.facts.limits import Limit
 from dyno.facts.report import Chart
 from dyno.report.charts import base, vega
 from dyno.report.charts.against import headroom, load_axis, points
@@ -17,7 +18,7 @@ from dyno.report.look import GREY, Look
 
 
 def searches(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    """One chart for concurrency and one for the rate."""
+    """Yield one chart for concurrency and one for the rate."""
     for over in RANGES:
         answers = [(e.series, e.search) for e in entries if e.search and e.search.spec.over == over]
         if chart := _chart(over, answers, look):
@@ -25,7 +26,7 @@ def searches(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
 
 
 def search(answer: FindAnswer, series: str) -> Chart | None:
-    """The chart of one search alone."""
+    """Return the chart of one search alone."""
     with debug_mode(False):
         return _chart(answer.spec.over, [(series, answer)], Look([series]))
 
@@ -50,31 +51,46 @@ def _chart(over: str, answers: Sequence[tuple[str, FindAnswer]], look: Look) -> 
     limit = {"type": "rule", "strokeDash": [6, 4], "strokeWidth": 1.5, "stroke": GREY}
     area = {"type": "rect", "opacity": 0.15, "clip": True}
     bounds = {"x": alt.X("bound:Q"), "x2": alt.X2("upper"), "color": drawing.colour()}
-    return drawing.chart([
+    layers = [
         unit(area, bounds, when("isValid(datum.bound) && isValid(datum.upper)")),
         unit(limit, {"y": alt.Y("limit:Q")}, when("isValid(datum.limit)")),
         unit(vega.LINE, {**where, "detail": alt.Detail("search:N")}, params=[vega.toggle(drawing.series)]),
-        *([] if log else [headroom(x, heading)]),
-        *points(rows, where, base.tips(("x", over), ("shown", "Value"))),
-    ])  # fmt: skip
+    ]
+    if not log:
+        layers.append(headroom(x, heading))
+    layers += points(rows, where, base.tips(("x", over), ("shown", "Value")))
+    return drawing.chart(layers)
 
 
 def _rows(index: int, series: str, answer: FindAnswer) -> Iterator[Row]:
-    """A row for each load and figure: of a load that was tried twice, the longer probe."""
+    """Yield a row for each load and figure: of a load that was tried twice, the longer probe."""
     first = {limit_title(limit) for limit in answer.spec.limits}
     for level in sorted({probe.level for probe in answer.probes}):
         probe = answer.at_level(level)
         assert probe is not None
         for figure in probe.figures:
-            name = limit_title(figure.limit)
             if figure.value is None or figure.limit.stem == "failed":
                 continue
+            name = limit_title(figure.limit)
             row: Row = {
-                "search": index, "series": series, "verdict": probe.verdict, "figure": name, "x": level,
-                "y": base.short(figure.value), "within": f"within the target: {WITHIN[probe.outcome]}",
-            }  # fmt: skip
+                "search": index,
+                "series": series,
+                "verdict": probe.verdict,
+                "figure": name,
+                "x": level,
+                "y": base.short(figure.value),
+                "within": f"within the target: {WITHIN[probe.outcome]}",
+            }
             if name in first:  # drawn once
                 first.remove(name)
-                row |= {"limit": figure.limit.most}
-                row |= {k: v for k, v in (("bound", answer.low), ("upper", answer.high)) if v is not None}
+                row |= _limit(figure.limit, answer)
             yield row
+
+
+def _limit(limit: Limit, answer: FindAnswer) -> Row:
+    row: Row = {"limit": limit.most}
+    if answer.low is not None:
+        row["bound"] = answer.low
+    if answer.high is not None:
+        row["upper"] = answer.high
+    return row

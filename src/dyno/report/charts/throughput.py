@@ -7,7 +7,7 @@ from typing import Any
 import altair as alt
 import msgspec
 
-from dyno.facts.entry import Entry
+from dyno.facts.entry import Entry, Number
 from dyno.facts.load import AXES, KEYS, LOADS, Load
 from dyno.facts.metric import metric
 from dyno.facts.report import Chart
@@ -19,11 +19,12 @@ from dyno.report.charts.against import (
     against,
     count_failed,
     curves,
+    first_definitions,
     headroom,
     lift,
     no_result,
     points,
-)  # fmt: skip
+)
 from dyno.report.charts.base import Drawing, Row, Select
 from dyno.report.charts.latency import Latencies, statistics
 from dyno.report.charts.vega import expr, let, unit, when
@@ -39,7 +40,8 @@ QUEUE = (
 
 def measure(name: str) -> Curve:
     m = metric(name)
-    return Curve(name, m.explained, m.axis, m.axis[0].lower() + m.axis[1:], lambda entry: entry.figures.get(name))
+    unit = m.axis[0].lower() + m.axis[1:]
+    return Curve(name, m.explained, m.axis, unit, lambda entry: entry.figures.get(name))
 
 
 MEASURES = [measure(name) for name in FIGURES]
@@ -48,22 +50,31 @@ SPEED = LineChart(
     "speed-{}", "Throughput", "Speed of one request against {}", HOW, [measure("speed")], per=True, log=True
 )
 SERVED = LineChart(
-    "served-{}", "Throughput", "Served against offered requests", QUEUE, [measure("request_throughput")],
+    "served-{}",
+    "Throughput",
+    "Served against offered requests",
+    QUEUE,
+    [measure("request_throughput")],
     equal="served = offered",
-)  # fmt: skip
+)
 
 
 def throughput(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     yield from against(THROUGHPUT, [e for e in entries if e.kind in base.WHOLE], look, AXES)
     micro = [e for e in entries if e.kind == "micro" and "context" in e.axes]
     if not any(e.load.get("depth") for e in micro):  # tests that differ in their length alone are one line
-        micro = [msgspec.structs.replace(e, load=Load({**e.load.settings, "test": letters(e)})) for e in micro]
+        micro = [_without_length(e) for e in micro]
     yield from against(SPEED, micro, look, ["context"])
     yield from against(SERVED, [e for e in entries if e.kind == "serve"], look, ["rate", "session_rate"])
 
 
+def _without_length(micro: Entry) -> Entry:
+    load = Load({**micro.load.settings, "test": letters(micro)})
+    return msgspec.structs.replace(micro, load=load)
+
+
 def letters(micro: Entry) -> str:
-    """'pp512' → 'pp'."""
+    """Return the kind of a test: 'pp512' → 'pp'."""
     test = str(micro.load.get("test") or "")
     return re.sub(r"\d.*", "", test) or test
 
@@ -75,26 +86,45 @@ FIRST = ("p99 TTFT", "mean TTFT", "p50 TTFT", "mean Batch latency", "mean E2EL",
 
 
 def tradeoff(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
-    """Load by load, with the Pareto front over all that is shown."""
+    """Yield throughput against latency, load by load, with the Pareto front over all that is shown."""
     entries = [e for e in entries if e.kind in base.WHOLE]
     latencies = Latencies()
-    values: dict[str, Row] = {e.id: {} for e in entries}
-    for stem in STEMS:
-        names = statistics(entries, stem)
-        each = {e.id: {s: n for s in names if (n := e.statistic(s, stem)) is not None} for e in entries}
-        latencies.define(stem, {id: next(iter(n.values())).definition for id, n in each.items() if n})
-        for id, numbers in each.items():
-            values[id] |= {latencies.key(id, stem, s): base.shown(n) for s, n in numbers.items()}
+    values = _latency_values(entries, latencies)
     shown = [e for e in entries if e.failure or (values[e.id] and e.figures.keys() & {*FIGURES})]
     for axis in LOADS:
         drawn = [e for e in shown if axis in e.axes]
-        if panels := base.panels(drawn, axis, "load"):
-            switch = PerSwitch([e for e in drawn if not e.failure])
-            for entry, row in zip(drawn, panels[1], strict=True):
-                row |= values[entry.id]
-                row |= {name: base.shown(entry.figures[name]) for name in FIGURES if name in entry.figures}
-                switch.put(row, entry)
-            yield _tradeoff(axis, look, *panels, latencies.words, switch)
+        panels = base.panels(drawn, axis, "load")
+        if panels is None:
+            continue
+        panel, rows = panels
+        switch = PerSwitch([e for e in drawn if not e.failure])
+        for entry, row in zip(drawn, rows, strict=True):
+            row |= values[entry.id]
+            row |= _throughputs(entry)
+            switch.put(row, entry)
+        yield _tradeoff(axis, look, panel, rows, latencies.words, switch)
+
+
+def _throughputs(entry: Entry) -> Row:
+    return {name: base.shown(entry.figures[name]) for name in FIGURES if name in entry.figures}
+
+
+def _latency_values(entries: Sequence[Entry], latencies: Latencies) -> dict[str, Row]:
+    """Return the latencies of each entry by the keys that `latencies` gives them."""
+    values: dict[str, Row] = {e.id: {} for e in entries}
+    for stem in STEMS:
+        names = statistics(entries, stem)
+        numbers = {e.id: _statistics(e, stem, names) for e in entries}
+        latencies.define(stem, first_definitions(numbers))
+        for id, by_statistic in numbers.items():
+            for statistic, number in by_statistic.items():
+                values[id][latencies.key(id, stem, statistic)] = base.shown(number)
+    return values
+
+
+def _statistics(entry: Entry, stem: str, names: Sequence[str]) -> dict[str, Number]:
+    """Return those of these statistics that an entry has."""
+    return {name: number for name in names if (number := entry.statistic(name, stem)) is not None}
 
 
 def _tradeoff(
@@ -129,7 +159,8 @@ def _tradeoff(
         base.REQUESTS,
     ]
     heading, color = f"axes[figure]{switch.words}", drawing.colour()
-    place = {"x": vega.milliseconds("x", vega.spread(rows, [*known], 16), 24), "y": vega.amount("y", expr(heading))}
+    log = vega.spread(rows, [*known], 16)
+    place = {"x": vega.milliseconds("x", log, 24), "y": vega.amount("y", expr(heading))}
     where = {**place, "color": color}
     tooltip = base.tips(("load", level.axis), ("shown", "Throughput"), ("late", "Latency"))
     label = {**vega.TEXT, **vega.ROOMY, "align": "left", "dx": 7, "dy": 7, "clip": True}
@@ -160,6 +191,8 @@ def front(where: Mapping[str, Any]) -> list[Any]:
         "align": "right",
         "baseline": "top",
         "clip": True,
+        "dx": -12,
+        "dy": 8,
     }
     path = {**where, "order": alt.Order("x:Q")}
-    return [unit(line, path, *best), unit({**name, "dx": -12, "dy": 8}, where, *best, *vega.last())]
+    return [unit(line, path, *best), unit(name, where, *best, *vega.last())]

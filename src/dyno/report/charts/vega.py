@@ -20,7 +20,7 @@ TOGGLED = alt.FilterTransform(filter=alt.ParameterPredicate(param="toggle"))
 
 
 def constant(name: str, value: Any) -> Any:
-    """A value that expressions refer to by name."""
+    """Return a value that expressions refer to by name."""
     return alt.VariableParameter(name=name, value=value)
 
 
@@ -45,7 +45,9 @@ def flatten(*fields: str) -> alt.FlattenTransform:
 
 def window(op: Any, name: str, field: str = "", sort: Sequence[alt.SortField] = (), by: Sequence[str] = ()) -> Any:
     """Give each row a value calculated from the rows before it."""
-    options: dict[str, Any] = {"op": op, "as": name, **({"field": field} if field else {})}
+    options: dict[str, Any] = {"op": op, "as": name}
+    if field:
+        options["field"] = field
     order, groups = list(sort) or alt.Undefined, list(by) or alt.Undefined
     return alt.WindowTransform(window=[alt.WindowFieldDef(**options)], sort=order, groupby=groups, ignorePeers=True)
 
@@ -61,22 +63,23 @@ def last(*by: str) -> list[Any]:
 
 
 def wide(values: Iterable[float], times: float) -> bool:
-    """Whether the largest is at least `times` the smallest; never where one isn't above zero."""
+    """Return whether the largest is at least `times` the smallest; never where one isn't above zero."""
     known = list(values)
     return bool(known) and min(known) > 0 and max(known) / min(known) >= times
 
 
 def spread(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], times: float) -> bool:
-    """Whether a workload's values of one field need a logarithmic axis, on which no zero has a place."""
+    """Return whether a workload's values of one field need a logarithmic axis, on which no zero has a place."""
     values: dict[tuple[str, int], list[float]] = {}
     for row in rows:
         for key in (k for k in keys if k in row):
             values.setdefault((key, row["workload"]), []).append(row[key])
-    return any(wide(v, times) for v in values.values()) and all(min(v) > 0 for v in values.values())
+    fields = list(values.values())
+    return any(wide(each, times) for each in fields) and all(min(each) > 0 for each in fields)
 
 
 def from_least(kind: Any, padding: int) -> alt.Scale:
-    """A scale that need not begin at zero."""
+    """Return a scale that need not begin at zero."""
     return alt.Scale(type=kind, nice=False, zero=False if kind == "linear" else alt.Undefined, padding=padding)
 
 
@@ -89,7 +92,7 @@ def amount(field: str, title: str | alt.ExprRef, *, log: bool = False, channel: 
 
 
 def milliseconds(field: str, log: bool, padding: int) -> alt.X:
-    """The horizontal axis of the latency that is selected."""
+    """Return the horizontal axis of the latency that is selected."""
     title, ticks = expr("latency_words[latency] + ' (ms)'"), 6 if log else alt.Undefined
     scale = from_least("log" if log else "linear", padding)
     return alt.X(f"{field}:Q", scale=scale, axis=alt.Axis(title=title, format=PLAIN, tickCount=ticks))
@@ -101,12 +104,12 @@ def seconds(field: str) -> alt.X:
 
 
 def slot(channel: Any, count: int, **scale: Any) -> Any:
-    """A place for each series beside the others. By number: of names, Vega-Lite would make an expression."""
+    """Return a place for each series beside the others. By number: of names, Vega-Lite would make an expression."""
     return channel("slot:O", sort="ascending", scale=alt.Scale(domain=list(range(count)), **scale))
 
 
 def legend(symbol: str, columns: str, limit: str, **more: Any) -> alt.Legend:
-    """`columns`, `limit` (of a label, in pixels): expressions."""
+    """Return a legend. `columns`, `limit` (of a label, in pixels): expressions."""
     shape: dict[str, Any] = {"symbolType": symbol, "symbolOpacity": 1, "symbolSize": 110}
     return alt.Legend(title=None, columns=expr(columns), labelLimit=expr(limit), **shape, **more)
 
@@ -119,7 +122,7 @@ def tip(field: str, title: str) -> alt.Tooltip:
 
 
 def unit(mark: Mapping[str, Any], encoding: Mapping[str, Any], *transform: Any, params: Sequence[Any] = ()) -> Any:
-    """A layer."""
+    """Return a layer."""
     return alt.UnitSpec(
         mark=alt.MarkDef(**mark),
         encoding=alt.Encoding(**{k: v for k, v in encoding.items() if v is not alt.Undefined}),
@@ -129,7 +132,7 @@ def unit(mark: Mapping[str, Any], encoding: Mapping[str, Any], *transform: Any, 
 
 
 def toggle(series: Iterable[str]) -> Any:
-    """A click on a legend's entry hides or shows it. With none left, all are shown again."""
+    """Let a click on a legend's entry hide or show it. With none left, all are shown again."""
     select = alt.PointSelectionConfig(type="point", fields=["series"], toggle="true", clear=False)
     value = [{"series": name} for name in series]
     return alt.SelectionParameter(name="toggle", select=select, bind="legend", value=value)

@@ -5,6 +5,8 @@ import contextlib
 import hashlib
 import os
 import re
+from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from importlib.metadata import version
@@ -16,8 +18,10 @@ import jinja2
 import msgspec
 from markupsafe import Markup
 
+from dyno.facts.entry import Entry
+from dyno.facts.finding import Level
 from dyno.facts.metric import latency
-from dyno.facts.report import Chart, Report
+from dyno.facts.report import Chart, Report, Standing
 from dyno.report import per, tables
 from dyno.report.draw import drawn
 from dyno.report.look import Look
@@ -27,6 +31,7 @@ from dyno.visible import plain
 
 _OPEN = 30  # trials, up to which their list is unfolded
 _HEIGHT = 210  # pixels of the chart that shows the answer, so that all of it fits one screen
+_LEVELS: tuple[Level, ...] = ("void", "doubt", "note")
 _VERDICTS = {
     "sound": "No problems found.",
     "doubtful": "Some figures are doubtful.",
@@ -48,12 +53,14 @@ class Address(NamedTuple):
 
 
 def page(report: Report, charts: list[Chart], cache_folder: Path | None = None, address: Address | None = None) -> str:
-    """`cache_folder`: keeps the scripts of charts from one page to the next."""
+    """Return the page's HTML. `cache_folder`: keeps the scripts of charts from one page to the next."""
     series = list(dict.fromkeys(e.series for e in report.entries))
     main = main_chart(report, charts)
     groups = _groups([chart for chart in charts if main is None or chart.name != main.name])
-    scripts = [_text("script.js"), *([bundle(cache_folder)] if charts else [])]
-    levels = {level: n for level in ("void", "doubt", "note") if (n := sum(f.level == level for f in report.findings))}
+    scripts = [_text("script.js")]
+    if charts:
+        scripts.append(bundle(cache_folder))
+    levels = _levels(report)
     return _template().render(
         report=report,
         policy=_policy(scripts),
@@ -72,7 +79,7 @@ def page(report: Report, charts: list[Chart], cache_folder: Path | None = None, 
         cost=tables.cost(report),
         findings=tables.findings(report),
         levels=levels,
-        levels_words=", ".join(f"{n} {level}{'' if n == 1 or level == 'void' else 's'}" for level, n in levels.items()),
+        levels_words=", ".join(f"{n} {_level_words(level, n)}" for level, n in levels.items()),
         authors=tables.authors(report),
         cost_charts=groups.pop("Cost", []),  # beside their table
         groups=groups,
@@ -86,32 +93,64 @@ def page(report: Report, charts: list[Chart], cache_folder: Path | None = None, 
     )
 
 
+def _levels(report: Report) -> dict[str, int]:
+    """Return the number of findings of each level that has any, the worst first."""
+    counted = Counter(f.level for f in report.findings)
+    return {level: counted[level] for level in _LEVELS if counted[level]}
+
+
+def _level_words(level: str, n: int) -> str:
+    return level if n == 1 or level == "void" else f"{level}s"
+
+
 def main_chart(report: Report, charts: list[Chart]) -> Chart | None:
-    """The chart that shows the answer, with its metric and workload selected."""
-    standing, by_name = report.words.standing, {chart.name: chart for chart in charts}
-    entry = next((e for e in report.entries if standing and e.id == standing.contenders[0].entry), None)
-    if standing is None or entry is None:
-        return charts[0] if charts else None
-    statistic, stem = latency(standing.metric) or ("", "throughput")
-    statistic = "p50" if statistic == "median" else statistic
-    wanted = [f"{stem}-{entry.axis}".replace("_", "-")] if entry.axis else []
-    wanted += ["distribution"] if len(report.entries) == 1 else []
-    wanted += [{"micro": "micro", "quality": "quality"}.get(entry.kind, "side-by-side"), "side-by-side"]
-    chart = next((by_name[name] for name in wanted if name in by_name), charts[0] if charts else None)
-    if chart is None:
+    """Return the chart that shows the answer, with its metric and workload selected."""
+    if not charts:
         return None
-    values = {"workload": standing.workload, "load": entry.load.beside("").words, "statistic": statistic,
-              "figure": f"{statistic}_{stem}" if statistic else standing.metric}  # fmt: skip
-    values["kind"] = re.sub(r"\d.*", "", str(entry.load.get("test") or ""))
+    standing = report.words.standing
+    leader = standing.contenders[0].entry if standing is not None else None
+    entry = next((e for e in report.entries if e.id == leader), None)
+    if standing is None or entry is None:
+        return charts[0]
+    by_name = {chart.name: chart for chart in charts}
+    wanted = _wanted_charts(entry, standing, single=len(report.entries) == 1)
+    chart = next((by_name[name] for name in wanted if name in by_name), charts[0])
+    values = _choices(entry, standing)
     params = chart.spec["params"]
     bound = {p["name"]: values[p["name"]] for p in params if p["name"] in values and "bind" in p}
     height = min(chart.spec.get("height", _HEIGHT), _HEIGHT)
     return msgspec.structs.replace(chart, spec={**chart.spec, "params": choose(params, bound), "height": height})
 
 
+def _wanted_charts(entry: Entry, standing: Standing, single: bool) -> Iterator[str]:
+    """Yield the names of charts that could show the answer, the best first."""
+    if entry.axis:
+        _, stem = latency(standing.metric) or ("", "throughput")
+        yield f"{stem}-{entry.axis}".replace("_", "-")
+    if single:
+        yield "distribution"
+    if entry.kind in ("micro", "quality"):
+        yield entry.kind
+    yield "side-by-side"
+
+
+def _choices(entry: Entry, standing: Standing) -> dict[str, str]:
+    """Return the values that a chart's menus begin with."""
+    statistic, stem = latency(standing.metric) or ("", "throughput")
+    if statistic == "median":
+        statistic = "p50"
+    return {
+        "workload": standing.workload,
+        "load": entry.load.beside("").words,
+        "statistic": statistic,
+        "figure": f"{statistic}_{stem}" if statistic else standing.metric,
+        "kind": re.sub(r"\d.*", "", str(entry.load.get("test") or "")),
+    }
+
+
 @cache
 def bundle(cache_folder: Path | None = None) -> str:
-    """Vega, Vega-Lite and Vega-Embed. To put them together takes three seconds of a processor."""
+    """Return Vega, Vega-Lite and Vega-Embed. To put them together takes three seconds of a processor."""
     path = None if cache_folder is None else cache_folder / f"vega-embed-{version('vl-convert-python')}.js"
     if path is not None:
         with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -136,7 +175,8 @@ def _text(name: str) -> str:
 
 @cache
 def _template() -> jinja2.Template:
-    """Everything is escaped, whoever wrote it; and nothing that is unknown passes as empty."""
+    """Return the page's template. Everything is escaped, whoever wrote it; and nothing that is unknown passes as
+    empty."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_text),
         autoescape=True,
@@ -156,7 +196,7 @@ def _plain(value: Any) -> Any:
 
 
 def _policy(scripts: list[str]) -> str:
-    """Only the scripts that dyno wrote may run, and nothing may be fetched: whatever slips in stays dead."""
+    """Return the page's security policy: only the scripts that dyno wrote may run, and nothing may be fetched."""
     hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
@@ -168,8 +208,13 @@ def _sha256(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-_ESCAPES = {b"<": b"\\u003c", b">": b"\\u003e", b"&": b"\\u0026", "\u2028".encode(): b"\\u2028",
-            "\u2029".encode(): b"\\u2029"}  # fmt: skip
+_ESCAPES = {
+    b"<": b"\\u003c",
+    b">": b"\\u003e",
+    b"&": b"\\u0026",
+    "\u2028".encode(): b"\\u2028",
+    "\u2029".encode(): b"\\u2029",
+}
 
 
 def embedded(value: Any) -> Markup:
@@ -181,7 +226,7 @@ def embedded(value: Any) -> Markup:
 
 
 def _whole(value: Any) -> Any:
-    """Strings without halves of characters, which JSON in UTF-8 can't hold."""
+    """Return strings without halves of characters, which JSON in UTF-8 can't hold."""
     if isinstance(value, str):
         return value if value.isascii() else plain(value)
     if isinstance(value, dict):

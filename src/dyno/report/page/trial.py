@@ -40,44 +40,56 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 def trial(entry: Entry, varying: list[str]) -> Trial:
-    """`varying`: settings of the load that differ from trial to trial."""
+    """Return a trial's facts. `varying`: settings of the load that differ from trial to trial."""
     stats, latencies = _latencies(entry)
     by = dict.fromkeys(_BY[n.by] for n in entry.figures.values() if n.low is not None and n.by)
     return Trial(
-        entry.id, entry.series, entry.load.only(varying).words, entry.verdict, verdict_words(entry), entry.failure,
-        entry.label,
-        [*_load(entry), *_speeds(entry), *_machine(entry), *_cost(entry), *_settings(entry)],
-        stats, latencies, ", ".join(by), worst_first(merged(entry.findings)), entry.locations,
-    )  # fmt: skip
+        id=entry.id,
+        series=entry.series,
+        load=entry.load.only(varying).words,
+        verdict=entry.verdict,
+        said=verdict_words(entry),
+        failure=entry.failure,
+        label=entry.label,
+        lines=[*_load(entry), *_speeds(entry), *_machine(entry), *_cost(entry), *_settings(entry)],
+        stats=stats,
+        latencies=latencies,
+        by=", ".join(by),
+        findings=worst_first(merged(entry.findings)),
+        locations=entry.locations,
+    )
 
 
 def _latencies(entry: Entry) -> tuple[list[str], list[tuple[str, list[ShownFigure]]]]:
-    held: dict[str, dict[str, ShownFigure]] = {}
+    """Return the statistics that it has of any latency, and a line of them for each latency."""
+    by_stem: dict[str, dict[str, ShownFigure]] = {}
     for name, figure in entry.figures.items():
         if parts := latency(name):
             stat, stem = parts
-            held.setdefault(stem, {})["p50" if stat == "median" else stat] = ShownFigure(
-                figure_text(figure), figure_interval(figure), f"{figure.value:.15g}"
-            )
-    seen = {stat for row in held.values() for stat in row}
+            shown = ShownFigure(figure_text(figure), figure_interval(figure), f"{figure.value:.15g}")
+            by_stem.setdefault(stem, {})["p50" if stat == "median" else stat] = shown
+    seen = {stat for row in by_stem.values() for stat in row}
     stats = [*(s for s in _STATS if s in seen), *sorted(seen.difference(_STATS))]
-    lines = [
-        (known.words, [held[name].get(s, ShownFigure("")) for s in stats])
-        for name, known in STEMS.items()
-        if name in held
-    ]
+    lines = []
+    for name, known in STEMS.items():
+        if name in by_stem:
+            lines.append((known.words, [by_stem[name].get(s, ShownFigure("")) for s in stats]))
     return stats, lines
 
 
 def _load(entry: Entry) -> list[tuple[str, str]]:
-    counts = [("completed", entry.completed), ("failed", entry.failed)]
     lines = [("load", entry.load.words)] if entry.load else []
-    lines += [(name, count(value)) for name, value in counts if value is not None]
-    return [*lines, ("repeats", count(entry.repeats))] if entry.repeats > 1 else lines
+    if entry.completed is not None:
+        lines.append(("completed", count(entry.completed)))
+    if entry.failed is not None:
+        lines.append(("failed", count(entry.failed)))
+    if entry.repeats > 1:
+        lines.append(("repeats", count(entry.repeats)))
+    return lines
 
 
 def _speeds(entry: Entry) -> list[tuple[str, str]]:
-    """All figures except latencies and counts."""
+    """Return all figures except latencies and counts."""
     return [
         (figure_words(name), f"{figure_text(n)}{figure_unit(name)} {figure_interval(n)}".rstrip())
         for name, n in entry.figures.items()
@@ -99,9 +111,10 @@ def _machine(entry: Entry) -> list[tuple[str, str]]:
         lines.append(("power", f"{number(entry.power_w)} W"))
     if entry.joules_per_token is not None:
         lines.append(("energy", f"{number(entry.joules_per_token)} J/token"))
+    precision = f" ({entry.precision})" if entry.precision else ""
     for p in entry.positions:
         words = f"{percent(p.bandwidth_share)} of the bandwidth, {percent(p.arithmetic_share)} of the arithmetic"
-        lines.append((f"roofline, {p.what}", words + (f" ({entry.precision})" if entry.precision else "")))
+        lines.append((f"roofline, {p.what}", words + precision))
     return lines
 
 
