@@ -122,26 +122,32 @@ def _machine(row: Row, title: Named) -> tuple[str, int] | None:
 
 def _judge(row: Row, peaks: Peaks, title: str | None) -> Iterator[Finding]:
     """Yield findings if a row is above the peaks of its machine, or far below. `title`: the model that it names."""
-    model = str(row.setting("model") or row.label or "")
-    if named(model).billions is None and not row.number("parameters") and title:
-        model = title
+    model = _model(row, title)
     parameters, weights, dense = _weights(row, model)
     # With experts the bytes read are unknown.
     if parameters is None or weights is None or not dense or row.setting("speculative"):
         return
     bandwidth = _of_bandwidth(row, weights, peaks)
-    arithmetic = _of_arithmetic(row, parameters, peaks)
-    prompt = _prompt(row, parameters, peaks)
+    may_be_above = [bandwidth, _of_arithmetic(row, parameters, peaks)] if _names_both(row) else []
+    may_be_below = [bandwidth] if _reads_weights_only(row, model) else []
+    may_be_below.append(_prompt(row, parameters, peaks))
     machine = f"{peaks.count} × {peaks.name}"
-    if _names_both(row):
-        for share in (bandwidth, arithmetic):
-            if share is not None and share.share > ABOVE:
-                text = f"{subject(row)}: more than {machine} can do: {share.text}."
-                yield void("physics.above_roofline", text, locations=locations([row], share.figure))
-    for share in (bandwidth if _reads_weights_only(row, model) else None, prompt):
+    for share in may_be_above:
+        if share is not None and share.share > ABOVE:
+            text = f"{subject(row)}: more than {machine} can do: {share.text}."
+            yield void("physics.above_roofline", text, locations=locations([row], share.figure))
+    for share in may_be_below:
         if share is not None and share.share < FAR:
             text = f"{subject(row)}: {share.text} of {machine}."
             yield note("physics.far_below", text, locations=locations([row], share.figure))
+
+
+def _model(row: Row, title: str | None) -> str:
+    """Return a row's model, or the title's where the row doesn't say how large it is."""
+    model = str(row.setting("model") or row.label or "")
+    if title and named(model).billions is None and not row.number("parameters"):
+        return title
+    return model
 
 
 def _names_both(row: Row) -> bool:
