@@ -354,10 +354,10 @@ def prompts(two: Two) -> Iterator[Finding]:
     one, other = _hashes(two)
     tokenizers, datasets = two.settings("tokenizer"), two.settings("dataset")
     same = bool(one) and one == other
-    if all(tokenizers) and tokenizers[0] != tokenizers[1] and not same:
+    if _both_set_and_differ(*tokenizers) and not same:
         text = f"Prompts were generated with two tokenizers, {tokenizers[0]} and {tokenizers[1]}: their texts differ."
         yield doubt("comparability.tokenizers", text)
-    elif all(datasets) and datasets[0] != datasets[1]:
+    elif _both_set_and_differ(*datasets):
         a, b = two.rows
         text = f"{a.tool or 'A'} used the dataset {datasets[0]}, {b.tool or 'B'} {datasets[1]}."
         yield doubt("comparability.prompts", text, "Give both the same file of prompts.")
@@ -366,6 +366,10 @@ def prompts(two: Two) -> Iterator[Finding]:
         as_good = datasets[0] == "random" or one <= other or other <= one
         level: Level = "note" if as_good else "doubt"
         yield Finding("comparability.prompts", level, f"The two sides had different prompts{_seeds(two)}.")
+
+
+def _both_set_and_differ(x: Scalar | None, y: Scalar | None) -> bool:
+    return bool(x) and bool(y) and x != y
 
 
 def _hashes(two: Two) -> tuple[set[str], set[str]]:
