@@ -227,27 +227,30 @@ class Aligned:
         return True
 
     def misses(self, text: str) -> bool:
-        """A line with several numbers that was not taken: it may be a line of the table that is out of place."""
+        """Return whether a line that was not taken has several numbers: it may be a line of the table that is out of
+        place."""
         words = text[:_WIDEST_LISTED].split()
         return sum(printed(word) is not None for word in words) > 1 and len(words) >= len(self._titles)
 
     def _row(self, slots: Sequence[_Slot]) -> list[str] | None:
-        """Each cell below its own title. None where it is not certain which title that is."""
+        """Return each cell below its own title. None where it is not certain which title that is."""
         row = [""] * len(self._titles)
+        complete = len(slots) == len(row)
         for i, slot in enumerate(slots):
             if slot.start >= self._titles[-1].end + 2 and i >= len(row):
                 break  # a remark behind the columns
             below = [k for k, title in enumerate(self._titles) if slot.start < title.end and title.start < slot.end]
-            if not below and len(slots) == len(row):
-                below = [i]
-            if len(below) != 1 or row[below[0]] or (len(slots) == len(row) and below[0] != i):
+            if complete and below in ([], [i]):
+                row[i] = slot.text
+            elif complete or len(below) != 1 or row[below[0]]:
                 return None
-            row[below[0]] = slot.text
+            else:
+                row[below[0]] = slot.text
         return row
 
 
 def is_measured(text: str) -> bool:
-    """Whether a line mentions a figure at all. A log's own lines do not count."""
+    """Return whether a line mentions a figure at all. A log's own lines do not count."""
     if len(text) > _WIDEST_LISTED or text.lstrip().startswith(_LOGGED):
         return False
     small = text.lower()
@@ -255,7 +258,8 @@ def is_measured(text: str) -> bool:
 
 
 def aligned(number: int, text: str) -> Aligned | None:
-    """A table that may begin with a measured line: three titles at least, no number among them, and one of a figure."""
+    """Return a table that may begin with a measured line: three titles at least, no number among them, and one of a
+    figure."""
     if "  " not in text.strip() and "\t" not in text:
         return None
     titles = _slots(text)
@@ -274,9 +278,11 @@ def _slots(text: str) -> list[_Slot]:
 
 
 def measured(text: str) -> list[str]:
-    """Names of figures with a number behind them: 'Avg latency: 12.3 s', 'TTFT=176ms'."""
+    """Return names of figures with a number behind them: 'Avg latency: 12.3 s', 'TTFT=176ms'."""
+    if " --" in text:
+        return []
     names = []
-    for value in _VALUE.finditer(text) if " --" not in text else ():
+    for value in _VALUE.finditer(text):
         name = _NAME.search(text[max(0, value.start() - 50) : value.start()])
         if name is not None and _MEASURED.search(f"{name[0]} {value[1]}"):
             names.append(name[0].strip())

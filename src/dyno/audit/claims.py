@@ -39,7 +39,7 @@ _STOP = re.compile(r"[,:;()]$")
 
 
 def sentences(text: str) -> Iterator[str]:
-    """The sentences of a passage; longer ones are lists and listings."""
+    """Yield the sentences of a passage; longer ones are lists and listings."""
     text, start = text[:20_000], 0
     for end in (*(m.end() for m in _END.finditer(text)), len(text)):
         sentence = text[start:end].strip().rstrip(".;")
@@ -49,14 +49,15 @@ def sentences(text: str) -> Iterator[str]:
 
 
 def tokens(text: str) -> list[str]:
-    """The parts of a name: '8xMi300x 1FP8-amd model' is 8x, mi300x, 1fp8, amd. An engine is one, however spelled."""
+    """Return the parts of a name: '8xMi300x 1FP8-amd model' is 8x, mi300x, 1fp8, amd. An engine is one, however
+    spelled."""
     spellings = engine_names.spellings()
     text = engine_names.pattern().sub(lambda m: re.sub(r"\W", "", spellings[m[0].lower()]), text).lower()
     return [t for t in _TOKEN.findall(text) if t not in _EMPTY]
 
 
 def _within(token: str, name: frozenset[str]) -> bool:
-    """A letter or two may be missing at the end of a longer token: mi300, mi300x."""
+    """Return whether a name has a token. A letter or two may be missing at the end of a longer one: mi300, mi300x."""
 
     def same(other: str) -> bool:
         short, long = sorted((token, other), key=len)
@@ -164,13 +165,16 @@ _ELSEWHERE = re.compile(
 
 
 def measures(text: str) -> list[MetricWords]:
-    """The metrics that a text names."""
+    """Return the metrics that a text names."""
     out: list[MetricWords] = []
-    for m in _LATENCY.finditer(text):
-        statistic = _STATISTICS.get((m[1] or "").lower(), (m[1] or "").lower())
-        stem = next(s for s in STEMS if re.sub(r"[\s-]", " ", m[2].lower()) in STEMS[s].titles)
-        out.append(MetricWords(tuple(f"{s}_{stem}_ms" for s in ([statistic] if statistic else ["mean", "median"])),
-                           m[0].strip(" (`"), stem, statistic))  # fmt: skip
+    for match in _LATENCY.finditer(text):
+        statistic = (match[1] or "").lower()
+        statistic = _STATISTICS.get(statistic, statistic)
+        title = re.sub(r"[\s-]", " ", match[2].lower())
+        stem = next(s for s in STEMS if title in STEMS[s].titles)
+        statistics = [statistic] if statistic else ["mean", "median"]
+        figures = tuple(f"{s}_{stem}_ms" for s in statistics)
+        out.append(MetricWords(figures, match[0].strip(" (`"), stem, statistic))
     rest = _LATENCY.sub(" ", text)
     for pattern, figures in _SPEEDS:
         out += [MetricWords(figures, m[0]) for m in re.finditer(pattern, rest, re.I)]
@@ -210,9 +214,12 @@ class Levels(NamedTuple):
     values: frozenset[float] | None = None  # None: all
 
     def covers(self, row: Row) -> bool:
-        each = {"input_len": input_each, "output_len": output_each}.get(self.variable)
+        """Return whether a row was measured at one of these loads."""
         value = row.number(self.variable)
-        value = each(row) if value is None and each else value
+        if value is None and self.variable == "input_len":
+            value = input_each(row)
+        elif value is None and self.variable == "output_len":
+            value = output_each(row)
         if value is None or self.values is None:
             return value is not None
         tolerance = 0.1 if self.variable == "input_len" else 1e-6
@@ -220,7 +227,7 @@ class Levels(NamedTuple):
 
 
 def loads(text: str) -> list[Levels] | None:
-    """The loads that a clause names: 'batch sizes 16, 32 and 64', '16 QPS'. None: one isn't understood."""
+    """Return the loads that a clause names: 'batch sizes 16, 32 and 64', '16 QPS'. None: one isn't understood."""
     out = []
     for variable, name in _VARIABLES.items():
         if not re.search(name, text, re.I):
@@ -271,30 +278,41 @@ class Claim(NamedTuple):
 
 
 def claimed(sentence: str, section: str, names: Names) -> Iterator[Claim]:
-    """The comparisons of two named sides in a sentence."""
-    verbs = [] if _UNSURE.search(sentence) else list(_VERB.finditer(sentence))
-    for n, verb in enumerate(verbs):
-        start = verbs[n - 1].end() if n else 0
-        end = verbs[n + 1].start() if n + 1 < len(verbs) else len(sentence)
+    """Yield the comparisons of two named sides in a sentence."""
+    if _UNSURE.search(sentence):
+        return
+    verbs = list(_VERB.finditer(sentence))
+    starts = [0, *(verb.end() for verb in verbs)]
+    ends = [*(verb.start() for verb in verbs[1:]), len(sentence)]
+    for verb, start, end in zip(verbs, starts, ends, strict=False):
         clause, rest = sentence[start:end], sentence[verb.end() : end]
         one, others = names.before(sentence[start : verb.start()].split()), names.after(rest.split())
         at_loads = loads(clause)
         if not one or not others or at_loads is None:
             continue
-        section_loads = [part for part in loads(section) or [] if part.variable not in {x.variable for x in at_loads}]
         universal = bool(at_loads) or bool(_ALL.search(clause))
         amount = (verb["a"] or verb["b"] or "").strip().lower()
         for measure in dict.fromkeys(_metrics(verb, rest, section)):
-            # 'exceeds in TTFT' may mean the longer one.
-            if measure.less_is_better and (verb["beats"] or "").lower().startswith(("exceed", "surpass")):
+            if _is_ambiguous(verb, measure):
                 continue
             for other in others:
                 a, b = (other, one) if _is_worse(verb, measure) else (one, other)
-                yield Claim(a, b, measure, at_loads + section_loads, universal, amount)
+                yield Claim(a, b, measure, _with_section(at_loads, section), universal, amount)
+
+
+def _with_section(at_loads: list[Levels], section: str) -> list[Levels]:
+    """Return the loads of a clause, and those that only its section names."""
+    named = {part.variable for part in at_loads}
+    return at_loads + [part for part in loads(section) or [] if part.variable not in named]
+
+
+def _is_ambiguous(verb: re.Match[str], measure: MetricWords) -> bool:
+    """Return whether 'exceeds in TTFT' may mean the longer one."""
+    return measure.less_is_better and (verb["beats"] or "").lower().startswith(("exceed", "surpass"))
 
 
 def _metrics(verb: re.Match[str], rest: str, section: str) -> list[MetricWords]:
-    """The metrics of a comparison; none where rows don't have it."""
+    """Return the metrics of a comparison; none where rows don't have it."""
     if verb["noun"]:
         plain = re.fullmatch(r"(?:overall )?(?:performance|speed)s?", verb["noun"], re.I)
         return [_ANY] if plain else measures(verb["noun"])
@@ -305,7 +323,7 @@ def _metrics(verb: re.Match[str], rest: str, section: str) -> list[MetricWords]:
 
 
 def _is_worse(verb: re.Match[str], measure: MetricWords) -> bool:
-    """Whether the first side is claimed to be worse: slower, a higher latency, a lower throughput."""
+    """Return whether the first side is claimed to be worse: slower, a higher latency, a lower throughput."""
     if verb["degree"] and verb["degree"].lower() in ("higher", "greater", "lower"):
         return (verb["degree"].lower() == "lower") != measure.less_is_better
     return (verb["adjective"] or verb["degree"] or "").lower() in ("slower", "worse", "more expensive")
@@ -338,16 +356,22 @@ class ClaimEvidence(NamedTuple):
     universal: bool
 
     def against(self, margin: float = MARGIN) -> list[Pair]:
-        """The loads at which the other side leads; none where the claim as a whole holds."""
+        """Return the loads at which the other side leads; none where the claim as a whole holds."""
         out = [pair for pair in self.pairs if pair.lead < -margin]
         return out if self.universal or len(out) == len(self.pairs) else []
 
     def worst(self, margin: float = MARGIN) -> tuple[Pair, str]:
-        pair, count = min(self.against(margin), key=lambda p: p.lead), len(self.against(margin))
-        return pair, pair.describe(self.figure) + (f" ({count} of {len(self.pairs)} loads)" * (len(self.pairs) > 1))
+        """Return the load at which the other side leads most, and its description."""
+        against = self.against(margin)
+        pair = min(against, key=lambda p: p.lead)
+        text = pair.describe(self.figure)
+        if len(self.pairs) > 1:
+            text += f" ({len(against)} of {len(self.pairs)} loads)"
+        return pair, text
 
 
 def evidence(claim: Claim, names: Names, figures: tuple[str, ...]) -> list[ClaimEvidence]:
+    """Return the figures of rows that match a claim's names, one entry per table or file."""
     ones, others = names.find(claim.one), names.find(claim.other)
     if set(ones) & set(others):  # the words don't distinguish the two
         return []
@@ -358,18 +382,25 @@ def evidence(claim: Claim, names: Names, figures: tuple[str, ...]) -> list[Claim
             for figure in figures:
                 places: dict[object, list[Pair]] = defaultdict(list)
                 for key, one in ours.items():
-                    other = theirs.get(key)
-                    if other is None or not load_of(one).same_prompts(load_of(other)):
-                        continue
-                    x, y = one.get(figure), other.get(figure)
-                    if x is not None and y is not None and min(x, y) > 0:
-                        places[key[0]].append(Pair(one, other, leads(figure, x, y)))
+                    pair = _pair(one, theirs.get(key), figure)
+                    if pair is not None:
+                        places[key[0]].append(pair)
                 out += [ClaimEvidence(figure, pairs, claim.universal) for pairs in places.values()]
     return out
 
 
+def _pair(one: Row, other: Row | None, figure: str) -> Pair | None:
+    """Return two rows as a pair if both have the figure, for the same prompts."""
+    if other is None or not load_of(one).same_prompts(load_of(other)):
+        return None
+    x, y = one.get(figure), other.get(figure)
+    if x is None or y is None or min(x, y) <= 0:
+        return None
+    return Pair(one, other, leads(figure, x, y))
+
+
 def _by_load(rows: Iterable[Row], within: list[Levels]) -> dict[tuple[object, ...], Row]:
-    """Rows by table and load; loads that a side has twice are left out."""
+    """Return rows by table and load; loads that a side has twice are left out."""
     groups: dict[tuple[object, ...], list[Row]] = defaultdict(list)
     for row in rows:
         if all(part.covers(row) for part in within):
@@ -379,27 +410,40 @@ def _by_load(rows: Iterable[Row], within: list[Levels]) -> dict[tuple[object, ..
 
 
 def claims(documents: Sequence[Document]) -> Iterator[Finding]:
+    """Yield findings about sentences of reports that the results contradict."""
     reports = [d for d in documents if any(h.level for h in d.headings)]
     data = [r for d in documents if d not in reports for r in d.rows]
     for document in reports:
-        # The report's own rows first, then those of files given with it.
-        pools = [Names(rows, by_author) for rows in (document.rows, data) for by_author in (True, False)]
-        pools = [names for names in pools if 1 < len(names.rows) <= SIDES]
-        for passage in document.passages if pools else ():
-            for sentence in dict.fromkeys(sentences(passage.text)) if not passage.listing else ():
+        pools = _pools(document, data)
+        if not pools:
+            continue
+        for passage in document.passages:
+            if passage.listing:
+                continue
+            for sentence in dict.fromkeys(sentences(passage.text)):
                 yield from _judged(document, passage, sentence, pools)
 
 
+def _pools(document: Document, data: list[Row]) -> list[Names]:
+    """Return names of rows: the report's own rows first, then those of files given with it."""
+    pools = [Names(rows, by_author) for rows in (document.rows, data) for by_author in (True, False)]
+    return [names for names in pools if 1 < len(names.rows) <= SIDES]
+
+
 def _judged(document: Document, passage: Passage, sentence: str, pools: list[Names]) -> Iterator[Finding]:
-    """Judge it by the first rows that match its names."""
+    """Judge a sentence by the first rows that match its names."""
     shown = sentence if len(sentence) <= 140 else sentence[:137].rsplit(" ", 1)[0] + " …"
     for names in pools:
-        claims_here = [(c, evidence(c, names, c.measure.figures)) for c in claimed(sentence, passage.section, names)]
-        for claim, readings in claims_here:
-            for code, level, text, rows in _judge(claim, names, readings) if readings else ():
+        judged = False
+        for claim in claimed(sentence, passage.section, names):
+            readings = evidence(claim, names, claim.measure.figures)
+            if not readings:
+                continue
+            judged = True
+            for code, level, text, rows in _judge(claim, names, readings):
                 lines = [f"{document.file}:{passage.line}", *dict.fromkeys(r.location for r in rows)]
                 yield Finding(code, level, f"'{shown}': {text}", "", lines[:9])
-        if any(readings for _, readings in claims_here):
+        if judged:
             return
 
 
@@ -417,7 +461,7 @@ def _judge(claim: Claim, names: Names, readings: list[ClaimEvidence]) -> Iterato
 
 
 def _amount(claim: Claim, readings: list[ClaimEvidence]) -> Iterator[Judgement]:
-    """'28 % higher', where no load of any reading has about that much."""
+    """Judge '28 % higher', where no load of any reading has about that much."""
     number = float(re.findall(r"[\d.]+", claim.amount)[0])
     percent = "%" in claim.amount
     slack = max(0.1 * number, 1.0 if percent else 0.1)
@@ -426,27 +470,35 @@ def _amount(claim: Claim, readings: list[ClaimEvidence]) -> Iterator[Judgement]:
         """Return the difference as a share of either side; 'two times' may mean twice or thrice as much."""
         return [100 * lead, 100 * (1 - 1 / (1 + abs(lead)))] if percent else [1 + lead, lead]
 
-    pairs = [(min(abs(a - number) for a in amounts(p.lead)), p, r.figure) for r in readings for p in r.pairs]
-    possible = [a for _, p, _ in pairs if p.lead > 0 for a in amounts(p.lead)]
+    def distance(lead: float) -> float:
+        return min(abs(amount - number) for amount in amounts(lead))
+
+    pairs = [(pair, reading.figure) for reading in readings for pair in reading.pairs]
+    possible = [amount for pair, _ in pairs if pair.lead > 0 for amount in amounts(pair.lead)]
     # 'Over' and 'up to' may refer to any load; without them one near it is enough.
-    near = any(abs(a - number) <= slack for a in possible)
+    near = any(abs(amount - number) <= slack for amount in possible)
     if not possible or near or ("over" in claim.amount and max(possible) >= number):
         return
-    _, pair, figure = min(pairs, key=lambda item: item[0])
+    pair, figure = min(pairs, key=lambda item: distance(item[0].lead))
     nearest = f"{pair.describe(figure)} ({change(pair.lead)}; {claim.one}, {claim.other})"
     yield "consistency.claim", "doubt", f"no load shows that. The nearest is {nearest}.", [pair.one, pair.other]
 
 
 def _mean_only(claim: Claim, names: Names) -> Iterator[Judgement]:
-    """The claim holds for the mean, but not for the median or the 99th percentile in any reading."""
+    """Judge a claim that holds for the mean, but not for the median or the 99th percentile in any reading."""
     for statistic, title, margin in (("median", "median", 0.05), ("p99", "99th percentile", 0.1)):
         readings = evidence(claim, names, (f"{statistic}_{claim.measure.stem}_ms",))
-        counts = [row.get("completed") or 0 for r in readings for p in r.pairs for row in (p.one, p.other)]
-        few = statistic == "p99" and min(counts, default=0) < SAMPLES
-        if not readings or few or not all(r.against(margin) for r in readings):
+        if not readings or not all(reading.against(margin) for reading in readings):
+            continue
+        if statistic == "p99" and _fewest_requests(readings) < SAMPLES:
             continue
         pair, described = readings[0].worst(margin)
         text = f"true for the mean, not for the {title}. {claim.one} / {claim.other}: {described}."
         level: Level = "note" if claim.measure.statistic else "doubt"
         yield "consistency.mean_only", level, text, [pair.one, pair.other]
         return
+
+
+def _fewest_requests(readings: list[ClaimEvidence]) -> float:
+    rows = [row for reading in readings for pair in reading.pairs for row in (pair.one, pair.other)]
+    return min((row.get("completed") or 0 for row in rows), default=0)

@@ -76,7 +76,7 @@ _QUOTED = re.compile(r"""\\(.)|\$?'([^']*+)'|"((?:[^"\\]++|\\.)*+)"|\\$""", re.D
 
 
 def program_in(text: str) -> tuple[str, Role, str, int] | None:
-    """The name of a program as written, its role, its tool, and its position in the line."""
+    """Return the name of a program as written, its role, its tool, and its position in the line."""
     programs = _programs(kinds.NAMES)
     if not any(hint in text for hint in programs.hints):
         return None
@@ -101,22 +101,32 @@ def command(text: str, line: int, variables: Mapping[str, str], section: str = "
         return None
     program, role, tool, start = known
     words = _words(text[:_LONGEST])
-    env = {m[1]: m[2] for word in _words(text[:start]) if (m := _VARIABLE.fullmatch(word))}
     settings = dict(islice(_settings(words, line, tool, variables), _MOST))
-    if role == "server" and "model" not in settings and (name := _positional(text[start + len(program) :])):
-        settings["model"] = Setting(without_secrets(_resolved(name, variables) or name), line, "command")
+    if role == "server" and "model" not in settings:
+        name = _positional(text[start + len(program) :])
+        if name:
+            settings["model"] = Setting(without_secrets(_resolved(name, variables) or name), line, "command")
     if role in ("server", "offline") and tool in _programs(kinds.NAMES).servers:
         settings.setdefault("engine", Setting(tool, line, "command"))
     if role == "quality":  # --model names the program
         settings.pop("model", None)
-        settings |= model_args(str(settings["--model-args"].value), line) if "--model-args" in settings else {}
+        if "--model-args" in settings:
+            settings |= model_args(str(settings["--model-args"].value), line)
     if role == "server":  # a load in its flags is its own limit
-        settings = {k: v for k, v in settings.items() if k not in _ABOUT_THE_LOAD}
+        for name in _ABOUT_THE_LOAD:
+            settings.pop(name, None)
     shown_text = without_secrets(" ".join(_without_secrets(words))[:2000])
-    return Command(line, role, shown_text, settings, program, {k: shown(k, v) for k, v in env.items()}, section)
+    return Command(line, role, shown_text, settings, program, _environment(text[:start]), section)
+
+
+def _environment(text: str) -> dict[str, str]:
+    """Return the variables that are set before a program, without secrets."""
+    matches = map(_VARIABLE.fullmatch, _words(text))
+    return {match[1]: shown(match[1], match[2]) for match in matches if match}
 
 
 def _words(text: str) -> list[str]:
+    """Return the words of a command, without their quotes."""
     words, end = [], 0
     for match in _WORD.finditer(text):
         if text[end : match.start()].strip():
@@ -179,7 +189,7 @@ def _without_secrets(words: list[str]) -> list[str]:
 
 
 def _positional(text: str) -> str | None:
-    """`vllm serve MODEL`, anywhere among the flags."""
+    """Return the model of `vllm serve MODEL`, anywhere among the flags."""
     words, skip = _words(text), False
     for word in words:
         if skip:
@@ -190,35 +200,57 @@ def _positional(text: str) -> str | None:
             return None
         elif "/" in word or re.search(r"\d+[bB]\b", word):
             return word
-    return words[0] if words and not words[0].startswith(("-", "\\", "<", "|", "&")) and "=" not in words[0] else None
+    if not words or words[0].startswith(("-", "\\", "<", "|", "&")) or "=" in words[0]:
+        return None
+    return words[0]
 
 
 def _settings(words: list[str], line: int, tool: str, variables: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
+    """Yield the settings of a command's flags."""
     for i, word in enumerate(words):
         if word[:1] != "-" or not re.match(r"--?[A-Za-z]", word):
             continue
         flag, equals, value = word.partition("=")
-        dashes = len(flag) - len(flag.lstrip("-"))
         bare = flag.lstrip("-").replace("_", "-")
-        module = word == "-m" and i and re.search(r"python[\d.]*$", words[i - 1])
-        if len(bare) > 100 or is_secret(bare.replace("-", "_")) or module:
+        if len(bare) > 100 or is_secret(bare.replace("-", "_")) or _is_python_module(words, i):
             continue
         if not equals:
-            after = words[i + 1] if i + 1 < len(words) else ""
-            value = after if after and not re.match(r"--?[A-Za-z]|[|&>;\\]", after) else "true"
+            value = _value_after(words, i)
         resolved = _resolved(value, variables)
         if resolved is None:
             continue
-        short = _programs(kinds.NAMES).short_flags(tool) if dashes == 1 else {}
-        name = short.get(bare) or (of_flag(bare) if dashes == 2 or len(bare) > 2 else "")
+        dashes = flag[: len(flag) - len(flag.lstrip("-"))]
+        name = _setting_name(dashes, bare, tool)
         setting = scalar(without_secrets(shown(bare, resolved[:2000])))
         if name.startswith("-"):
             name, setting = name[1:], False
-        yield name or f"{'-' * dashes}{bare}", Setting(setting, line, "command")
+        yield name or f"{dashes}{bare}", Setting(setting, line, "command")
+
+
+def _is_python_module(words: list[str], i: int) -> bool:
+    """Return whether it is the -m of `python -m`."""
+    return words[i] == "-m" and i > 0 and re.search(r"python[\d.]*$", words[i - 1]) is not None
+
+
+def _value_after(words: list[str], i: int) -> str:
+    """Return the word after a flag; 'true' where another flag, or nothing, follows."""
+    after = words[i + 1] if i + 1 < len(words) else ""
+    if not after or re.match(r"--?[A-Za-z]|[|&>;\\]", after):
+        return "true"
+    return after
+
+
+def _setting_name(dashes: str, bare: str, tool: str) -> str:
+    """Return the name of a flag's setting; '' if it has none, '-' before it if the flag turns it off."""
+    if dashes == "-":
+        short = _programs(kinds.NAMES).short_flags(tool).get(bare)
+        if short:
+            return short
+    return of_flag(bare) if dashes == "--" or len(bare) > 2 else ""
 
 
 def _resolved(value: str, variables: Mapping[str, str]) -> str | None:
-    """A value with the shell's variables put in; None for a placeholder that a reader is to fill."""
+    """Return a value with the shell's variables put in; None for a placeholder that a reader is to fill."""
     whole = re.fullmatch(r"\$\{?(\w+)\}?", value)
     if whole and whole[1] in variables:
         return shown(whole[1], variables[whole[1]])
@@ -228,7 +260,7 @@ def _resolved(value: str, variables: Mapping[str, str]) -> str | None:
 
 
 def without_prompt(text: str) -> str:
-    """A line of a terminal without the prompt before its command."""
+    """Return a line of a terminal without the prompt before its command."""
     match = _PROMPT.match(text)
     return text[match.end() :] if match and program_in(text[match.end() :]) else text
 
@@ -242,12 +274,14 @@ _RANDOM = ("random", "random-ids", "random-image", "generated-shared-prefix")  #
 
 
 def namespace(text: str, line: int) -> dict[str, Setting]:
-    """`Namespace(num_prompts=64, …)` as Python prints it."""
+    """Return the settings of `Namespace(num_prompts=64, …)` as Python prints it."""
     out: dict[str, Setting] = {}
     for match in _ARGUMENT.finditer(text):
-        key, value = match[1].replace("_", "-"), next(g for g in match.groups()[1:] if g is not None)
-        if value == "None" or is_secret(match[1]):
+        argument, *quotations = match.groups()
+        value = next(text for text in quotations if text is not None)
+        if value == "None" or is_secret(argument):
             continue
+        key = argument.replace("_", "-")
         name = of_flag(key)
         # A length that is another dataset's doesn't apply to this one; see below.
         if name and not name.startswith("-") and key not in ("sharegpt-output-len", "batch-size"):
@@ -256,14 +290,16 @@ def namespace(text: str, line: int) -> dict[str, Setting]:
             out["--random-range-ratio"] = Setting(scalar(value), line, "namespace")
     dataset = out.get("dataset")
     if dataset is not None and str(dataset.value) not in _RANDOM:  # its lengths are unused defaults
-        return {k: v for k, v in out.items() if k not in ("input_len", "output_len", "--random-range-ratio")}
+        for name in ("input_len", "output_len", "--random-range-ratio"):
+            out.pop(name, None)
     return out
 
 
 def model_args(text: str, line: int) -> dict[str, Setting]:
-    """`pretrained=NAME,dtype=float16,…` as lm-eval takes and prints it."""
+    """Return the settings of `pretrained=NAME,dtype=float16,…` as lm-eval takes and prints it."""
     out = {k: v for k, v in namespace(text, line).items() if k not in ("backend", "endpoint", "batch_size")}
-    if (model := re.search(r"(?:pretrained|model)=([^,)\s]+)", text)) and not _PLACEHOLDER.fullmatch(model[1]):
+    model = re.search(r"(?:pretrained|model)=([^,)\s]+)", text)
+    if model and not _PLACEHOLDER.fullmatch(model[1]):
         out["model"] = Setting(without_secrets(model[1]), line, "command")
     if quantization := re.search(r"quantization=([\w-]+)", text):
         out["quantization"] = Setting(quantization[1], line, "command")
@@ -292,7 +328,7 @@ QUANTIZATION = re.compile(
 
 
 def in_words(text: str, line: int, by: By = "heading") -> dict[str, Setting]:
-    """Settings that a heading or label names in a way that can't be misread."""
+    """Return settings that a heading or label names in a way that can't be misread."""
     text = text[:400]
     out: dict[str, Setting] = {}
     for pattern, name in _WORDED:

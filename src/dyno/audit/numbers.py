@@ -4,7 +4,7 @@ import ast
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -178,17 +178,22 @@ def _sessions(document: Document) -> Iterator[tuple[int, str, float, str]]:
 
 
 def _shares(passage: Passage) -> Iterator[tuple[str, str, float]]:
-    """'12 % higher (120 vs 100)', where it isn't: as written, the amount, the actual one of the lesser."""
+    """Yield '12 % higher (120 vs 100)', where it isn't: as written, the amount, the actual one of the lesser."""
     for match in (m for pattern in _SHARES for m in pattern.finditer(passage.text[:TEXT_MAX])):
         a, b = sorted((_number(match["a"]), _number(match["b"])))
-        if a <= 0 or len({u for u in (match["u1"], match["u2"]) if u}) > 1:
+        one_unit = not match["u1"] or not match["u2"] or match["u1"] == match["u2"]
+        if a <= 0 or not one_unit:
             continue
         amount = float(match["amount"])
-        whole = 100 if match["sort"] in ("%", "percent") else 1
+        rounding = (_half(match["a"]) + _half(match["b"])) / a
         # Of the lesser or of the greater; 'two times faster' may mean twice or thrice as fast.
-        readings = [100 * (b / a - 1), 100 * (1 - a / b)] if whole == 100 else [b / a, b / a - 1]
-        rounding = whole * (_half(match["a"]) + _half(match["b"])) / a
-        slack = _half(match["amount"]) + rounding + 0.05 * amount + (0.5 if whole == 100 else 0.05)
+        if match["sort"] in ("%", "percent"):
+            readings = [100 * (b / a - 1), 100 * (1 - a / b)]
+            slack = 100 * rounding + 0.5
+        else:
+            readings = [b / a, b / a - 1]
+            slack = rounding + 0.05
+        slack += _half(match["amount"]) + 0.05 * amount
         if all(abs(amount - r) > slack for r in readings):
             yield match[0], f"{match['amount']} {match['sort']}", readings[0]
 
@@ -205,6 +210,7 @@ _CELL_TIMES = re.compile(r"(?<![\w.])(\d[\d,]{0,12}\.\d{1,6})\s?[x×*]\s?([2-9]|
 
 
 def extrapolated(document: Document) -> Iterator[Finding]:
+    """Yield measured figures that are multiplied by a number."""
     yield from _extrapolated_cells(document)
     for passage in document.passages:
         text = passage.text[:TEXT_MAX]
@@ -212,8 +218,8 @@ def extrapolated(document: Document) -> Iterator[Finding]:
             if _PER.search(text[match.start() : match.end() + 60]):
                 continue
             for number, factor in ((match["first"], match["second"]), (match["second"], match["first"])):
-                measured = _measured(document, number) if factor.isdigit() and 2 <= int(factor) <= 64 else None
-                if measured is None or factor == "60":
+                measured = _measured(document, number) if _is_number_of_copies(factor) else None
+                if measured is None:
                     continue
                 name, line = measured
                 text = f"{number} {words(name)} is multiplied by {factor}, but {factor} copies were never run together."
@@ -222,8 +228,13 @@ def extrapolated(document: Document) -> Iterator[Finding]:
                 break
 
 
+def _is_number_of_copies(factor: str) -> bool:
+    """Return whether it is a whole number from 2 to 64, but not the minutes of an hour."""
+    return factor.isdigit() and 2 <= int(factor) <= 64 and factor != "60"
+
+
 def _measured(document: Document, text: str) -> tuple[str, int] | None:
-    """The figure (its name and line) that a number in the words is, as printed, rounded or cut off."""
+    """Return the figure (its name and line) that a number in the words is, as printed, rounded or cut off."""
     digits = text.replace(",", "")
     if len(digits.replace(".", "").strip("0")) < 3:  # too few digits to distinguish it from any other number
         return None
@@ -240,19 +251,20 @@ def _measured(document: Document, text: str) -> tuple[str, int] | None:
 
 
 def _extrapolated_cells(document: Document) -> Iterator[Finding]:
-    """'7787.17x2' in a table."""
-    cells = [
-        (line, times[1], times[2])
-        for table in document.tables
-        for cells, line in zip(table.rows, table.lines, strict=False)
-        for cell in cells
-        if (times := _CELL_TIMES.search(cell.text[:300]))
-    ]
-    if cells:
-        _, number, factor = cells[0]
-        more = f" ({len(cells)} cells)" if len(cells) > 1 else ""
+    """Yield one finding for cells such as '7787.17x2' in tables."""
+    products = []
+    for table in document.tables:
+        for cells, line in zip(table.rows, table.lines, strict=False):
+            for cell in cells:
+                times = _CELL_TIMES.search(cell.text[:300])
+                if times:
+                    products.append((line, times[1], times[2]))
+    if products:
+        _, number, factor = products[0]
+        more = f" ({len(products)} cells)" if len(products) > 1 else ""
         text = f"{number} in a table is multiplied by {factor}, but {factor} copies were never run together{more}."
-        yield doubt("comparability.extrapolated", text, locations=[f"{document.file}:{line}" for line, _, _ in cells])
+        lines = [f"{document.file}:{line}" for line, _, _ in products]
+        yield doubt("comparability.extrapolated", text, locations=lines)
 
 
 # ---- percentages and ratios in a table ----
@@ -274,26 +286,33 @@ class CellNumber(NamedTuple):
 
 
 def percentages(d: Document) -> Iterator[Finding]:
+    """Yield percentages and ratios in tables that follow from no two numbers in their row."""
     for table in d.tables:
         yield from _in_table(d.file, table)
 
 
 def _in_table(file: str, table: DocumentTable) -> Iterator[Finding]:
+    """Yield the findings of a table whose rows have enough numbers."""
     # The first column names the row: '2×q4k' is not a figure.
     rows = [(line, _numbers([c.text for c in cells[1:]])) for cells, line in zip(table.rows, table.lines, strict=False)]
     width = max((len(numbers) for _, numbers in rows), default=0)
     if len(rows) < ROWS + 1 or not 3 <= width <= _WIDEST:
         return
     # Only rows of one shape can be compared.
-    shapes = [tuple(n.mark for n in numbers) for _, numbers in rows]
+    shapes = [_shape(numbers) for _, numbers in rows]
     shape = max(set(shapes), key=shapes.count)
-    alike = [(line, numbers) for (line, numbers), s in zip(rows, shapes, strict=True) if s == shape]
+    alike = [(line, numbers) for line, numbers in rows if _shape(numbers) == shape]
     plain = [i for i, mark in enumerate(shape) if not mark]
     if len(alike) < ROWS + 1 or not 2 <= len(plain) <= 10:
         return
     for k, mark in enumerate(shape):
         if mark and mark != "%":  # without a sign it is a share of something
             yield from _in_column(file, alike, plain, k, mark.removeprefix("±"))
+
+
+def _shape(numbers: list[CellNumber]) -> tuple[str, ...]:
+    """Return the marks of a row's numbers."""
+    return tuple(n.mark for n in numbers)
 
 
 def _in_column(
@@ -318,10 +337,12 @@ def _in_column(
 
 
 def _numbers(cells: list[str]) -> list[CellNumber]:
-    """Those of a row, in order. A number before a word, as in '7B' or 'FP8', is none."""
+    """Return the numbers of a row, in order. One before a word, as in '7B' or 'FP8', is none."""
     out = []
     for cell in cells:
-        for sign, digits, mark in _CELL_NUMBER.findall(cell) if len(cell) <= 300 else ():
+        if len(cell) > 300:
+            continue
+        for sign, digits, mark in _CELL_NUMBER.findall(cell):
             value = _number(digits)
             # '+7 %' is a difference, '52 %' may be a share: rows of one kind are compared.
             shown = mark.replace("×", "x")
@@ -331,7 +352,7 @@ def _numbers(cells: list[str]) -> list[CellNumber]:
 
 
 def _change(numbers: list[CellNumber], i: int, j: int, less: bool, mark: str) -> float | None:
-    """`less`: a gain where the number falls, as of a latency."""
+    """Return the change from one number of a row to another. `less`: a gain where the number falls, as of a latency."""
     a, b = numbers[i].value, numbers[j].value
     if a <= 0 or b <= 0:
         return None
@@ -341,6 +362,7 @@ def _change(numbers: list[CellNumber], i: int, j: int, less: bool, mark: str) ->
 
 
 def _fits(numbers: list[CellNumber], i: int, j: int, less: bool, k: int, mark: str) -> bool:
+    """Return whether the printed change is that from one number to another, within rounding."""
     actual, printed = _change(numbers, i, j, less, mark), numbers[k]
     if actual is None:
         return True
@@ -358,6 +380,7 @@ Figures = list[tuple[Row, Figure]]  # of a column
 
 
 def bold(document: Document) -> Iterator[Finding]:
+    """Yield tables in which bold marks the best value of most columns, but not of all."""
     tables: dict[int, list[Row]] = defaultdict(list)
     for row in document.rows:
         if row.table is not None:
@@ -368,14 +391,20 @@ def bold(document: Document) -> Iterator[Finding]:
         # Bold must be seen to mark the best: in more columns than not, and in two at least.
         if right < 2 or 2 * right <= len(columns):
             continue
-        wrong = {n: w for n, c in columns.items() if (w := _wrong(n, c))}
-        favourites = {id(f) for row in rows if _highlighted(row) for f in row.figures.values()}
-        if not wrong or _grouped(rows, columns) or all(id(f) in favourites for w in wrong.values() for f in w):
+        wrong = {name: w for name, column in columns.items() if (w := _wrong(name, column))}
+        figures = [figure for several in wrong.values() for figure in several]
+        if not wrong or _are_favourites(figures, rows) or _grouped(rows, columns):
             continue
-        named = "; ".join(_wrong_words(name, columns[name], w) for name, w in wrong.items())
-        lines = sorted({f.line for w in wrong.values() for f in w})
+        named = "; ".join(_wrong_words(name, columns[name], several) for name, several in wrong.items())
+        lines = sorted({figure.line for figure in figures})
         text = f"Bold marks the best value, except in {len(wrong)} of {len(columns)} columns: {named}."
         yield doubt("consistency.bold", text, locations=[f"{document.file}:{line}" for line in lines])
+
+
+def _are_favourites(figures: list[Figure], rows: list[Row]) -> bool:
+    """Return whether all these figures belong to rows that are bold as a whole."""
+    favourites = {id(figure) for row in rows if _highlighted(row) for figure in row.figures.values()}
+    return all(id(figure) in favourites for figure in figures)
 
 
 def _columns(rows: list[Row]) -> dict[str, Figures]:
@@ -403,36 +432,43 @@ def _has_best(name: str, column: Figures) -> bool:
 
 
 def _wrong(name: str, column: Figures) -> list[Figure]:
-    """Bold ones that are not the best; a near one beside the best that is bold too passes."""
+    """Return bold ones that are not the best; a near one beside the best that is bold too passes."""
     tie = TIE if _has_best(name, column) else 0.0
     return [f for _, f in column if f.bold and not _as_good(f, _best(name, column), tie)]
 
 
 def _grouped(rows: list[Row], columns: dict[str, Figures]) -> bool:
-    """Whether every bold is right once the table is taken in blocks: of one load, one model, …"""
-
-    def value(row: Row, name: str) -> object:
-        return getattr(row, name) if name in ("label", "series", "section") else row.setting(name)
-
+    """Return whether every bold is right once the table is taken in blocks: of one load, one model, …"""
     settings = sorted({name for row in rows for name in row.settings} | {"label", "series", "section"})
     for names in (*((n,) for n in settings), *combinations(settings, 2)):
         groups: dict[tuple[object, ...], set[int]] = defaultdict(set)
         for row in rows:
-            groups[tuple(value(row, name) for name in names)].add(id(row))
-        if len(groups) < 2 or any(len(group) < 2 for group in groups.values()):
-            continue
-        blocks = [
-            (name, [(r, f) for r, f in column if id(r) in group])
-            for group in groups.values()
-            for name, column in columns.items()
-        ]
-        if not any(_wrong(name, block) for name, block in blocks if block):
+            groups[tuple(_value(row, name) for name in names)].add(id(row))
+        if (
+            len(groups) > 1
+            and all(len(group) > 1 for group in groups.values())
+            and _all_right(groups.values(), columns)
+        ):
             return True
     return False
 
 
+def _value(row: Row, name: str) -> object:
+    return getattr(row, name) if name in ("label", "series", "section") else row.setting(name)
+
+
+def _all_right(groups: Iterable[set[int]], columns: dict[str, Figures]) -> bool:
+    """Return whether bold marks the best value in each group of rows, given by their ids."""
+    for group in groups:
+        for name, column in columns.items():
+            block = [(row, figure) for row, figure in column if id(row) in group]
+            if block and _wrong(name, block):
+                return False
+    return True
+
+
 def _highlighted(row: Row) -> bool:
-    """A whole row in bold is the author's favourite, not the best of each column."""
+    """Return whether a whole row is in bold: the author's favourite, not the best of each column."""
     figures = [f for name, f in row.figures.items() if better(name) is not None]
     return len(figures) > 1 and all(f.bold for f in figures)
 

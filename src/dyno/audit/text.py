@@ -121,21 +121,21 @@ class Walk:
         self.finish()
 
     def take(self, line: TextLine) -> None:
-        number, text = line
+        """Read the next line."""
         if self._goes_on(line):
             return
-        plainer = markup.unboxed(text)
-        if plainer is not text:
-            line = TextLine(number, plainer)
-        boxed, text = plainer is not text, plainer
+        number, raw = line
+        text = markup.unboxed(raw)
+        boxed = text is not raw
+        if boxed:
+            line = TextLine(number, text)
         if self._table and not self._in_table(text):
             self._end_table()
         self._boxed = boxed or (self._boxed and bool(self._table))
         before, self._before = self._before, line
         if not text or text.isspace():
             self._end_paragraph()
-            return
-        if ("```" in text or "~~~" in text) and _FENCE.match(text):
+        elif ("```" in text or "~~~" in text) and _FENCE.match(text):
             self._toggle(number, text)
         elif "===" in text and (match := blocks.header(text)):
             self._begin(blocks.ResultBlock(match[1], number))
@@ -148,7 +148,7 @@ class Walk:
             self._words(number, text)
 
     def _goes_on(self, line: TextLine) -> bool:
-        """Whether the line belongs to what began above it."""
+        """Return whether the line belongs to what began above it."""
         return (
             (self._block is not None and self._in_block(*line))
             or (self._joined is not None and self._continue(*line))
@@ -157,26 +157,23 @@ class Walk:
         )
 
     def _known(self, number: int, text: str, before: TextLine) -> bool:
-        """A line that means something by itself."""
+        """Return whether a line means something by itself, and read it if so."""
         if "|" in text and self._is_table(number, text, before):
             return True
         if "<table" in text and self._fence is None:
-            self._end_paragraph()
-            self._content = True
-            self._html = []
-            return self._in_html(number, text)
+            return self._begin_html(number, text)
         if "=" in text and " (" in text and self._is_evaluated(number, text[:_SHORT]):
             return True
-        if self._is_heading(number, text):
-            return True
+        return self._is_heading(number, text) or self._is_statement(number, text)
+
+    def _is_statement(self, number: int, text: str) -> bool:
+        """Return whether a line says how results were made, or is one of a few lines that are a result."""
         if "Namespace(" in text:
             self._state(commands.namespace(text, number), "namespace")
             return True
         if self._is_command(number, text):
             return True
-        if "/" in text and (match := _PROGRESS.search(text[-_SHORT:])):
-            if not _OTHER_BAR.search(text[-_SHORT:].partition("|")[0]):
-                self._pending["progress"] = Setting(int(match[2]), number, "progress")
+        if "/" in text and self._is_progress(number, text[-_SHORT:]):
             return True
         text = text[:_SHORT]
         if (":" in text or "=" in text) and self._is_setting(number, text):
@@ -199,9 +196,16 @@ class Walk:
 
     def document(self, format: str) -> Document:
         return Document(
-            file=self.file, format=format, rows=self.rows, headings=self.headings, tables=self.tables,
-            passages=self.passages, commands=self.commands, environments=self.environments.dumps, unread=self.unread,
-        )  # fmt: skip
+            file=self.file,
+            format=format,
+            rows=self.rows,
+            headings=self.headings,
+            tables=self.tables,
+            passages=self.passages,
+            commands=self.commands,
+            environments=self.environments.dumps,
+            unread=self.unread,
+        )
 
     def _miss(self, line: int, why: str, part: Literal["", "block", "columns", "lines"] = "", what: str = "") -> None:
         if len(self.unread) < MOST_UNREAD:
@@ -215,7 +219,7 @@ class Walk:
         self._block = block
 
     def _in_block(self, number: int, text: str) -> bool:
-        """Whether the line was the block's."""
+        """Return whether the line was the block's."""
         current = self._block
         assert current is not None
         again = blocks.header(text) if "===" in text else None
@@ -236,12 +240,14 @@ class Walk:
             why = "a result's heading without readable figures"
             self._miss(current.line, why, "block" if current.figures else "")
             return
-        if not closed and "mean_ttft_ms" not in row.figures and "completed" in row.figures and current.title:
+        if not closed and current.title and "completed" in row.figures and "mean_ttft_ms" not in row.figures:
             self._miss(row.end, "the block ends early, without latencies and closing line", "lines")
         # Below the block's last figure there may be anything.
-        if unknown := [entry for entry in current.unknown if entry[0] < row.end]:
+        unknown = [entry for entry in current.unknown if entry[0] < row.end]
+        if unknown:
+            first_line = unknown[0][0]
             labels = ", ".join(dict.fromkeys(label for _, label in unknown))
-            self._miss(unknown[0][0], "meaning unknown", "columns", commands.without_secrets(labels[:_SHORT]))
+            self._miss(first_line, "meaning unknown", "columns", commands.without_secrets(labels[:_SHORT]))
         self._add(row)
 
     def _is_offline(self, number: int, text: str) -> bool:
@@ -260,13 +266,22 @@ class Walk:
             return
         first, last, figures = self._offline
         self._offline = None
-        if not set(figures) <= {"total_input_tokens", "total_output_tokens"}:
-            self._add(Row(
-                kind="latency" if "mean_latency_ms" in figures else "throughput", tool="vllm", form="block",
-                file=self.file, line=first, end=last, figures=figures, section=self._section(),
-            ))  # fmt: skip
+        if set(figures) <= {"total_input_tokens", "total_output_tokens"}:
+            return
+        row = Row(
+            kind="latency" if "mean_latency_ms" in figures else "throughput",
+            tool="vllm",
+            form="block",
+            file=self.file,
+            line=first,
+            end=last,
+            figures=figures,
+            section=self._section(),
+        )
+        self._add(row)
 
     def _add(self, row: Row) -> None:
+        """Add a result, with the settings that surround it."""
         if len(self.rows) >= MOST_ROWS:
             if not self.full:
                 why = f"more than {MOST_ROWS:,} results; the rest was not read"
@@ -274,29 +289,32 @@ class Walk:
             self.full = True
             return
         self._listing_rows = True
+        settings = self._settings_in_words(row)
+        settings |= self._scope.settings(row.kind)
+        progress = self._pending.pop("progress", None)
+        settings |= self._pending
+        if progress is not None and "num_prompts" not in settings and _counts_requests(progress, row):
+            settings["num_prompts"] = progress
+        settings |= row.settings
+        self._pending.clear()
+        label = self._label[1] if self._label is not None else ""
+        self.rows.append(msgspec.structs.replace(row, settings=settings, label=row.label or label))
+
+    def _settings_in_words(self, row: Row) -> dict[str, Setting]:
+        """Return settings that the heading and the words above a result name."""
         settings: dict[str, Setting] = {}
-        label = ""
         if (row.form == "block" or row.tool) and self.headings:
             settings |= commands.in_words(self.headings[-1].text, self.headings[-1].line)
         if self._label is not None:
-            label = self._label[1]
-            settings |= commands.in_words(label, self._label[0])
+            line, label = self._label
+            settings |= commands.in_words(label, line)
         # The row's own name takes precedence over words above it.
         if "quantization" in settings and commands.QUANTIZATION.search(row.label):
             del settings["quantization"]
             own = commands.in_words(row.label, row.line, "column")
-            settings |= {name: value for name, value in own.items() if name == "quantization"}
-        settings |= self._scope.settings(row.kind)
-        progress = self._pending.pop("progress", None)
-        settings |= self._pending
-        # A bar of fewer requests than completed is another phase's.
-        done = row.get("completed") or 0
-        whole = progress is not None and isinstance(progress.value, int) and progress.value >= done
-        if progress is not None and whole and "num_prompts" not in settings and row.kind == "serve":
-            settings["num_prompts"] = progress
-        settings |= row.settings
-        self._pending.clear()
-        self.rows.append(msgspec.structs.replace(row, settings=settings, label=row.label or label))
+            if "quantization" in own:
+                settings["quantization"] = own["quantization"]
+        return settings
 
     # ---- settings before results ----
 
@@ -306,7 +324,7 @@ class Walk:
         self._pending.clear()
 
     def _is_evaluated(self, number: int, text: str) -> bool:
-        """lm-eval's line on its model, above its tables."""
+        """Return whether it is lm-eval's line on its model, above its tables."""
         match = _EVALUATED.match(text)
         if match is None:
             return False
@@ -315,6 +333,15 @@ class Walk:
         settings = commands.model_args(args, number)
         settings["--model_args"] = Setting(commands.without_secrets(args[:500]), number, "command")
         self._state(settings, "quality")
+        return True
+
+    def _is_progress(self, number: int, text: str) -> bool:
+        """Return whether it is a progress bar. It may count the requests of the next result."""
+        match = _PROGRESS.search(text)
+        if match is None:
+            return False
+        if not _OTHER_BAR.search(text.partition("|")[0]):
+            self._pending["progress"] = Setting(int(match[2]), number, "progress")
         return True
 
     def _is_setting(self, number: int, text: str) -> bool:
@@ -345,37 +372,24 @@ class Walk:
             self.rows[i] = msgspec.structs.replace(row, settings=settings)
 
     def _is_command(self, number: int, text: str) -> bool:
+        """Return whether a command begins here."""
         program = commands.program_in(text)
         if program is None:
             return False
-        stripped = text.strip()
         if not self._listing:
-            # Words may mention a program; a command begins with it, and has flags.
-            bare = commands.without_prompt(stripped).strip("`")
-            start = max(program[3] - max(len(stripped) - len(bare), 0), 0)
-            begins = re.match(r"(?:[A-Z_]+=\S*\s+)*(?:python\d?\S*\s+(?:-m\s+)?)?\S*$", bare[:start])
-            if begins is None or not re.search(r"\s--?[A-Za-z]", bare) or self._paragraph:
+            if self._paragraph or not _is_command_alone(text.strip(), program[3]):
                 return False
-        elif re.match(r"^\s*(?:INFO|WARNING|ERROR|DEBUG|\[|\()", text) and not re.search(r"\s--[a-z]", text):
+        elif _only_mentions_program(text):
             return False
-        elif re.match(r"^\s*#", text) and not re.match(r"^\s*#\s*(?:[A-Z_]+=\S+\s+)*(?:python|vllm|\./|llama)", text):
-            return False  # a comment that mentions one
         self._end_paragraph()
         self._joined = (number, commands.without_prompt(text).strip()[:_LONGEST_COMMAND])
         return True
 
     def _continue(self, number: int, text: str) -> bool:
-        """A command that ends with a backslash, or was broken inside a flag or a quote, continues on the next line."""
+        """Return whether a command continues: it ends with a backslash, or was broken inside a flag or a quote."""
         assert self._joined is not None
         line, before = self._joined
-        joined = None
-        if before.endswith("\\"):
-            joined = before[:-1].rstrip() + " " + text.strip()
-        elif (quote := before.rfind("'{")) >= 0 and "'" not in before[quote + 1 :] and before[quote - 1] in " =$":
-            # JSON in quotes that are still open
-            joined = f"{before} {text.strip()}" if text.strip() and "===" not in text and len(before) < 4_000 else None
-        elif re.match(r"[a-z_]{1,30}=\S+(?:\s+-|\s*$)", text) and re.search(r"\s--[a-z][\w-]*$", before):
-            joined = before + text.strip()
+        joined = _joined(before, text)
         if joined is None or len(joined) > _LONGEST_COMMAND or _FENCE.match(text):
             self._end_command()
             return False
@@ -424,33 +438,37 @@ class Walk:
             self._pending.clear()
 
     def _is_heading(self, number: int, text: str) -> bool:
+        """Return whether it is a heading, or a line that names what follows."""
         if self._fence is None and self.markdown:
-            if match := _HEADING.match(text[:_SHORT]):
-                self._head(number, len(match[1]), markup.title(match[2]))
-                return True
-            if self._paragraph and text.lstrip()[:3] in ("===", "---") and _UNDERLINE.fullmatch(text):
-                return self._underlined(number, 1 if "=" in text else 2)
-            if "<" in text and (match := _HTML_HEADING.search(text[:_SHORT])):
-                self._head(number, int(match[1]), match[2])
-                return True
-            if match := _BOLD_LINE.match(text):
-                self._end_paragraph()
-                self._content = True
-                self._label = self._recent_words = (number, plain(match[1]))
-                self._loose = False
-                return True
-        elif match := _COMMENT.match(text):
-            if commands.program_in(text) and re.search(r"\s--?[a-z]", text):
-                return False
-            if match[1].strip().lower().rstrip(":") not in _NO_LABELS:
-                self._label, self._loose = (number, plain(match[1])), False
-            self._pending.clear()
+            return self._is_markdown_heading(number, text)
+        match = _COMMENT.match(text)
+        if match is None or (commands.program_in(text) and re.search(r"\s--?[a-z]", text)):
+            return False
+        if match[1].strip().lower().rstrip(":") not in _NO_LABELS:
+            self._label, self._loose = (number, plain(match[1])), False
+        self._pending.clear()
+        self._content = True
+        return True
+
+    def _is_markdown_heading(self, number: int, text: str) -> bool:
+        if match := _HEADING.match(text[:_SHORT]):
+            self._head(number, len(match[1]), markup.title(match[2]))
+            return True
+        if self._paragraph and text.lstrip()[:3] in ("===", "---") and _UNDERLINE.fullmatch(text):
+            return self._underlined(number, 1 if "=" in text else 2)
+        if "<" in text and (match := _HTML_HEADING.search(text[:_SHORT])):
+            self._head(number, int(match[1]), match[2])
+            return True
+        if match := _BOLD_LINE.match(text):
+            self._end_paragraph()
             self._content = True
+            self._label = self._recent_words = (number, plain(match[1]))
+            self._loose = False
             return True
         return False
 
     def _underlined(self, number: int, level: int) -> bool:
-        """A paragraph of one line above a line of dashes is a heading."""
+        """Return whether a heading was underlined: a paragraph of one line above a line of dashes."""
         first, *more = self._paragraph
         if more or first.number != number - 1 or len(first.text) > 120 or _NO_TITLE.match(first.text):
             return False
@@ -470,7 +488,7 @@ class Walk:
         self._pending.clear()
 
     def _mark_empty(self, level: int) -> None:
-        """The last heading, if nothing came after it and the next is not below it."""
+        """Mark the last heading if nothing came after it and the next is not below it."""
         if self.headings and not self._content and level <= self.headings[-1].level:
             self.headings[-1] = msgspec.structs.replace(self.headings[-1], empty=True)
 
@@ -487,7 +505,7 @@ class Walk:
             self._miss(line, "printed figures in an unknown format", "block", commands.without_secrets(name))
 
     def _end_listing(self) -> None:
-        """A listing with numbers that gave no result, and of which nothing is listed as unread yet."""
+        """List a listing as unread if its numbers gave no result, and nothing of it is listed yet."""
         numbers, self._loose_numbers = self._loose_numbers, []
         listed = any(u.lost and u.line > self._listing_line for u in self.unread)
         if len(numbers) > 1 and not self._listing_rows and not listed:
@@ -497,15 +515,12 @@ class Walk:
     # ---- words ----
 
     def _words(self, number: int, text: str) -> None:
+        """Read a line that is nothing else: of a listing, or of a paragraph."""
         if self._fence is not None and len(self._loose_numbers) < 2:
-            self._loose_numbers += [(number, text)] * self._numbers_in(text)
+            count = self._numbers_in(text)
+            self._loose_numbers += [(number, text)] * count
         if self._listing or not self.markdown:
-            if ":" in text or "=" in text or "  " in text:
-                self._figures(number, text)
-            if len(self.passages) < MOST_PASSAGES and len(text) < 400 and _CALCULATES.search(text):
-                self._pass(Passage(number, commands.without_secrets(text.strip()), self._section(), listing=True))
-            elif (self._label is None or self._loose) and len(text) < 80 and _is_loose(text):
-                self._label, self._loose = (number, commands.without_secrets(text.strip())), True
+            self._words_of_listing(number, text)
             return
         if _ITEM.match(text) or _ADMONITION.match(text):
             self._end_paragraph()
@@ -515,6 +530,14 @@ class Walk:
         self._paragraph.append(TextLine(number, text))
         if len(self._paragraph) > 200 or len(text) > _LONGEST_PASSAGE:
             self._end_paragraph()
+
+    def _words_of_listing(self, number: int, text: str) -> None:
+        if ":" in text or "=" in text or "  " in text:
+            self._figures(number, text)
+        if len(self.passages) < MOST_PASSAGES and len(text) < 400 and _CALCULATES.search(text):
+            self._pass(Passage(number, commands.without_secrets(text.strip()), self._section(), listing=True))
+        elif (self._label is None or self._loose) and len(text) < 80 and _is_loose(text):
+            self._label, self._loose = (number, commands.without_secrets(text.strip())), True
 
     def _figures(self, number: int, text: str) -> None:
         """Figures outside of blocks and of tables with bars: aligned columns are read, names with numbers are not."""
@@ -535,12 +558,16 @@ class Walk:
         lines, self._paragraph = self._paragraph, []
         if len(self.passages) >= MOST_PASSAGES and len(lines) > 2:
             return  # not a title, and words enough
-        text = plain(" ".join(_ITEM.sub("", line.text.strip().lstrip(">")) for line in lines)[:_LONGEST_PASSAGE])
-        if text:
-            # The last item of a list is not a title of what follows, unless it looks like one.
-            title = len(text) < 160 and len(lines) <= 2 and (text.endswith(":") or not _ITEM.match(lines[0].text))
-            self._recent_words = _title(lines[0].number, text) if title else None
-            self._pass(Passage(lines[0].number, text, self._section()))
+        words = " ".join(_ITEM.sub("", line.text.strip().lstrip(">")) for line in lines)
+        text = plain(words[:_LONGEST_PASSAGE])
+        if not text:
+            return
+        first = lines[0]
+        # The last item of a list is not a title of what follows, unless it looks like one.
+        may_be_title = text.endswith(":") or not _ITEM.match(first.text)
+        short = len(text) < 160 and len(lines) <= 2
+        self._recent_words = _title(first.number, text) if short and may_be_title else None
+        self._pass(Passage(first.number, text, self._section()))
 
     def _pass(self, passage: Passage) -> None:
         if len(self.passages) < MOST_PASSAGES:
@@ -549,15 +576,9 @@ class Walk:
     # ---- tables ----
 
     def _is_table(self, number: int, text: str, before: TextLine) -> bool:
+        """Return whether it is a line of a table."""
         row = markup.row(text)
-        rule = row is None and markup.is_rule(text)
-        if rule and not self._table and "|" in before.text and before.number == number - 1:
-            # The line before was a header without bars at its ends.
-            if self._paragraph and self._paragraph[-1].number == before.number:
-                self._paragraph.pop()
-            self._end_paragraph()
-            self._bare, self._table = True, [TextLine(before.number, before.text[: markup.LONGEST_ROW])]
-        elif row is None and not (self._table and (self._bare or rule)):
+        if row is None and not self._is_bare_row(number, text, before):
             return False
         if not self._table:
             self._end_paragraph()
@@ -565,6 +586,20 @@ class Walk:
         self._content = True
         if len(self._table) < _MOST_LINES:
             self._table.append(TextLine(number, (row or text)[: markup.LONGEST_ROW]))
+        return True
+
+    def _is_bare_row(self, number: int, text: str, before: TextLine) -> bool:
+        """Return whether a line without bars at its ends is a table's: its rule, or a row below such a rule."""
+        rule = markup.is_rule(text)
+        if not rule or self._table:
+            return bool(self._table) and (self._bare or rule)
+        if "|" not in before.text or before.number != number - 1:
+            return False
+        # The line before was a header without bars at its ends.
+        if self._paragraph and self._paragraph[-1].number == before.number:
+            self._paragraph.pop()
+        self._end_paragraph()
+        self._bare, self._table = True, [TextLine(before.number, before.text[: markup.LONGEST_ROW])]
         return True
 
     def _in_table(self, text: str) -> bool:
@@ -576,8 +611,8 @@ class Walk:
         lines, self._table = self._table, []
         while lines and markup.is_rule(lines[0].text):
             lines = lines[1:]  # the upper edge of a box
-        if len(lines) > 3 and markup.is_rule(lines[1].text) and len(markup.cells(lines[0].text)) == 1 and self._boxed:
-            lines = lines[2:]  # its title
+        if self._boxed and _has_title(lines):
+            lines = lines[2:]
         if len(lines) < 3 or not markup.is_rule(lines[1].text):
             for line in lines:  # lines between bars, and not a table
                 self._name(line.number, line.text.strip("| "))
@@ -585,10 +620,18 @@ class Walk:
         if self._tables_full:
             return
         body = [(line.number, markup.cells(line.text)) for line in lines[2:] if not markup.is_rule(line.text)]
-        self._put_table(lines[0].number, markup.cells(lines[0].text), markup.unwrapped(body) if self._boxed else body)
+        if self._boxed:
+            body = markup.unwrapped(body)
+        self._put_table(lines[0].number, markup.cells(lines[0].text), body)
+
+    def _begin_html(self, number: int, text: str) -> bool:
+        self._end_paragraph()
+        self._content = True
+        self._html = []
+        return self._in_html(number, text)
 
     def _in_html(self, number: int, text: str) -> bool:
-        """Whether the line is the table's. A listing in a cell is read as one, and then the table isn't."""
+        """Return whether the line is the table's. A listing in a cell is read as one, and then the table isn't."""
         assert self._html is not None
         if "```" in text or "Benchmark Result" in text or len(self._html) > _MOST_LINES:
             self._html = None
@@ -604,18 +647,15 @@ class Walk:
             self._put_table(*rows[0], rows[1:])
 
     def _in_aligned(self, line: TextLine) -> bool:
-        """Whether the line is the table's. The first that isn't ends it."""
+        """Return whether the line is the table's. The first that isn't ends it."""
         table = self._aligned
         assert table is not None
         if line.text and not line.text.isspace() and table.take(line):
             return True
         self._aligned = None
         if table.body:
-            self._put_table(
-                table.line,
-                list(map(DocumentCell, table.header)),
-                [(n, list(map(DocumentCell, r))) for n, r in table.body],
-            )
+            header = list(map(DocumentCell, table.header))
+            self._put_table(table.line, header, [(n, list(map(DocumentCell, r))) for n, r in table.body])
         if table.misses(line.text):
             what = commands.without_secrets(", ".join(table.header))
             self._miss(line.number, "cells don't line up with the titles", "lines" if table.body else "block", what)
@@ -640,11 +680,53 @@ class Walk:
 
 
 def _title(number: int, text: str) -> _Numbered | None:
-    """Words above a listing as its name: of a foldable part ('??? info "FP8"') what is quoted."""
+    """Return words above a listing as its name: of a foldable part ('??? info "FP8"') what is quoted."""
     if match := _ADMONITION.match(text):
         quoted = re.search(r"\"([^\"]{2,100})\"", text[match.end() :])
         text = quoted[1] if quoted else ""
     return (number, text) if text and text.lower().rstrip(":") not in _NO_LABELS else None
+
+
+def _counts_requests(progress: Setting, row: Row) -> bool:
+    """Return whether a progress bar counts a result's requests. One of fewer than completed is another phase's."""
+    if row.kind != "serve" or not isinstance(progress.value, int):
+        return False
+    return progress.value >= (row.get("completed") or 0)
+
+
+def _is_command_alone(text: str, start: int) -> bool:
+    """Return whether a line begins with a program, and has flags: words may mention one. `start`: where it is named."""
+    bare = commands.without_prompt(text).strip("`")
+    start = max(start - max(len(text) - len(bare), 0), 0)
+    begins = re.match(r"(?:[A-Z_]+=\S*\s+)*(?:python\d?\S*\s+(?:-m\s+)?)?\S*$", bare[:start])
+    return begins is not None and re.search(r"\s--?[A-Za-z]", bare) is not None
+
+
+def _only_mentions_program(text: str) -> bool:
+    """Return whether a listing's line is a log's or a comment that mentions a program."""
+    if re.match(r"^\s*(?:INFO|WARNING|ERROR|DEBUG|\[|\()", text) and not re.search(r"\s--[a-z]", text):
+        return True
+    is_comment = re.match(r"^\s*#", text) is not None
+    return is_comment and not re.match(r"^\s*#\s*(?:[A-Z_]+=\S+\s+)*(?:python|vllm|\./|llama)", text)
+
+
+def _joined(before: str, text: str) -> str | None:
+    """Return a command with the next line, if it continues there."""
+    if before.endswith("\\"):
+        return before[:-1].rstrip() + " " + text.strip()
+    quote = before.rfind("'{")
+    if quote >= 0 and "'" not in before[quote + 1 :] and before[quote - 1] in " =$":
+        # JSON in quotes that are still open
+        ends = not text.strip() or "===" in text or len(before) >= 4_000
+        return None if ends else f"{before} {text.strip()}"
+    if re.match(r"[a-z_]{1,30}=\S+(?:\s+-|\s*$)", text) and re.search(r"\s--[a-z][\w-]*$", before):
+        return before + text.strip()
+    return None
+
+
+def _has_title(lines: list[TextLine]) -> bool:
+    """Return whether the first line of a box has a single cell, above a rule."""
+    return len(lines) > 3 and markup.is_rule(lines[1].text) and len(markup.cells(lines[0].text)) == 1
 
 
 def _is_loose(text: str) -> bool:

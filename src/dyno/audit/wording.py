@@ -1,6 +1,7 @@
 """A report's headings, commands, versions and names: do they fit each other and the results?"""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
@@ -50,14 +51,19 @@ PARAGRAPH = 200  # characters: prose from here on, below it may be an item of a 
 
 
 def empty(document: Document) -> Iterator[Finding]:
+    """Yield findings about headings with nothing under them."""
     headings = [h for h in document.headings if h.level > 0]
-    bare = [h for h in headings if h.empty and _is_title(h.text)]
-    if 2 * sum(h.empty for h in headings) > len(headings) > 2:  # comments of a script, an outline
+    without_text = sum(h.empty for h in headings)
+    if 2 * without_text > len(headings) > 2:  # comments of a script, an outline
         return
-    # Promised figures may be under the next heading; without measurements nothing is missing.
-    measured = bool(document.rows or document.commands or document.environments)
-    promised = [h for h in bare if _PROMISE.search(h.text) and measured and not _goes_on(document, h)]
-    other = [h for h in bare if h not in promised]
+    promised, other = [], []
+    for heading in headings:
+        if not heading.empty or not _is_title(heading.text):
+            continue
+        if _lacks_figures(document, heading):
+            promised.append(heading)
+        else:
+            other.append(heading)
     if promised:
         advice = "Give the figures that the heading promises; conclusions from them have no basis here."
         yield Finding("consistency.empty_section", "doubt", *_nothing_under(document, promised, advice))
@@ -65,19 +71,33 @@ def empty(document: Document) -> Iterator[Finding]:
         yield Finding("consistency.empty_section", "note", *_nothing_under(document, other))
 
 
+def _lacks_figures(document: Document, heading: Heading) -> bool:
+    """Return whether an empty section should have figures."""
+    if not _PROMISE.search(heading.text):
+        return False
+    # Promised figures may be under the next heading; without measurements nothing is missing.
+    measured = document.rows or document.commands or document.environments
+    return bool(measured) and not _goes_on(document, heading)
+
+
 def _nothing_under(document: Document, headings: list[Heading], advice: str = "") -> tuple[str, str, list[str]]:
-    names = ", ".join(f"'{h.text}'" for h in headings[:6]) + (" and others" if len(headings) > 6 else "")
+    """Return text, advice and locations of a finding about empty sections."""
+    names = ", ".join(f"'{h.text}'" for h in headings[:6])
+    if len(headings) > 6:
+        names += " and others"
     sections = "section" if len(headings) == 1 else "sections"
     return f"Empty {sections}: {names}.", advice, [f"{document.file}:{h.line}" for h in headings]
 
 
 def _is_title(text: str) -> bool:
-    """Not the beginning of a list, a mark of an include, a licence, a comment."""
-    return not text.endswith((":", ";", ",")) and not re.match(r"\W{2}|SPDX|Copyright|tags?$", text, re.I)
+    """Return whether it isn't the beginning of a list, a mark of an include, a licence or a comment."""
+    if text.endswith((":", ";", ",")):
+        return False
+    return not re.match(r"\W{2}|SPDX|Copyright|tags?$", text, re.I)
 
 
 def _goes_on(document: Document, heading: Heading) -> bool:
-    """Tables or results are right below the next heading of the same level."""
+    """Return whether tables or results are right below the next heading of the same level."""
     after = [h for h in document.headings if h.line > heading.line]
     if not after or after[0].level != heading.level:
         return False
@@ -87,59 +107,103 @@ def _goes_on(document: Document, heading: Heading) -> bool:
 
 
 def no_figures(documents: Sequence[Document]) -> Iterator[Finding]:
-    data = any(d.rows and not d.headings for d in documents)  # result files given beside the words
+    """Yield a finding for each text that promises figures of speed and has none."""
+    beside_data = any(d.rows and not d.headings for d in documents)  # result files given beside the words
     for document in documents:
-        if not document.headings or any(r.kind in _PERFORMANCE for r in document.rows):
+        if not document.headings or _may_have_figures(document):
             continue
         title = next((h for h in document.headings if h.level > 0), document.headings[0])
-        # 'Benchmarks' alone may be of answers' quality.
-        promised = [title] if _FIGURES.search(title.text) and _SPEED.search(title.text) else []
-        measured = any(c.role in ("client", "offline", "micro") for c in document.commands)
-        where = promised + [h for h in document.headings if measured and h.level > 1 and _PLAIN.match(h.text)]
-        in_words = any(_has_figure(p.text[:20_000]) for p in document.passages)
-        unread = any(u.lost and u.part != "file" for u in document.unread)  # it may hold the figures
-        if not where or in_words or unread or _cells_with_numbers(document):
-            continue
-        plain = promised and _RESULTS.search(title.text) and not _HOW_TO.search(title.text)
-        text = f"'{where[0].text}' promises measurements, but the text has no figure of speed or latency."
-        level: Level = "doubt" if plain and not data else "note"
-        yield Finding("consistency.no_figures", level, text, "", [f"{document.file}:{h.line}" for h in where])
+        headings = _result_sections(document)
+        level: Level = "note"
+        if _promises_speed(title):
+            headings.insert(0, title)
+            if _announces_results(title) and not beside_data:
+                level = "doubt"
+        if headings:
+            text = f"'{headings[0].text}' promises measurements, but the text has no figure of speed or latency."
+            lines = [f"{document.file}:{h.line}" for h in headings]
+            yield Finding("consistency.no_figures", level, text, "", lines)
+
+
+def _promises_speed(title: Heading) -> bool:
+    """Return whether a title promises figures of speed: 'Benchmarks' alone may be of answers' quality."""
+    return bool(_FIGURES.search(title.text) and _SPEED.search(title.text))
+
+
+def _announces_results(title: Heading) -> bool:
+    """Return whether a title announces results, not how to get them."""
+    return bool(_RESULTS.search(title.text)) and not _HOW_TO.search(title.text)
+
+
+def _may_have_figures(document: Document) -> bool:
+    """Return whether rows, words, tables or unread parts have figures of speed, or may have."""
+    if any(row.kind in _PERFORMANCE for row in document.rows):
+        return True
+    if any(unread.lost and unread.part != "file" for unread in document.unread):
+        return True
+    if any(_has_figure(passage.text[:20_000]) for passage in document.passages):
+        return True
+    return _cells_with_numbers(document)
+
+
+def _result_sections(document: Document) -> list[Heading]:
+    """Return headings of sections for results, where a command measures."""
+    if not any(c.role in ("client", "offline", "micro") for c in document.commands):
+        return []
+    return [h for h in document.headings if h.level > 1 and _PLAIN.match(h.text)]
 
 
 def _has_figure(words: str) -> bool:
+    """Return whether words have a figure of speed: in one sentence, an amount and a word for speed."""
     if _FIGURE_IN_WORDS.search(words):
         return True
-    return any(_AMOUNT.search(part) and _SPEED_WORD.search(part) for part in re.split(r"(?<=[.!?;])\s", words))
+    sentences = re.split(r"(?<=[.!?;])\s", words)
+    return any(_AMOUNT.search(sentence) and _SPEED_WORD.search(sentence) for sentence in sentences)
 
 
 def _cells_with_numbers(document: Document) -> bool:
-    """A table without rows may hold the figures; one that was read as something else doesn't."""
+    """Return whether a table without rows may hold the figures. One that was read as something else doesn't."""
     elsewhere = {r.table for r in document.rows if r.kind not in _PERFORMANCE}
-    tables = [t for i, t in enumerate(document.tables) if i not in elsewhere]
-    return any(sum(_MEASURED.match(c.text) is not None for cells in t.rows for c in cells) > 1 for t in tables)
+    for index, table in enumerate(document.tables):
+        if index in elsewhere:
+            continue
+        texts = [cell.text for cells in table.rows for cell in cells]
+        if sum(_MEASURED.match(text) is not None for text in texts) > 1:
+            return True
+    return False
 
 
 def _is_followed(document: Document, passage: Passage) -> bool:
-    """Whether something is listed: a table, a listing, items; or something unread, as missing lines show."""
-    stop = min((h.line for h in document.headings if h.line > passage.line and h.level > 0), default=None)
+    """Return whether something is listed: a table, a listing, items; or something unread, as missing lines show."""
+    after = [h.line for h in document.headings if h.line > passage.line and h.level > 0]
+    stop = min(after, default=1 << 62)
 
     def below(line: int) -> bool:
-        return passage.line < line and (stop is None or line < stop)
+        return passage.line < line < stop
 
-    words = [p for p in document.passages if below(p.line)]
-    if any(below(t.line) for t in document.tables):
+    if any(below(table.line) for table in document.tables):
         return True
+    words = [p for p in document.passages if below(p.line)]
     lines = [r.line for r in document.rows] + [c.line for c in document.commands]
     first = min(filter(below, lines), default=None)
     reach = passage.line + len(passage.text) // 60 + 3  # lines that it may take itself, and blank ones
-    if not words or (first is not None and first < words[0].line):
-        return first is not None or stop is None or stop > reach
-    following = words[0]
-    items = len(words) > 1 and words[1].line == following.line + 1
-    return following.listing or items or len(following.text) < PARAGRAPH or following.line > reach
+    if not words:
+        return first is not None or stop > reach
+    if first is not None and first < words[0].line:
+        return True
+    return _is_list(words) or words[0].line > reach
+
+
+def _is_list(words: Sequence[Passage]) -> bool:
+    """Return whether passages begin with a listing or items."""
+    first = words[0]
+    if first.listing or len(first.text) < PARAGRAPH:
+        return True
+    return len(words) > 1 and words[1].line == first.line + 1
 
 
 def dangling(document: Document) -> Iterator[Finding]:
+    """Yield a finding for each announced list that doesn't follow."""
     for passage in document.passages:
         tail = passage.text[-160:]
         match = _DANGLING.search(tail)
@@ -160,41 +224,52 @@ _MODEL_ID = re.compile(r"(?<![\w./-])([A-Za-z][\w.-]{1,30}/[A-Za-z][\w.-]{3,80}?
 
 
 def command_differs(d: Document) -> Iterator[Finding]:
-    """A command's own figures against those of the results that follow it."""
-    for i, c in enumerate(d.commands):
-        asked = c.settings.get("concurrency")
-        if c.role != "client" or asked is None:
+    """Compare a command's own figures with those of the results that follow it."""
+    clients = [c for c in d.commands if c.role == "client"]
+    ends = [c.line for c in clients[1:]] + [1 << 62]
+    for index, command in enumerate(clients):
+        asked = command.settings.get("concurrency")
+        if asked is None:
             continue
-        until = min((x.line for x in d.commands[i + 1 :] if x.role == "client"), default=1 << 62)
-        levels = {
-            r.number("concurrency"): r for r in d.rows
-            if c.line < r.line < until and r.kind == "serve" and r.form == "block" and r.section == c.section
-            and r.settings.get("backend", Setting("", 0)).line == c.settings.get("backend", Setting("", 0)).line
-        }  # fmt: skip
-        others = [n for n in levels if n is not None and n != asked.value]
+        levels = _concurrencies(d, command, until=min(ends[index:]))
+        others = [f"{d.file}:{line}" for n, line in levels.items() if n != asked.value]
         if others:
             actual = ", ".join(f"{n:,g}" for n in levels if n)
             yield note(
                 "consistency.command",
                 f"The command has concurrency {asked.value}, the results after it {actual}.",
                 "Print the command of each result.",
-                [f"{d.file}:{c.line}", *(f"{d.file}:{levels[n].line}" for n in others)],
+                [f"{d.file}:{command.line}", *others],
             )
+
+
+def _concurrencies(d: Document, command: Command, until: int) -> dict[float, int]:
+    """Return each concurrency among a command's results, and the line of its last result."""
+    lines: dict[float, int] = {}
+    for row in d.rows:
+        level = row.number("concurrency")
+        if level is not None and row.line < until and _is_result_of(row, command):
+            lines[level] = row.line
+    return lines
+
+
+def _is_result_of(row: Row, command: Command) -> bool:
+    """Return whether a printed block may be the output of a command above it."""
+    if row.kind != "serve" or row.form != "block" or row.section != command.section or row.line <= command.line:
+        return False
+    unset = Setting("", 0)
+    return row.settings.get("backend", unset).line == command.settings.get("backend", unset).line
 
 
 def fewer_than_commanded(d: Document) -> Iterator[Finding]:
     """Results without a count of failures have a little fewer requests than a command of the report sends."""
-    asked = {
-        int(s.value): c.line for c in d.commands
-        if c.role == "client" and (s := c.settings.get("num_prompts")) and isinstance(s.value, int)
-    }  # fmt: skip
+    asked = _requests_commanded(d)
     short: dict[int, list[Row]] = {}
-    for r in d.rows:
-        done = int(r.get("completed") or 0)
+    for row in d.rows:
+        done = int(row.get("completed") or 0)
         above = min((n for n in asked if n > done), default=None)
-        known = "num_prompts" in r.settings or r.get("failed") is not None or done in asked
-        if r.kind == "serve" and r.form == "block" and not known and above and done > ALMOST * above:
-            short.setdefault(above, []).append(r)
+        if above and done > ALMOST * above and done not in asked and _counts_only_successes(row):
+            short.setdefault(above, []).append(row)
     for count, rows in short.items():
         if len(rows) < SEVERAL:
             continue
@@ -207,7 +282,25 @@ def fewer_than_commanded(d: Document) -> Iterator[Finding]:
         )
 
 
+def _requests_commanded(d: Document) -> dict[int, int]:
+    """Return numbers of requests that clients' commands ask for, and the line of each."""
+    lines: dict[int, int] = {}
+    for command in d.commands:
+        setting = command.settings.get("num_prompts")
+        if command.role == "client" and setting and isinstance(setting.value, int):
+            lines[int(setting.value)] = command.line
+    return lines
+
+
+def _counts_only_successes(row: Row) -> bool:
+    """Return whether a printed block has neither the number of requests nor that of failures."""
+    if row.kind != "serve" or row.form != "block":
+        return False
+    return "num_prompts" not in row.settings and row.get("failed") is None
+
+
 def versions_differ(d: Document) -> Iterator[Finding]:
+    """Yield a doubt where the environments of one report name several versions of the engine."""
     versions: dict[str, int] = {}
     for environment in d.environments:
         if version := environment.get("engine_version"):
@@ -220,17 +313,23 @@ def versions_differ(d: Document) -> Iterator[Finding]:
 
 def flags_differ(d: Document) -> Iterator[Finding]:
     """Commands of one role, whose results are compared: more than one thing is changed."""
-    used = {s.line for r in d.rows for s in r.settings.values()}
     compared = any(_COMPARES.search(h.text) for h in d.headings if h.level == 1)
+    commands = _with_results(d, compared)
     for role in ("server", "offline"):
         programs: dict[str, list[Command]] = {}
-        for c in d.commands:
-            # One that only shows how it is done has no results of its own.
-            shows = c.line in used or (compared and not d.rows)
-            if c.role == role and len(c.settings) > 2 and shows:
-                programs.setdefault(c.program, []).append(c)
-        for commands in programs.values():
-            yield from _unlike(d, commands, compared)
+        for command in commands:
+            if command.role == role and len(command.settings) > 2:
+                programs.setdefault(command.program, []).append(command)
+        for same_program in programs.values():
+            yield from _unlike(d, same_program, compared)
+
+
+def _with_results(d: Document, compared: bool) -> list[Command]:
+    """Return the commands that results come from. One that only shows how it is done has no results of its own."""
+    if compared and not d.rows:
+        return d.commands
+    used = {setting.line for row in d.rows for setting in row.settings.values()}
+    return [c for c in d.commands if c.line in used]
 
 
 _ELSEWHERE = {
@@ -241,14 +340,10 @@ _ELSEWHERE = {
 
 
 def _unlike(d: Document, commands: list[Command], compared: bool) -> Iterator[Finding]:
+    """Yield a finding where commands of one program differ in several settings or variables."""
     if len(commands) < 2:
         return
-    names = {*ENGINE, *(n for c in commands for n in c.settings if n.startswith("--"))} - _ELSEWHERE
-    values = {
-        name: list(dict.fromkeys(str(c.settings[name].value) if name in c.settings else "unset" for c in commands))
-        for name in sorted(names, key=lambda n: (n.startswith("-"), n))
-    }
-    differ = [f"{name} {' / '.join(several)}" for name, several in values.items() if len(several) > 1]
+    differ = _settings_that_differ(commands)
     variables = _variables(commands)
     if len(differ) + len(variables) < 2:
         return
@@ -259,61 +354,100 @@ def _unlike(d: Document, commands: list[Command], compared: bool) -> Iterator[Fi
     yield Finding("comparability.settings_differ", level, text, "", [f"{d.file}:{c.line}" for c in commands])
 
 
+def _settings_that_differ(commands: list[Command]) -> list[str]:
+    """Return each setting with its values, as '--seed 1 / unset', flags last."""
+    flags = {name for c in commands for name in c.settings if name.startswith("--")}
+    names = {*ENGINE, *flags} - _ELSEWHERE
+    differ = []
+    for name in sorted(names, key=lambda n: (n.startswith("-"), n)):
+        values = [str(c.settings[name].value) if name in c.settings else "unset" for c in commands]
+        distinct = list(dict.fromkeys(values))
+        if len(distinct) > 1:
+            differ.append(f"{name} {' / '.join(distinct)}")
+    return differ
+
+
 def _variables(commands: list[Command]) -> list[str]:
-    """Variables that only some have; one that is nearly another is a typo."""
-    names = {n for c in commands for n in c.env}
+    """Return variables that only some have; one that is nearly another is a typo."""
+    counts = Counter(name for c in commands for name in c.env)
     out = []
-    for name in sorted(names):
-        having = [c for c in commands if name in c.env]
-        if len(having) == len(commands):
+    for name, count in sorted(counts.items()):
+        if count == len(commands):
             continue
-        near = next(
-            (o for o in names if o != name and len(o) > 8 and SequenceMatcher(None, o, name).ratio() > 0.95), None
-        )
-        if near is not None and near > name:
+        near = next((other for other in counts if _is_typo(name, other)), None)
+        if near is None:
+            out.append(f"{name} in {count} of {len(commands)}")
+        elif near > name:
             out.append(f"{name} instead of {near}")
-        elif near is None:
-            out.append(f"{name} in {len(having)} of {len(commands)}")
     return out
+
+
+def _is_typo(name: str, other: str) -> bool:
+    """Return whether two long names are nearly the same."""
+    return other != name and len(other) > 8 and SequenceMatcher(None, other, name).ratio() > 0.95
 
 
 # ---- models ----
 
 
 def models_named(documents: Sequence[Document]) -> Iterator[Finding]:
-    """A model that the words name, and that no command runs, but one that is nearly it."""
+    """Yield a doubt for each model that the words name and no command runs, but one that is nearly it."""
+    run = _models_run(documents)
+    if not run:
+        return
+    seen = set(run)
+    for name, location in _model_ids(documents):
+        if name in seen:
+            continue
+        near = next((model for model in run if _is_variant(name, model)), None)
+        if near is not None:
+            seen.add(name)
+            text = f"The text names {name}, but the commands run {near}."
+            yield doubt("comparability.model_named", text, locations=[location, run[near]])
+
+
+def _models_run(documents: Sequence[Document]) -> dict[str, str]:
+    """Return models that commands or results name as 'owner/name', and where."""
     run: dict[str, str] = {}
     for d in documents:
         for c in d.commands:
-            if c.role != "quality" and (model := c.settings.get("model")) and "/" in str(model.value):
+            model = c.settings.get("model")
+            if c.role != "quality" and model and "/" in str(model.value):
                 run.setdefault(str(model.value), f"{d.file}:{c.line}")
         for r in d.rows:
             if r.kind == "serve" and "/" in str(r.setting("model") or ""):
                 run.setdefault(str(r.setting("model")), r.location)
-    seen = set(run)
-    for d in documents if run else ():
+    return run
+
+
+def _model_ids(documents: Sequence[Document]) -> Iterator[tuple[str, str]]:
+    """Yield each 'owner/name' in sentences, and where."""
+    for d in documents:
         for passage in d.passages:
-            for name in _MODEL_ID.findall(passage.text) if not passage.listing else []:
-                if name in seen:
-                    continue
-                here = named(name)
-                near = next((m for m in run if m.partition("/")[0] == name.partition("/")[0]
-                             and named(m).base == here.base and named(m).taught != here.taught), None)  # fmt: skip
-                if near is not None:
-                    seen.add(name)
-                    text = f"The text names {name}, but the commands run {near}."
-                    lines = [f"{d.file}:{passage.line}", run[near]]
-                    yield doubt("comparability.model_named", text, locations=lines)
+            if passage.listing:
+                continue
+            for name in _MODEL_ID.findall(passage.text):
+                yield name, f"{d.file}:{passage.line}"
+
+
+def _is_variant(name: str, other: str) -> bool:
+    """Return whether two are one owner's model, instruction-tuned and not."""
+    if other.partition("/")[0] != name.partition("/")[0]:
+        return False
+    one, another = named(name), named(other)
+    return another.base == one.base and another.taught != one.taught
 
 
 def size_named(d: Document) -> Iterator[Finding]:
-    """Words right above a command that name a model of another size than it runs."""
-    above = [p for p in d.passages if not p.listing]
+    """Yield a note for words right above a command that name a model of another size than it runs."""
+    sentences = [p for p in d.passages if not p.listing]
     for c in d.commands:
-        model = named(str(c.settings["model"].value)) if "model" in c.settings else None
-        near = [p for p in above if 0 < c.line - p.line <= NEAR]
-        sizes = {float(n) for n in _SIZED.findall(near[-1].text)} if near else set()
-        if model is None or model.billions is None or len(sizes) != 1 or model.billions in sizes:
+        near = [p for p in sentences if 0 < c.line - p.line <= NEAR]
+        if "model" not in c.settings or not near:
+            continue
+        model = named(str(c.settings["model"].value))
+        sizes = set(map(float, _SIZED.findall(near[-1].text)))
+        if model.billions is None or len(sizes) != 1 or model.billions in sizes:
             continue
         text = f"The text announces a {sizes.pop():g}B model, but the command runs {model.name}."
         lines = [f"{d.file}:{near[-1].line}", f"{d.file}:{c.line}"]
@@ -321,30 +455,57 @@ def size_named(d: Document) -> Iterator[Finding]:
 
 
 def _asks_a_server(row: Row) -> bool:
+    """Return whether quality was measured through a server, whose settings it shares."""
     backend = str(row.setting("backend") or "")
     return "base_url" in str(row.setting("--model_args") or "") or backend.startswith("local-")
 
 
 def _spelled(model: object) -> str:
+    """Return a model's name, the same for all spellings."""
     return named(str(model)).name.lower().replace("_", "-")
 
 
 def quality_elsewhere(d: Document) -> Iterator[Finding]:
-    """Accuracy of one configuration beside the speed of another."""
-    # One that asks a server has that server's settings.
-    scores = [r for r in d.rows if r.kind == "quality" and r.setting("model") and not _asks_a_server(r)]
+    """Accuracy of one configuration is beside the speed of another."""
+    scores = [r for r in d.rows if _has_own_model(r)]
     speed = [c for c in d.commands if c.role in ("server", "offline", "client") and c.settings.get("model")]
     if not scores or not speed:
         return
     measured = {_spelled(r.setting("model")) for r in scores}
-    run = {_spelled(c.settings[n].value) for c in speed for n in ("model", "--served-model-name") if n in c.settings}
-    caches = {str(c.settings["kv_cache_dtype"].value) for c in speed if "kv_cache_dtype" in c.settings}
-    untested = caches - {str(r.setting("kv_cache_dtype") or "") for r in scores}
+    run = _models_served(speed)
     both = ", ".join(sorted(measured & run))
-    if both and not untested:
+    cache = _untested_cache(scores, speed)
+    if both and not cache:
         return
-    cache = f" (cache type {' and '.join(sorted(caches))})" if untested else ""
-    text = f"The commands run {both or ', '.join(sorted(run))}{cache}, but accuracy was measured with "
-    text += f"{', '.join(sorted(measured))}." if not both else "another cache type."
+    if both:
+        level: Level = "note"
+        models, other = both, "another cache type"
+    else:
+        level = "doubt"
+        models, other = ", ".join(sorted(run)), ", ".join(sorted(measured))
+    text = f"The commands run {models}{cache}, but accuracy was measured with {other}."
     lines = [f"{d.file}:{scores[0].line}", f"{d.file}:{speed[0].line}"]
-    yield Finding("comparability.quality_elsewhere", "note" if both else "doubt", text, "", lines)
+    yield Finding("comparability.quality_elsewhere", level, text, "", lines)
+
+
+def _has_own_model(row: Row) -> bool:
+    """Return whether it is a score of a named model. One that asks a server has that server's settings."""
+    return row.kind == "quality" and bool(row.setting("model")) and not _asks_a_server(row)
+
+
+def _untested_cache(scores: Sequence[Row], commands: Sequence[Command]) -> str:
+    """Return the commands' cache types in words, if accuracy was not measured with all of them."""
+    types = {str(c.settings["kv_cache_dtype"].value) for c in commands if "kv_cache_dtype" in c.settings}
+    if types <= {str(r.setting("kv_cache_dtype") or "") for r in scores}:
+        return ""
+    return f" (cache type {' and '.join(sorted(types))})"
+
+
+def _models_served(commands: Sequence[Command]) -> set[str]:
+    """Return names of models that commands run, and names under which they serve them."""
+    models = set()
+    for command in commands:
+        for name in ("model", "--served-model-name"):
+            if name in command.settings:
+                models.add(_spelled(command.settings[name].value))
+    return models

@@ -24,7 +24,9 @@ def _worst(s: Summary, figure: Callable[[ClientSummary], float]) -> tuple[Client
     each = s.client.processes or [s.client]
     worst = max(each, key=figure)
     where = f" on node {worst.node}" if worst.node else ""
-    return worst, f"Process {each.index(worst) + 1} of {len(each)}{where}" if len(each) > 1 else f"dyno{where}"
+    if len(each) > 1:
+        return worst, f"Process {each.index(worst) + 1} of {len(each)}{where}"
+    return worst, f"dyno{where}"
 
 
 def proxy(e: Evidence) -> Iterator[Finding]:
@@ -58,17 +60,19 @@ def unseen_chunks(e: Evidence) -> Iterator[Finding]:
 
 def _unknown(s: Summary) -> list[str]:
     """Describe figures that the client knows only within bounds: of each latency the mean, else the first."""
-    late = {name: latency for name, latency in s.latencies.items() if latency.bounds}
+    late = {name: latency.bounds for name, latency in s.latencies.items() if latency.bounds}
     rates = dict(s.bounds)
     if "own_tpot" in late and "tpot" not in late:  # the first chunk's tokens aren't known: tokens.bundled says so
-        late = {name: latency for name, latency in late.items() if name not in ("own_tpot", "itl_per_token")}
+        for name in ("own_tpot", "itl_per_token"):
+            late.pop(name, None)
         rates.pop("goodput", None)
     unknown = [f"{_RATES[name]} {number(low)} to {number(high)}" for name, (low, high) in rates.items()]
-    for name, latency in late.items():
-        for figure, (low, high) in list(latency.bounds.items())[:1]:
-            more = f" and {len(latency.bounds) - 1} more" if len(latency.bounds) > 1 else ""
-            figure = f"p{figure}" if figure[0].isdigit() else figure
-            unknown.append(f"{figure} {LATENCIES[name].words} {number(low)} to {number(high)} ms{more}")
+    for name, bounds in late.items():
+        figure, (low, high) = next(iter(bounds.items()))
+        if figure[0].isdigit():
+            figure = f"p{figure}"
+        more = f" and {len(bounds) - 1} more" if len(bounds) > 1 else ""
+        unknown.append(f"{figure} {LATENCIES[name].words} {number(low)} to {number(high)} ms{more}")
     return unknown
 
 

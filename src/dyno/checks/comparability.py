@@ -62,43 +62,59 @@ def work(rows: Sequence[Row]) -> Iterator[Finding]:
     """Tokens read and generated per request differ under the same load."""
     for group in _served_alike(rows):
         known = [r for r in group if input_each(r) is not None and output_each(r) is not None]
-        for figure, each in (("total_input_tokens", input_each), ("total_output_tokens", output_each)):
+        for figure, did, each in (
+            ("total_input_tokens", "read", input_each),
+            ("total_output_tokens", "generated", output_each),
+        ):
             extremes = _extremes([(each(r) or 0.0, r) for r in known])
             if extremes is None:
                 continue
             (low, a), (high, b) = extremes
-            other = subject(a) != subject(b)
-            enough = WORK if other else FAR  # between runs of the same thing, a little is chance
-            if not low or high / low - 1 <= enough or min(a.get("completed") or 0, b.get("completed") or 0) < 10:
+            if not low or not _is_other_work(a, b, high / low - 1):
                 continue
-            same_prompts = a.get("total_input_tokens") == b.get("total_input_tokens")
-            wrong = other and high / low - 1 > FAR and (same_prompts or not load_of(a).lengths_unknown)
             less, more = distinct(subject(a), subject(b))
-            did = "read" if figure == "total_input_tokens" else "generated"
             text = (
                 f"At {load_of(a).words}, {more} {did} {number(high)} tokens per request, {less} {number(low)} "
                 f"({change(high / low - 1)}): requests/s, duration and latency measure different work."
             )
+            level: Level = "void" if _is_wrong(a, b, high / low - 1) else "doubt"
             lines = locations([a, b], figure, "completed")
-            yield Finding("comparability.work_differs", "void" if wrong else "doubt", text, locations=lines)
+            yield Finding("comparability.work_differs", level, text, locations=lines)
+
+
+def _is_other_work(a: Row, b: Row, difference: float) -> bool:
+    """Return whether tokens per request differ by more than chance."""
+    if min(a.get("completed") or 0, b.get("completed") or 0) < 10:
+        return False
+    # Between runs of the same thing, a little is chance.
+    return difference > (WORK if subject(a) != subject(b) else FAR)
+
+
+def _is_wrong(a: Row, b: Row, difference: float) -> bool:
+    """Return whether tokens per request differ too far to compare the two subjects."""
+    if subject(a) == subject(b) or difference <= FAR:
+        return False
+    same_prompts = a.get("total_input_tokens") == b.get("total_input_tokens")
+    return same_prompts or not load_of(a).lengths_unknown
 
 
 def _served_alike(rows: Sequence[Row]) -> list[list[Row]]:
+    """Return the served results, grouped by load."""
     return [group for group in together(rows) if group[0].kind == "serve"]
 
 
 def _extremes(values: list[tuple[float, Row]]) -> tuple[tuple[float, Row], tuple[float, Row]] | None:
+    """Return the lowest and the highest value, each with its row, of two and more."""
+    if len(values) < 2:
+        return None
     by_value = itemgetter(0)
-    return (min(values, key=by_value), max(values, key=by_value)) if len(values) > 1 else None
+    return min(values, key=by_value), max(values, key=by_value)
 
 
 def success(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Shares of completed requests differ under the same load."""
     for group in _served_alike(rows):
-        # Where the number of completed requests is not reported, it is unknown, not 0.
-        shares = [
-            (done / s[0], r) for r in group if (done := r.get("completed")) is not None and (s := sent(r)) and s[0]
-        ]
-        extremes = _extremes(shares)
+        extremes = _extremes(_completed_shares(group))
         if extremes is None:
             continue
         (low, a), (high, b) = extremes
@@ -112,6 +128,17 @@ def success(rows: Sequence[Row]) -> Iterator[Finding]:
             yield Finding("comparability.success_differs", level, text, locations=locations([a, b], "completed"))
 
 
+def _completed_shares(rows: Sequence[Row]) -> list[tuple[float, Row]]:
+    """Return the share of completed requests of each row that reports it."""
+    shares = []
+    for row in rows:
+        done, asked = row.get("completed"), sent(row)
+        # Where the number of completed requests is not reported, it is unknown, not 0.
+        if done is not None and asked and asked[0]:
+            shares.append((done / asked[0], row))
+    return shares
+
+
 def loads(rows: Sequence[Row]) -> Iterator[Finding]:
     """One series was measured under higher loads than another."""
     by_load: dict[str, dict[tuple[str, str], dict[float, Row]]] = {}
@@ -121,11 +148,14 @@ def loads(rows: Sequence[Row]) -> Iterator[Finding]:
             series.setdefault(raised[1], row)
     for name, by_series in by_load.items():
         for one, other in combinations(by_series, 2):
-            more, few = (one, other) if len(by_series[one]) >= len(by_series[other]) else (other, one)
+            levels, other_levels = by_series[one], by_series[other]
+            first, other_first = (load_of(next(iter(each.values()))) for each in (levels, other_levels))
+            if len(levels.keys() & other_levels.keys()) < 2 or not first.same_prompts(other_first):
+                continue
+            more, few = (one, other) if len(levels) >= len(other_levels) else (other, one)
             most = max(by_series[few])
-            extra = sorted(v for v in by_series[more] if v > most)
-            first = [load_of(next(iter(by_series[who].values()))) for who in (one, other)]
-            if len(by_series[one].keys() & by_series[other].keys()) >= 2 and extra and first[0].same_prompts(first[1]):
+            extra = sorted(level for level in by_series[more] if level > most)
+            if extra:
                 more_loads = f"{name.replace('_', ' ')} {', '.join(map(count, extra[:6]))}"
                 names = distinct(_series_name(*more), _series_name(*few))
                 text = f"{names[0]} has results at {more_loads}; {names[1]} stops at {count(most)}."
@@ -243,20 +273,34 @@ def asked(two: Two) -> Iterator[Finding]:
     """Were the same questions asked in the same way?"""
     if two.rows[0].kind != "quality":
         return
-    names = [name for name in _ASKED if len({plain(v) for v in two.settings(name)}) > 1]
     sure = all(row.complete for row in two.rows)
-    if unlike := [(n, *two.settings(n)) for n in names if sure or None not in two.settings(n)]:
+    unlike = []
+    for name in _ASKED:
+        x, y = two.settings(name)
+        if plain(x) != plain(y) and (sure or (x is not None and y is not None)):
+            unlike.append((name, x, y))
+    if unlike:
         yield doubt("comparability.asked", f"The questions were asked differently: {_listed(unlike)}.")
+    yield from _other_items(two)
+
+
+def _other_items(two: Two) -> Iterator[Finding]:
+    """Yield a doubt if the two sides don't have the same items."""
     x, y = map(items_of, two.rows)
-    a, b = (len(x), len(y)) if x and y else (row.number("samples") for row in two.rows)
+    counts: list[float | None]
+    if x and y:
+        counts = [len(x), len(y)]
+        both = len(x.keys() & y.keys())
+        which = f"The {count(both)} that both have are compared" if both else "They have none in common"
+    else:
+        counts = [row.number("samples") for row in two.rows]
+        which = "Which ones is unknown"
+    a, b = counts
     if a is None or b is None or (a == b and x.keys() == y.keys()):
         return
-    limits = _listed([("limit", *two.settings("limit"))]) if len(set(two.settings("limit"))) > 1 else ""
-    both = len(x.keys() & y.keys())
-    which = f"The {count(both)} that both have are compared" if both else "They have none in common"
-    which = "Which ones is unknown" if not (x and y) else which
-    text = f"A has {count(a)} items, B {count(b)}{f' ({limits})' if limits else ''}. {which}."
-    yield doubt("comparability.items", text)
+    x_limit, y_limit = two.settings("limit")
+    limits = f" ({_listed([('limit', x_limit, y_limit)])})" if x_limit != y_limit else ""
+    yield doubt("comparability.items", f"A has {count(a)} items, B {count(b)}{limits}. {which}.")
 
 
 def at_chance(two: Two) -> Iterator[Finding]:
@@ -278,7 +322,9 @@ def processes(rows: Sequence[Row]) -> Iterator[Finding]:
     others: dict[object, Row] = {}
     for row in rows:
         answered, starts = row.setting("process"), timed.get(_engine_setting(row))
-        if row.kind == "quality" and answered and starts and not {*str(answered).split("; ")} <= starts:
+        if row.kind != "quality" or not answered or not starts:
+            continue
+        if not starts.issuperset(str(answered).split("; ")):
             others.setdefault(_engine_setting(row), row)
     if others:
         named = ", ".join(row.place.part_label("engine") if row.place else subject(row) for row in others.values())
@@ -287,7 +333,8 @@ def processes(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _engine_setting(row: Row) -> object:
-    """The same for all trials of one engine setting: of a study, or by all that is known of the engine."""
+    """Return what is the same for all trials of one engine setting: of a study, or by all that is known of the
+    engine."""
     if (place := row.place) is not None:
         return place.study, place.rig, place.part_label("engine")
     return tuple(str(row.setting(name)) for name in ENGINE)
@@ -300,24 +347,53 @@ def requests(two: Two) -> Iterator[Finding]:
 
 
 def prompts(two: Two) -> Iterator[Finding]:
-    one, other = ({m.prompts_sha256 for m in group} - {None} for group in (two.a, two.b))
-    a, b = two.rows
-    tokenizers, datasets, seeds = two.settings("tokenizer"), two.settings("dataset"), two.settings("seed")
-    if a.kind == "quality":
-        if one and other and one != other and items_of(a).keys() == items_of(b).keys():
-            text = "The items have the same names, but some questions or their prompts differ."
-            yield doubt("comparability.prompts", text, "Use the same version, template, examples and seed.")
-    elif all(tokenizers) and tokenizers[0] != tokenizers[1] and not (one and one == other):
+    """Were the prompts the same?"""
+    if two.rows[0].kind == "quality":
+        yield from _other_questions(two)
+        return
+    one, other = _hashes(two)
+    tokenizers, datasets = two.settings("tokenizer"), two.settings("dataset")
+    same = bool(one) and one == other
+    if _both_set_and_differ(*tokenizers) and not same:
         text = f"Prompts were generated with two tokenizers, {tokenizers[0]} and {tokenizers[1]}: their texts differ."
         yield doubt("comparability.tokenizers", text)
-    elif all(datasets) and datasets[0] != datasets[1]:
+    elif _both_set_and_differ(*datasets):
+        a, b = two.rows
         text = f"{a.tool or 'A'} used the dataset {datasets[0]}, {b.tool or 'B'} {datasets[1]}."
         yield doubt("comparability.prompts", text, "Give both the same file of prompts.")
-    elif one and other and one != other:
-        which = f" (seeds {seeds[0]} and {seeds[1]})" if seeds[0] != seeds[1] and len(two.a) == len(two.b) == 1 else ""
+    elif one and other and not same:
         # Random ones of the same lengths are as good; of repeats, one side may have had some more.
-        level: Level = "note" if datasets[0] == "random" or one <= other or other <= one else "doubt"
-        yield Finding("comparability.prompts", level, f"The two sides had different prompts{which}.")
+        as_good = datasets[0] == "random" or one <= other or other <= one
+        level: Level = "note" if as_good else "doubt"
+        yield Finding("comparability.prompts", level, f"The two sides had different prompts{_seeds(two)}.")
+
+
+def _both_set_and_differ(x: Scalar | None, y: Scalar | None) -> bool:
+    return bool(x) and bool(y) and x != y
+
+
+def _hashes(two: Two) -> tuple[set[str], set[str]]:
+    """Return the hashes of the prompts of each side, as far as they are known."""
+    one, other = ({m.prompts_sha256 for m in group if m.prompts_sha256 is not None} for group in (two.a, two.b))
+    return one, other
+
+
+def _other_questions(two: Two) -> Iterator[Finding]:
+    one, other = _hashes(two)
+    if not one or not other or one == other:
+        return
+    a, b = two.rows
+    if items_of(a).keys() == items_of(b).keys():
+        text = "The items have the same names, but some questions or their prompts differ."
+        yield doubt("comparability.prompts", text, "Use the same version, template, examples and seed.")
+
+
+def _seeds(two: Two) -> str:
+    """Return the seeds of two single runs in words, if they differ."""
+    a, b = two.settings("seed")
+    if a == b or len(two.a) > 1 or len(two.b) > 1:
+        return ""
+    return f" (seeds {a} and {b})"
 
 
 def lengths(two: Two) -> Iterator[Objection]:
@@ -367,23 +443,21 @@ _TPOTS = {definition("dyno", "tpot"), OWN_TPOT}
 
 
 def definitions(two: Two) -> Iterator[Finding | Objection]:
-    a, b = two.rows
+    """Do both sides mean the same by a figure?"""
     other: dict[str, list[str]] = {}
     near: dict[str, list[str]] = {}
-    limits = [str(value) for value in two.settings("--goodput")]
     for metric in two.metrics:
-        x, y = a.figures.get(metric), b.figures.get(metric)
+        x, y = (row.figures.get(metric) for row in two.rows)
         if x is None or y is None or {x.definition, y.definition} <= _TPOTS:
             continue
-        if metric == "request_goodput" and limits[0] != limits[1] and a.complete and b.complete:
-            other.setdefault(f"A counts requests within {limits[0]}, B within {limits[1]}", []).append(metric)
-            continue
-        one, meant = (DEFINITIONS.get(figure.definition, "") for figure in (x, y))
-        if one and meant and one != meant:
-            group = near if one_meaning((x.definition, y.definition)) else other
-            group.setdefault(f"A: {one} ({x.definition}); B: {meant} ({y.definition})", []).append(metric)
-        elif one != meant:
-            other.setdefault(f"{'A' if not one else 'B'}'s definition is unknown", []).append(metric)
+        limits = _other_limits(two) if metric == "request_goodput" else ""
+        difference = _other_definition(x.definition, y.definition)
+        if limits:
+            other.setdefault(limits, []).append(metric)
+        elif difference and _nearly_one_meaning(x.definition, y.definition):
+            near.setdefault(difference, []).append(metric)
+        elif difference:
+            other.setdefault(difference, []).append(metric)
     for why, metrics in near.items():
         text = f"{', '.join(map(words, metrics))}: the definitions differ only for empty first or last chunks."
         advice = "Check the first chunk of a stream if that matters."
@@ -393,7 +467,33 @@ def definitions(two: Two) -> Iterator[Finding | Objection]:
         yield Objection(note("comparability.definitions", text), frozenset(metrics))
 
 
+def _other_limits(two: Two) -> str:
+    """Return the limits of goodput in words, if they are known to differ."""
+    one, other = (str(value) for value in two.settings("--goodput"))
+    if one == other or not all(row.complete for row in two.rows):
+        return ""
+    return f"A counts requests within {one}, B within {other}"
+
+
+def _other_definition(a: str, b: str) -> str:
+    """Return two definitions in words, if they differ."""
+    one, other = DEFINITIONS.get(a, ""), DEFINITIONS.get(b, "")
+    if one == other:
+        return ""
+    if not one:
+        return "A's definition is unknown"
+    if not other:
+        return "B's definition is unknown"
+    return f"A: {one} ({a}); B: {other} ({b})"
+
+
+def _nearly_one_meaning(a: str, b: str) -> bool:
+    """Return whether two definitions are known, and figures of both may share a column."""
+    return a in DEFINITIONS and b in DEFINITIONS and one_meaning((a, b))
+
+
 def changes(two: Two) -> Iterator[Finding]:
+    """Which settings differ, and is it only one?"""
     things = things_changed(*two.rows)
     sure = all(row.complete for row in two.rows)
     names = [row.series or row.label for row in two.rows]
@@ -433,24 +533,32 @@ def rigs(two: Two) -> Iterator[Finding]:
 
 def things_changed(a: Row, b: Row) -> list[tuple[str, Scalar | None, Scalar | None]]:
     """Return the settings that differ, without those that follow from another difference."""
+    unlike = _settings_that_differ(a, b)
+    if a.tool != b.tool and a.tool and b.tool:
+        unlike["tool"] = (a.tool, b.tool)
+    followed: set[str] = set()
+    for name, dependent in _FOLLOWS.items():
+        if name in unlike:
+            followed.update(dependent)
+    if "quantization" in unlike and "model" in unlike and not _same_model(*unlike["model"]):
+        followed.discard("model")
+    return [(name, *values) for name, values in unlike.items() if name not in followed]
+
+
+def _settings_that_differ(a: Row, b: Row) -> dict[str, tuple[Scalar | None, Scalar | None]]:
+    """Return the settings that may change the figures, and that are known to differ."""
     sure = a.complete and b.complete
     own = a.tool == b.tool == "dyno"
     unlike: dict[str, tuple[Scalar | None, Scalar | None]] = {}
     for name in dict.fromkeys((*a.settings, *b.settings)):
         x, y = a.setting(name), b.setting(name)
         unknown = not sure and (x is None or y is None)
-        if name in _NOT_A_CHANGE or passes(name, own) or plain(x) == plain(y) or unknown:
+        if unknown or plain(x) == plain(y) or name in _NOT_A_CHANGE or passes(name, own):
             continue
         if name == "model" and _last(x) == _last(y):  # in any folder
             continue
         unlike[name] = (x, y)
-    if a.tool != b.tool and a.tool and b.tool:
-        unlike["tool"] = (a.tool, b.tool)
-    follows = {name: set(dependent) for name, dependent in _FOLLOWS.items() if name in unlike}
-    if "model" in unlike and not _same_model(*unlike["model"]):
-        follows.get("quantization", set()).discard("model")
-    followed = set().union(*follows.values())
-    return [(name, *values) for name, values in unlike.items() if name not in followed]
+    return unlike
 
 
 def _same_model(x: Scalar | None, y: Scalar | None) -> bool:
@@ -463,7 +571,7 @@ def _last(path: Scalar | None) -> str:
 
 
 def _listed(things: Sequence[tuple[str, Scalar | None, Scalar | None]], sure: bool = False) -> str:
-    """`sure`: a flag that a side lacks was not given."""
+    """Return settings with both values in words. `sure`: a flag that a side lacks was not given."""
 
     def value(name: str, v: Scalar | None) -> str:
         absent = "not set" if sure and name.startswith("--") else "unknown"

@@ -1,7 +1,7 @@
 """Can the figures of one result all be true, and are two results really one?"""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations, pairwise
 from operator import itemgetter
 
@@ -48,34 +48,46 @@ def sums(row: Row) -> Iterator[Finding]:
     took = duration(row)
     if took is None or row.tool not in WHOLE_RUN:
         return
+    wrong: list[tuple[float, str]] = []
+    names = ["duration_s"]
+    for what, unit, name, count, count_name in _counts(row):
+        reported = row.figures.get(name)
+        if count is None or reported is None or not count.value or _is_quotient(reported, count, took, row.form):
+            continue
+        rate = count.value / took.value
+        off = reported.value / rate - 1
+        shown = f"{number(reported.value, reported.half)} ({change(off)})"
+        text = f"{count.value:,.0f} {what} in {number(took.value)} s is {number(rate)} {unit}"
+        wrong.append((abs(off), f"{text}, but the file reports {shown}"))
+        names += [name, count_name]
+    if wrong:
+        level: Level = "void" if max(wrong)[0] > WRONG else "doubt"
+        text = "; ".join(text for _, text in wrong)
+        yield Finding("consistency.sums", level, f"{text}.", locations=locations([row], *names))
+
+
+def _counts(row: Row) -> Iterable[tuple[str, str, str, Figure | None, str]]:
+    """Return what is counted, the unit and name of its throughput, the count, and the name of a figure in it."""
     f = row.figures
     total = f.get("total_tokens")
     if total is None and "total_input_tokens" in f and "total_output_tokens" in f:
         total = Figure(f["total_input_tokens"].value + f["total_output_tokens"].value, f["total_output_tokens"].line)
-    pairs = (
+    return (
         ("requests", "req/s", "request_throughput", f.get("completed"), "completed"),
         ("output tokens", "tok/s", "output_throughput", f.get("total_output_tokens"), "total_output_tokens"),
         ("tokens", "tok/s", "total_token_throughput", total, "total_output_tokens"),
     )
-    wrong: list[tuple[float, str, str, str]] = []
-    for what, unit, name, count, count_name in pairs:
-        reported = f.get(name)
-        if count is None or reported is None or not count.value:
-            continue
-        low, high = count.value / bounds(took)[1], count.value / max(bounds(took)[0], 1e-9)
-        least, most = bounds(reported)
-        # A table may be cut to few digits in any of its columns.
-        slack = (SLACK if row.form in ("json", "block", "csv") else 0.02) * reported.value
-        if least > high + slack or most < low - slack:
-            rate = count.value / took.value
-            off = reported.value / rate - 1
-            shown = f"{number(reported.value, reported.half)} ({change(off)})"
-            text = f"{count.value:,.0f} {what} in {number(took.value)} s is {number(rate)} {unit}"
-            wrong.append((abs(off), f"{text}, but the file reports {shown}", name, count_name))
-    if wrong:
-        level: Level = "void" if max(wrong)[0] > WRONG else "doubt"
-        lines = locations([row], "duration_s", *(n for w in wrong for n in w[2:]))
-        yield Finding("consistency.sums", level, f"{'; '.join(w[1] for w in wrong)}.", locations=lines)
+
+
+def _is_quotient(reported: Figure, count: Figure, took: Figure, form: str) -> bool:
+    """Return whether a throughput is a count divided by a duration, within the rounding of what was printed."""
+    shortest, longest = bounds(took)
+    low, high = count.value / longest, count.value / max(shortest, 1e-9)
+    least, most = bounds(reported)
+    # A table may be cut to few digits in any of its columns.
+    share = SLACK if form in ("json", "block", "csv") else 0.02
+    slack = share * reported.value
+    return least <= high + slack and most >= low - slack
 
 
 def percentiles(row: Row) -> Iterator[Finding]:
@@ -83,7 +95,8 @@ def percentiles(row: Row) -> Iterator[Finding]:
     for stem in SAMPLED:
         ladder = _ladder(row, stem)
         names = [f"{name}_{stem}_ms" for _, name, _ in ladder]
-        if below := [f"{name} {number(figure.value)} ms" for _, name, figure in ladder if figure.value < -figure.half]:
+        below = [f"{name} {number(figure.value)} ms" for _, name, figure in ladder if figure.value < -figure.half]
+        if below:
             text = f"{stem.upper()} is negative: {', '.join(below)}."
             yield void("consistency.percentiles", text, "Check the raw results.", locations([row], *names))
             continue
@@ -120,9 +133,18 @@ def _against_mean(row: Row, stem: str, ladder: Sequence[tuple[float, str, Figure
 
 def _ladder(row: Row, stem: str) -> list[tuple[float, str, Figure]]:
     """Return places, names and figures from the minimum to the maximum."""
-    statistics = {parts[0]: f for name, f in row.figures.items() if (parts := latency(name)) and parts[1] == stem}
-    places = {"min": 0.0, "median": 50.0, "max": 100.0} | {s: float(s[1:]) for s in statistics if s[1].isdigit()}
-    return sorted(((places[s], s, f) for s, f in statistics.items() if s in places), key=itemgetter(0))
+    places = {"min": 0.0, "median": 50.0, "max": 100.0}
+    ladder = []
+    for name, figure in row.figures.items():
+        parts = latency(name)
+        if not parts or parts[1] != stem:
+            continue
+        statistic = parts[0]
+        if statistic[1].isdigit():
+            ladder.append((float(statistic[1:]), statistic, figure))
+        elif statistic in places:
+            ladder.append((places[statistic], statistic, figure))
+    return sorted(ladder, key=itemgetter(0))
 
 
 def tail_below_mean(row: Row) -> Iterator[Finding]:
@@ -168,26 +190,38 @@ def latencies(row: Row) -> Iterator[Finding]:
 
 def in_flight(row: Row) -> Iterator[Finding]:
     """Check by Little's law whether more requests were in flight than allowed."""
-    rps, e2el, streams = requests_per_s(row), row.get("mean_e2el_ms"), points.in_flight(row, _over_span(row, "mean"))
-    asked, count = row.number("concurrency"), (sent(row) or (row.get("completed") or 0.0, ""))[0]
-    most = min((limit for limit in (asked, count) if limit), default=None)
-    if row.kind != "serve" or not rps or not streams or not most or row.tool not in (*CLIENTS, ""):
+    if row.kind != "serve" or row.tool not in (*CLIENTS, ""):
         return
-    if streams <= OVER * most + 0.5:
+    rps, streams = requests_per_s(row), points.in_flight(row, _over_span(row, "mean"))
+    asked = row.number("concurrency")
+    most = min((limit for limit in (asked, _requests(row)) if limit), default=None)
+    if not rps or not streams or not most or streams <= OVER * most + 0.5:
         return
     cap = f"the concurrency is {most:,g}" if most == asked else f"only {most:,g} requests were sent"
+    e2el = row.get("mean_e2el_ms")
     if e2el:
         product = f"{number(rps)} req/s × {number(e2el / 1000)} s (mean E2EL)"
         text = f"{product} is {streams:,.0f} requests in flight, but {cap}."
         yield void("consistency.in_flight", text, locations=locations([row], "request_throughput", "mean_e2el_ms"))
     elif e2el is None:
-        itl, tpot = points.in_flight(row, "mean_itl_ms"), row.get(_over_span(row, "mean"))
-        by_gaps = f" (by ITL: {itl:,.0f})" if itl else ""
-        text = f"A mean TPOT of {number(tpot)} ms implies {streams:,.0f} requests in flight{by_gaps}, but {cap}."
         # With no limit at all it is so with every set of chats, and no level was chosen to compare.
         doubtful = streams > FAR_OVER * most and (most == asked or finite_rate(row))
+        level: Level = "doubt" if doubtful else "note"
         lines = locations([row], "mean_tpot_ms", "mean_itl_ms")
-        yield Finding("consistency.mean_tpot", "doubt" if doubtful else "note", text, locations=lines)
+        yield Finding("consistency.mean_tpot", level, f"{_implied(row, streams)}, but {cap}.", locations=lines)
+
+
+def _requests(row: Row) -> float:
+    """Return how many requests were sent, or else completed."""
+    known = sent(row)
+    return known[0] if known else row.get("completed") or 0.0
+
+
+def _implied(row: Row, streams: float) -> str:
+    """Return in words how many requests in flight the mean TPOT implies, and the mean ITL."""
+    by_itl, tpot = points.in_flight(row, "mean_itl_ms"), row.get(_over_span(row, "mean"))
+    text = f"A mean TPOT of {number(tpot)} ms implies {streams:,.0f} requests in flight"
+    return f"{text} (by ITL: {by_itl:,.0f})" if by_itl else text
 
 
 def _over_span(row: Row, statistic: str) -> str:
@@ -215,9 +249,8 @@ def beyond_the_run(row: Row) -> Iterator[Finding]:
 
 def batch_counts(row: Row) -> Iterator[Finding]:
     """Offline: requests × (input + output) are not the reported tokens."""
-    read, length, count, total = (
-        row.number("input_len"), row.number("output_len"), row.get("completed"), row.get("total_tokens"),
-    )  # fmt: skip
+    read, length = row.number("input_len"), row.number("output_len")
+    count, total = row.get("completed"), row.get("total_tokens")
     if row.kind == "serve" or not (read and length and count and total):
         return
     expected = count * (read + length)
@@ -231,16 +264,17 @@ def batch_counts(row: Row) -> Iterator[Finding]:
 
 def zero_first_token(row: Row) -> Iterator[Finding]:
     """The first token takes no time."""
-    mean, median = row.figures.get("mean_ttft_ms"), row.figures.get("median_ttft_ms")
-    others = [row.get(f"mean_{s}_ms") for s in ("tpot", "itl")]
     if row.samples and row.samples.latencies("ttft"):
         return  # requests.zeros_in_mean knows more
-    if any(f is not None and f.value == 0 for f in (mean, median)) and any(others) and row.get("completed"):
-        text = f"The {'median' if mean and mean.value else 'mean'} TTFT is reported as 0 ms."
+    mean, median = row.get("mean_ttft_ms"), row.get("median_ttft_ms")
+    others = row.get("mean_tpot_ms") or row.get("mean_itl_ms")
+    if 0 in (mean, median) and others and row.get("completed"):
+        text = f"The {'median' if mean else 'mean'} TTFT is reported as 0 ms."
         yield doubt("consistency.zero_ttft", text, locations=locations([row], "mean_ttft_ms", "median_ttft_ms"))
 
 
 def peak(row: Row) -> Iterator[Finding]:
+    """The highest throughput is below the mean."""
     highest, mean = row.figures.get("peak_output_throughput"), row.figures.get("output_throughput")
     # dyno's is of a whole second, and some runs are shorter.
     if row.tool != "dyno" and highest and mean and bounds(highest)[1] < bounds(mean)[0]:
@@ -269,6 +303,7 @@ def two_runs(row: Row) -> Iterator[Finding]:
 
 
 def price(row: Row) -> Iterator[Finding]:
+    """The price per million tokens doesn't follow from the hourly price and any throughput."""
     reported, hour = row.figures.get("cost_per_million_tokens"), row.number("price_per_hour")
     speeds = [s for name in TOKEN_THROUGHPUTS if (s := row.get(name))]
     if reported is None or not hour or not speeds:
@@ -329,31 +364,43 @@ def twins(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _twins(a: Row, b: Row, generated: Sequence[Row]) -> Iterator[Finding]:
-    differs = _unlike(_SUBJECT, settings(a).get, settings(b).get)
-    load = _unlike(LOAD, a.setting, b.setting)
-    if not (differs or load):
-        return
+    """Yield a finding if two results of different settings are equal, or nearly."""
+    what = _settings_that_differ(a, b)
     both = [n for n in _COMPARED_FIGURES if a.get(n) and b.get(n)]
-    if len(both) < 4 or (a.get("completed") or 0) < 10:
+    if not what or len(both) < 4 or (a.get("completed") or 0) < 10:
         return
-    same = all(a.get(n) == b.get(n) for n in both)
+    lines = locations([a, b], "duration_s", "mean_itl_ms")
+    if all(a.get(n) == b.get(n) for n in both):
+        text = f"Two results with {what} are equal in all {len(both)} figures."
+        yield void("consistency.twins", text, locations=lines)
+        return
     paces = [n for n in ("mean_tpot_ms", "mean_itl_ms") if n in both]
-    distance = max((abs(a.figures[n].value / b.figures[n].value - 1) for n in paces), default=1.0)
-    near = distance < NEARLY and not load and load_of(a) == load_of(b)
-    if not (same or near):
+    if not _nearly_equal(a, b, paces):
         return
-    what = " and ".join(f"{n.replace('_', ' ')} {values}" for n, values in differs.items())
-    what = what or ", ".join(f"{n} {values}" for n, values in load.items())
-    witness, speeds = _witness(a, b, generated) if not same else ("", [])
-    text = f"Two results with {what} are equal in all {len(both)} figures."
-    if not same:
-        alike = ", ".join(f"{words(n)} {number(a.get(n))} and {number(b.get(n))} ms" for n in paces)
-        text = (
-            f"Two results with {what} are nearly equal: {number(a.get('duration_s'), digits=6)} and "
-            f"{number(b.get('duration_s'), digits=6)} s, {alike}."
-        )
-    lines = locations([a, b], "duration_s", "mean_itl_ms") + speeds
-    yield Finding("consistency.twins", "void" if witness or same else "doubt", f"{text} {witness}".rstrip(), "", lines)
+    alike = ", ".join(f"{words(n)} {number(a.get(n))} and {number(b.get(n))} ms" for n in paces)
+    times = f"{number(a.get('duration_s'), digits=6)} and {number(b.get('duration_s'), digits=6)} s"
+    text = f"Two results with {what} are nearly equal: {times}, {alike}."
+    witness, speeds = _witness(a, b, generated)
+    if witness:
+        yield void("consistency.twins", f"{text} {witness}", locations=lines + speeds)
+    else:
+        yield doubt("consistency.twins", text, locations=lines)
+
+
+def _settings_that_differ(a: Row, b: Row) -> str:
+    """Return in words in what two results differ: their subject or, where that is the same, their load."""
+    differs = _unlike(_SUBJECT, settings(a).get, settings(b).get)
+    if differs:
+        return " and ".join(f"{n.replace('_', ' ')} {values}" for n, values in differs.items())
+    load = _unlike(LOAD, a.setting, b.setting)
+    return ", ".join(f"{n} {values}" for n, values in load.items())
+
+
+def _nearly_equal(a: Row, b: Row, names: Sequence[str]) -> bool:
+    """Return whether two have the same load and, in all of these figures, nearly the same values."""
+    if not names or load_of(a) != load_of(b) or _unlike(LOAD, a.setting, b.setting):
+        return False
+    return all(abs(a.figures[n].value / b.figures[n].value - 1) < NEARLY for n in names)
 
 
 def _unlike(names: Sequence[str], *values: Callable[[str], Scalar | None]) -> dict[str, str]:
@@ -368,10 +415,7 @@ def _witness(a: Row, b: Row, generated: Sequence[Row]) -> tuple[str, list[str]]:
     speeds = []
     for row in (a, b):
         name = str(row.setting("quantization") or row.setting("model") or "").lower()
-        matching = [
-            r for r in generated
-            if _alike(name, f"{r.setting('model') or ''} {r.label} {r.setting('quantization') or ''}".lower())
-        ]  # fmt: skip
+        matching = [test for test in generated if _alike(name, _test_name(test))]
         if not matching:
             return "", []
         speeds.append(max(matching, key=lambda r: r.figures["speed"].value))
@@ -382,8 +426,12 @@ def _witness(a: Row, b: Row, generated: Sequence[Row]) -> tuple[str, list[str]]:
     return text, locations(speeds, "speed")
 
 
+def _test_name(test: Row) -> str:
+    return f"{test.setting('model') or ''} {test.label} {test.setting('quantization') or ''}".lower()
+
+
 def _alike(name: str, other: str) -> bool:
-    """llama-bench writes 'Q4_K - Medium' where a file is named Q4_K_M."""
+    """Return whether two names have one quantization. llama-bench writes 'Q4_K - Medium' for a file named Q4_K_M."""
     kinds = _KIND.findall(name.replace("-", "_"))
     if not kinds:
         return False
@@ -394,6 +442,23 @@ def _alike(name: str, other: str) -> bool:
 
 def multiples(rows: Sequence[Row]) -> Iterator[Finding]:
     """Rows are whole multiples of others with exactly the same time: calculated, not measured."""
+    seen: set[tuple[str, str, int]] = set()
+    for (low_name, high_name, times, figure), pairs in _multiples(rows).items():
+        digits = max(_digits(low.get(figure) or 0) for low, _ in pairs)
+        if (low_name, high_name, times) in seen or (len(pairs) < 3 and digits < 6):
+            continue
+        seen.add((low_name, high_name, times))
+        low, names = pairs[0][0], points.distinct(low_name, high_name)
+        text = (
+            f"{len(pairs)} results of {names[1]} have exactly the same times as {names[0]} (such as "
+            f"{low.get(figure):,.8g}) and {times} times its throughput: calculated, not measured."
+        )
+        lines = locations([high for _, high in pairs[:6]]) + locations([low])
+        yield void("comparability.multiplied", text, locations=lines)
+
+
+def _multiples(rows: Sequence[Row]) -> dict[tuple[str, str, int, str], list[tuple[Row, Row]]]:
+    """Return pairs of rows with the same time, by the two subjects, the factor of throughput, and the time's name."""
     by_time: dict[tuple[str, str, float], list[Row]] = {}
     for row in rows:
         for name in ("duration_s", "mean_latency_ms", "mean_e2el_ms"):
@@ -402,22 +467,11 @@ def multiples(rows: Sequence[Row]) -> Iterator[Finding]:
     groups: dict[tuple[str, str, int, str], list[tuple[Row, Row]]] = {}
     for (_, name, _), same_time in by_time.items():
         for a, b in combinations(same_time[:50], 2):
-            if (times := _multiple(a, b)) and subject(a) != subject(b):
+            times = _multiple(a, b)
+            if times and subject(a) != subject(b):
                 low, high = (a, b) if times > 0 else (b, a)
                 groups.setdefault((subject(low), subject(high), abs(times), name), []).append((low, high))
-    seen: set[tuple[str, str, int]] = set()
-    for (low_name, high_name, times, name), pairs in groups.items():
-        digits = max(_digits(low.get(name) or 0) for low, _ in pairs)
-        if (low_name, high_name, times) in seen or (len(pairs) < 3 and digits < 6):
-            continue
-        seen.add((low_name, high_name, times))
-        low, names = pairs[0][0], points.distinct(low_name, high_name)
-        text = (
-            f"{len(pairs)} results of {names[1]} have exactly the same times as {names[0]} (such as "
-            f"{low.get(name):,.8g}) and {times} times its throughput: calculated, not measured."
-        )
-        lines = locations([high for _, high in pairs[:6]]) + locations([low])
-        yield void("comparability.multiplied", text, locations=lines)
+    return groups
 
 
 def _multiple(a: Row, b: Row) -> int | None:

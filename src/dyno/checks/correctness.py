@@ -32,17 +32,21 @@ def failed(e: Evidence) -> Iterator[Finding]:
 
 
 def nonsense(e: Evidence) -> Iterator[Finding]:
-    """Each side and each replica by itself: one of them may be broken, or break under the load."""
+    """Judge each side and each replica by itself: one of them may be broken, or break under the load."""
     if e.correctness is None or (e.trial.engine is not None and e.trial.engine.load_format == "dummy"):
         return  # random weights, by intent
+    urls = e.trial.target.urls
     for when, side in (("before", e.correctness.before), ("after", e.correctness.after)):
-        for replica, url in enumerate(e.trial.target.urls):
+        for replica, url in enumerate(urls):
             answers = [a for a in side if a.replica == replica and not a.error]
-            where = f" of {url}" if len(e.trial.target.urls) > 1 else ""
+            if not answers:
+                continue
+            where = f" of {url}" if len(urls) > 1 else ""
             which = f"All {len(answers)} greedy answers{where} {when} the load"
             if len(answers) == 1:
                 which = f"The only greedy answer{where} {when} the load"
-            if answers and (finding := _empty(answers, which) or _garbage(answers, which)):
+            finding = _empty(answers, which) or _garbage(answers, which)
+            if finding is not None:
                 yield finding
                 return
 
@@ -58,22 +62,29 @@ def _empty(answers: Sequence[GreedyAnswer], which: str) -> Finding | None:
 
 
 def _garbage(answers: Sequence[GreedyAnswer], which: str) -> Finding | None:
+    """Return a finding if all answers are repetitions, unreadable, or the same."""
     texts = [a.text.strip() for a in answers]
     example = f"{_short(answers[0].prompt)} → {_short(texts[0])}"
     units = {_unit(text) for text in texts}
-    unreadable = len(_UNREADABLE.findall("".join(texts))) / len("".join(texts))
     if None not in units:
-        level = _level(answers) if len(units) == 1 and len(units.pop() or "") == 1 else "doubt"
+        one_character = len(units) == 1 and len(units.pop() or "") == 1
+        level = _level(answers) if one_character else "doubt"
         return Finding("correctness.garbage", level, f"{which} only repeat a short text: {example}.")
+    whole = "".join(texts)
+    unreadable = len(_UNREADABLE.findall(whole)) / len(whole)
     if unreadable >= _MUCH:
         text = f"{which}: {percent(unreadable)} of the characters are unreadable: {example}."
         return doubt("correctness.garbage", text)
-    thoughts = any(a.reasoning or "<think>" in a.text for a in answers)  # these may begin alike
-    if len(texts) > 2 and len(set(texts)) == 1 and not thoughts:
+    if len(texts) > 2 and len(set(texts)) == 1 and not _has_thoughts(answers):
         ended = all(a.finish_reason == "stop" for a in answers)  # else they may differ later
         text = f"{which} are the same, whatever the prompt: {_short(texts[0])}."
         return Finding("correctness.garbage", "void" if ended else "doubt", text)
     return None
+
+
+def _has_thoughts(answers: Sequence[GreedyAnswer]) -> bool:
+    """Return whether an answer has reasoning: these may begin alike."""
+    return any(a.reasoning or "<think>" in a.text for a in answers)
 
 
 def _level(answers: Sequence[GreedyAnswer]) -> Level:

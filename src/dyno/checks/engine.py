@@ -8,6 +8,7 @@ import msgspec
 from dyno.checks.evidence import Circumstances, Evidence, OfflineEvidence
 from dyno.facts.engine import About
 from dyno.facts.finding import Finding, Level, doubt, note, void
+from dyno.facts.summary import Summary
 from dyno.measure.agreement import contradicted, differences, same_quantization, unverified
 from dyno.numbers import human_bytes, number
 
@@ -104,23 +105,36 @@ _LAYERS = ("-ngl", "--gpu-layers", "--n-gpu-layers")
 
 
 def remarks(e: Circumstances) -> Iterator[Finding]:
-    """What the engine's log says about its setting, in its words."""
-    spec = e.trial.engine
+    """Yield what the engine's log says about its setting, in its words."""
     by_about: dict[About, list[str]] = {}
     for remark in e.remarks:
         by_about.setdefault(remark.about, []).append(remark.line)
-    args = {arg.partition("=")[0].replace("_", "-") for arg in spec.args} if spec is not None else set()
+    flags = _flags(e)
     for about, lines in by_about.items():
+        if _is_no_news(about, e, flags):
+            continue
         code, level, sentence = _REMARKS[about]
-        if about == "preempted" and e.telemetry is not None and e.telemetry.total("preemptions") is not None:
-            continue  # its metrics count them
-        if about == "offloaded" and (not e.rig or not e.rig.accelerators or args.intersection(_LAYERS)):
-            continue  # as asked for, or there is nothing to use
-        if about == "eager" and args.intersection(_EAGER):
+        if about == "eager" and flags.intersection(_EAGER):
             level = "note"
         more = f" and {len(lines) - _QUOTED} more lines" if len(lines) > _QUOTED else ""
         quotes = ", ".join(f'"{line}"' for line in lines[:_QUOTED])
         yield Finding(code, level, f"{sentence}, by its log: {quotes}{more}.")
+
+
+def _flags(e: Circumstances) -> set[str]:
+    """Return the flags of the engine's setting, without their values."""
+    if e.trial.engine is None:
+        return set()
+    return {arg.partition("=")[0].replace("_", "-") for arg in e.trial.engine.args}
+
+
+def _is_no_news(about: About, e: Circumstances, flags: set[str]) -> bool:
+    """Return whether a remark is reported elsewhere, or says what was asked for."""
+    if about == "preempted":  # its metrics count them
+        return e.telemetry is not None and e.telemetry.total("preemptions") is not None
+    if about == "offloaded":  # as asked for, or there is nothing to use
+        return not e.rig or not e.rig.accelerators or bool(flags.intersection(_LAYERS))
+    return False
 
 
 def second_attempt(e: Circumstances) -> Iterator[Finding]:
@@ -154,6 +168,7 @@ def memory_held(e: Circumstances) -> Iterator[Finding]:
 
 
 def frozen(e: Evidence) -> Iterator[Finding]:
+    """No stream moved for a while."""
     s = e.summary
     if not s.freezes:
         return
@@ -161,16 +176,20 @@ def frozen(e: Evidence) -> Iterator[Finding]:
     moments = ", ".join(f"{number(f.length_s)} s at {number(f.at_s)} s" for f in s.freezes[:5])
     more = f" and {len(s.freezes) - 5} more times" if len(s.freezes) > 5 else ""
     gap = f" (up to {longest.length_s * 1e3 / s.itl.median:,.0f} times the median gap)" if s.itl.median else ""
-    without = ""
-    if (u := s.unfrozen) is not None:
-        means = [
-            f"mean {name} {number(b)} instead of {number(a)} ms"
-            for name, a, b in (("TTFT", s.ttft.mean, u.ttft.mean), ("TPOT", s.true_tpot.mean, u.tpot.mean))
-            if a is not None and b is not None and abs(a - b) > 0.005 * a
-        ]
-        rates = f"{number(u.output_throughput)} instead of {number(s.output_throughput)} output tok/s"
-        without = f" Without that time: {', '.join([rates, *means])}."
-    yield doubt("engine.frozen", f"No stream moved although requests were open: {moments}{more}{gap}.{without}")
+    text = f"No stream moved although requests were open: {moments}{more}{gap}.{_without_freezes(s)}"
+    yield doubt("engine.frozen", text)
+
+
+def _without_freezes(s: Summary) -> str:
+    """Return the figures without the time of freezes in words, if they are known."""
+    u = s.unfrozen
+    if u is None:
+        return ""
+    figures = [f"{number(u.output_throughput)} instead of {number(s.output_throughput)} output tok/s"]
+    for name, a, b in (("TTFT", s.ttft.mean, u.ttft.mean), ("TPOT", s.true_tpot.mean, u.tpot.mean)):
+        if a is not None and b is not None and abs(a - b) > 0.005 * a:
+            figures.append(f"mean {name} {number(b)} instead of {number(a)} ms")
+    return f" Without that time: {', '.join(figures)}."
 
 
 def preempted(e: Evidence) -> Iterator[Finding]:

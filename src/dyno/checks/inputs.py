@@ -26,19 +26,26 @@ class Input(NamedTuple):
     read: bool = False  # how many parameters a token reads: all of a dense model's, by the name of a known model
 
     def known(self, row: Row, document: Document, peaks_of: PeaksOf) -> bool:
+        """Return whether a row or its document has this input."""
         if self.peaks:
             name = row.setting("accelerator")
             return name is None or peaks_of(str(name), 1) is not None
         if self.read:
             model = row.setting("model")
             return model is None or named(str(model)).dense is True
-        if any(name in row.figures for name in self.figures) or (self.samples and row.samples is not None):
-            return True
-        if self.deviation and any(figure.deviation is not None for figure in row.figures.values()):
+        if self._is_measured(row):
             return True
         # A dump of versions and devices holds for all results of its document.
         dumps = (row.settings, *document.environments)
         return any(name in settings for settings in dumps for name in self.settings)
+
+    def _is_measured(self, row: Row) -> bool:
+        """Return whether a row has one of the figures, or samples or a deviation where these are enough."""
+        if any(name in row.figures for name in self.figures):
+            return True
+        if self.samples and row.samples is not None:
+            return True
+        return self.deviation and any(figure.deviation is not None for figure in row.figures.values())
 
 
 REQUESTS = Input("request counts", figures=("completed",))
@@ -119,26 +126,30 @@ class Unchecked(NamedTuple):
     applicable: int  # results to which checks that need it apply
 
     def describe(self) -> str:
-        return (
-            self.words
-            if self.results == self.applicable
-            else f"{self.words} in {self.results:,} of {self.applicable:,} results"
-        )
+        if self.results == self.applicable:
+            return self.words
+        return f"{self.words} in {self.results:,} of {self.applicable:,} results"
 
 
 def unchecked(
     results: Sequence[tuple[Row, Document]], needs: Iterable[Needs], peaks_of: PeaksOf
 ) -> Iterator[Unchecked]:
-    """Say which inputs are missing. dyno's own runs were examined with all their records when they were measured."""
+    """Yield inputs that are missing. dyno's own runs were examined with all their records when they were measured."""
     rows = [(row, d) for row, d in results if not row.complete and row.verdict is None]
+    for one, places in _applicable(rows, needs).items():
+        missing = sum(not one.known(*rows[i], peaks_of) for i in places)
+        if missing:
+            yield Unchecked(one.words, missing, len(places))
+
+
+def _applicable(rows: Sequence[tuple[Row, Document]], needs: Iterable[Needs]) -> dict[Input, set[int]]:
+    """Return the places of rows for which a check needs an input, by input."""
     several = len({subject(row) for row, _ in rows}) > 1
-    wanted: dict[Input, set[int]] = {}
+    places: dict[Input, set[int]] = {}
     for need in needs:
         if need.compares and not several:
             continue
         applying = {i for i, (row, _) in enumerate(rows) if need.applies(row)}
         for one in need.inputs:
-            wanted.setdefault(one, set()).update(applying)
-    for one, those in wanted.items():
-        if missing := sum(not one.known(*rows[i], peaks_of) for i in those):
-            yield Unchecked(one.words, missing, len(those))
+            places.setdefault(one, set()).update(applying)
+    return places

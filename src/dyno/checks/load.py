@@ -65,8 +65,8 @@ def rate(e: Evidence) -> Iterator[Finding]:
 
 
 def _replayed(e: Evidence) -> Iterator[Finding]:
-    """Its requests have any lengths and gaps, so that late ones can't be compared with early ones: the time counts that
-    the run took."""
+    """Judge a replay by the time that it took: its requests have any lengths and gaps, so that late ones can't be
+    compared with early ones."""
     s, replay = e.summary, e.summary.replay
     if replay is None or s.sent < MANY:
         return
@@ -89,17 +89,24 @@ def rate_row(row: Row) -> Iterator[Finding]:
     if not (offered and rps and done and took and e2e) or done < MANY:
         return
     sending = (row.number("num_prompts") or done) / offered
-    waits = (row.get("mean_ttft_ms") or row.get("median_ttft_ms") or 0.0) / 1000
     if rps >= SERVED * offered or took < LONGER * sending:
         return
-    if cap := row.number("concurrency"):
+    cap = row.number("concurrency")
+    if cap:
         text = f"{count(offered)} requests/s offered, {number(rps)} served, with at most {count(cap)} in flight."
         advice = "The limit makes this a closed loop, and no latency includes the wait. Report the concurrency."
         yield note("load.rate_not_reached", text, advice, locations([row], "request_throughput"))
+        return
     # Long answers also extend a run, but less, and without such waits for first tokens.
-    elif took - sending > 2.5 * e2e or (rps * e2e > CROWD * done and waits > WAITS * sending):
+    crowded = rps * e2e > CROWD * done and _first_token_s(row) > WAITS * sending
+    if crowded or took - sending > 2.5 * e2e:
         because = f"The last was due after {number(sending)} s, but the run took {number(took)} s."
         yield _queue_grows(count(offered), rps, because, row)
+
+
+def _first_token_s(row: Row) -> float:
+    """Return the usual time to the first token; 0 where it is unknown."""
+    return (row.get("mean_ttft_ms") or row.get("median_ttft_ms") or 0.0) / 1000
 
 
 def _queue_grows(offered: str, rps: float, because: str, row: Row | None = None, unit: str = "requests") -> Finding:
@@ -110,9 +117,13 @@ def _queue_grows(offered: str, rps: float, because: str, row: Row | None = None,
 
 def _end_to_end_s(row: Row) -> float | None:
     """Return how long a long request takes."""
-    for name in ("p99_e2el_ms", "p95_e2el_ms", "mean_e2el_ms"):
-        if (latency_ms := row.get(name)) is not None:
-            return latency_ms / 1000 if name != "mean_e2el_ms" else 2 * latency_ms / 1000
+    for name in ("p99_e2el_ms", "p95_e2el_ms"):
+        latency_ms = row.get(name)
+        if latency_ms is not None:
+            return latency_ms / 1000
+    mean_ms = row.get("mean_e2el_ms")
+    if mean_ms is not None:
+        return 2 * mean_ms / 1000
     first, each = row.get("mean_ttft_ms"), output_each(row)
     gap = row.get("mean_itl_ms") or row.get("median_tpot_ms")
     return (first + each * gap) / 1000 if first is not None and each and gap else None
@@ -121,16 +132,26 @@ def _end_to_end_s(row: Row) -> float | None:
 def rate_rows(rows: Sequence[Row]) -> Iterator[Finding]:
     """Several rates were served at about the same speed: that is the limit, and a higher rate is a queue."""
     for sweep in sweeps(rows):
-        rates = [(o, r, row) for row in sweep if (o := finite_rate(row)) and (r := requests_per_s(row))
-                and row.number("concurrency") is None and (row.get("completed") or 0) >= MANY]  # fmt: skip
+        rates = list(_open_loop_rates(sweep))
         if len(rates) < 2:
             continue
-        most = max(r for _, r, _ in rates)  # the limit, whatever is offered
+        most = max(served for _, served, _ in rates)  # the limit, whatever is offered
         for offered, rps, row in rates:
-            others = [r for o, r, _ in rates if o != offered]
+            if most >= SERVED * offered:
+                continue
+            others = max(served for other, served, _ in rates if other != offered)
             known = any(f.level == "doubt" for f in rate_row(row))
-            if most < SERVED * offered and max(others) > 0.8 * most and not known:
+            if others > 0.8 * most and not known:
                 yield _queue_grows(count(offered), rps, f"No rate gave more than {number(most)}.", row)
+
+
+def _open_loop_rates(rows: Sequence[Row]) -> Iterator[tuple[float, float, Row]]:
+    """Yield offered and served requests per second of rows without a limit of requests in flight."""
+    for row in rows:
+        offered, served = finite_rate(row), requests_per_s(row)
+        enough = (row.get("completed") or 0) >= MANY
+        if offered and served and enough and row.number("concurrency") is None:
+            yield offered, served, row
 
 
 def streams(e: Evidence) -> Iterator[Finding]:
@@ -173,6 +194,7 @@ def repeated_prompts(e: Evidence) -> Iterator[Finding]:
 
 
 def replicas(e: Evidence) -> Iterator[Finding]:
+    """Copies of a server completed fewer requests than their share, or were slower."""
     several, urls = e.summary.replicas, e.trial.target.urls
     if not several or not e.summary.completed:
         return
@@ -229,23 +251,33 @@ def replicas_on_cpu(e: Circumstances) -> Iterator[Finding]:
 
 
 def replicas_gain(rows: Sequence[Row]) -> Iterator[Finding]:
-    """The same load on one copy and on several."""
+    """Several copies have less throughput than one under the same load."""
+    for one, more, copies in _one_and_several(rows):
+        speed = _both(one, more, THROUGHPUTS)
+        if speed is None:
+            continue
+        name, (alone, summed) = speed
+        if summed < alone:
+            text = (
+                f"{subject(more)}: {count(copies)} replicas have less {words(name)} than one under the same load "
+                f"({number(summed)}, {number(alone)})."
+            )
+            yield doubt("load.replicas_no_gain", text, locations=locations([one, more], name))
+
+
+def _one_and_several(rows: Sequence[Row]) -> Iterator[tuple[Row, Row, float]]:
+    """Yield rows of one copy and of several that are otherwise alike, and how many these are."""
     for group in together(rows):
         alike: dict[frozenset[tuple[str, object]], dict[float, Row]] = {}
         for row in group:
             own = {k: v for k, v in settings(row).items() if k not in ("replicas", "accelerators", "devices", "series")}
             alike.setdefault(frozenset(own.items()), {}).setdefault(row.number("replicas") or 1, row)
-        for one, more, copies in (
-            (by[1], row, n) for by in alike.values() if 1 in by for n, row in by.items() if n > 1
-        ):
-            speed = _both(one, more, THROUGHPUTS)
-            if speed is not None and speed[1][1] < speed[1][0]:
-                name, (alone, summed) = speed
-                text = (
-                    f"{subject(more)}: {count(copies)} replicas have less {words(name)} than one under the same load "
-                    f"({number(summed)}, {number(alone)})."
-                )
-                yield doubt("load.replicas_no_gain", text, locations=locations([one, more], name))
+        for by_copies in alike.values():
+            if 1 not in by_copies:
+                continue
+            for copies, row in by_copies.items():
+                if copies > 1:
+                    yield by_copies[1], row, copies
 
 
 def slots(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
@@ -270,26 +302,36 @@ def slots(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
 
 def engine_streams(e: Evidence) -> Iterator[Finding]:
     """The client holds streams open on which the engine doesn't work."""
-    t, s, slots = e.telemetry, e.summary, e.target.slots
-    if t is None or s.steady is None or not e.trial.load.closed_loop or e.trial.load.max_concurrency is None:
+    if e.telemetry is None or e.summary.steady is None or not _streams_are_compared(e):
         return
-    running, waiting = t.total("running_mean"), t.total("waiting_mean")
-    if running is None or min(x.samples for x in t.engines) < FEW_SAMPLES or (s.e2el.mean or 0.0) < 500:
-        return  # short requests are on their way for a good part of their lives
-    if slots and s.client.streams_peak > slots * len(e.trial.target.urls):
-        return  # load.slots reports it
-    missing = s.steady.streams_mean - running
-    if missing > 0.2 * s.steady.streams_mean:
-        queue = "" if waiting is None else f", {number(waiting)} were queued"
-        held = f"{number(s.steady.streams_mean)} requests were open on average"
-        text = f"{held}, but by its metrics the engine processed {number(running)}{queue}."
-        advice = ""
-        if waiting is not None and waiting > 0.5 * missing:
-            advice = (
-                "The engine's actual concurrency is lower, and TTFT includes the queue. Check its limits: sequences, "
-                "batched tokens, KV cache."
-            )
-        yield note("load.engine_streams", text, advice)
+    running, waiting = e.telemetry.total("running_mean"), e.telemetry.total("waiting_mean")
+    if running is None or min(x.samples for x in e.telemetry.engines) < FEW_SAMPLES:
+        return
+    opened = e.summary.steady.streams_mean
+    missing = opened - running
+    if missing <= 0.2 * opened:
+        return
+    queue = "" if waiting is None else f", {number(waiting)} were queued"
+    held = f"{number(opened)} requests were open on average"
+    text = f"{held}, but by its metrics the engine processed {number(running)}{queue}."
+    advice = ""
+    if waiting is not None and waiting > 0.5 * missing:
+        advice = (
+            "The engine's actual concurrency is lower, and TTFT includes the queue. Check its limits: sequences, "
+            "batched tokens, KV cache."
+        )
+    yield note("load.engine_streams", text, advice)
+
+
+def _streams_are_compared(e: Evidence) -> bool:
+    """Return whether the engine should work on all streams that the client holds open."""
+    load, s, slots = e.trial.load, e.summary, e.target.slots
+    if not load.closed_loop or load.max_concurrency is None:
+        return False
+    if (s.e2el.mean or 0.0) < 500:
+        return False  # short requests are on their way for a good part of their lives
+    # Of more than the engine's slots, load.slots reports it.
+    return not slots or s.client.streams_peak <= slots * len(e.trial.target.urls)
 
 
 def not_sent(row: Row) -> Iterator[Finding]:
@@ -341,7 +383,7 @@ def _saturated(before: Row, after: Row) -> Iterator[Finding]:
 
 
 def _limit_between(low: tuple[str, float], high: tuple[str, float], row: Row, waits_twice: bool) -> str:
-    """Say which limit of requests at once is between two loads. '': none that is known."""
+    """Return which limit of requests at once is between two loads, in words. '': none that is known."""
     if low[0] != "concurrency":
         return ""
     limit = row.number("max_num_seqs")

@@ -67,7 +67,7 @@ def governor(rig: Rig) -> Iterator[Finding]:
 
 
 def performs(governor: str) -> bool:
-    """Whether it is `performance`, or the processor's own preference is."""
+    """Return whether it is `performance`, or the processor's own preference is."""
     return governor.split(" on ")[0] in ("performance", "powersave (performance)")
 
 
@@ -97,7 +97,10 @@ def memory_short(rig: Rig) -> Iterator[Finding]:
 
 
 def _engine_accelerators(e: Circumstances) -> list[AcceleratorTelemetry]:
-    return [a for a in e.telemetry.accelerators if a.engine and a.samples >= FEW] if e.telemetry else []
+    """Return those of the engine that were sampled often enough."""
+    if not e.telemetry:
+        return []
+    return [a for a in e.telemetry.accelerators if a.engine and a.samples >= FEW]
 
 
 def throttled(e: Circumstances) -> Iterator[Finding]:
@@ -145,27 +148,38 @@ def sparse(e: Circumstances) -> Iterator[Finding]:
 
 
 def differences(a: Rig, b: Rig) -> Iterator[Finding]:
-    """Differences between machines, which may explain a difference between figures."""
-    hardware = list(_unlike(a, b, ("cpu", "sockets", "cores", "numa_nodes")))
-    if abs((a.memory_bytes or 0) - (b.memory_bytes or 0)) > 0.02 * (a.memory_bytes or 0):
-        hardware.append(("memory", human_bytes(a.memory_bytes or 0), human_bytes(b.memory_bytes or 0)))
-    if _names(a) != _names(b):
-        hardware.append(("accelerators", _names(a) or "none", _names(b) or "none"))
-    alike = [(x, y) for x, y in zip(a.accelerators, b.accelerators, strict=False) if x.name == y.name]
-    software = list(_unlike(a, b, ("system", "kernel", "container")))
-    software += [d for x, y in alike for d in _unlike(x, y, ("driver",))]
-    software += _unlike_keys(a.state, b.state, {"rocm"})
-    settings = [d for x, y in alike for d in _unlike(x, y, _SETTINGS)]
-    settings += _unlike_keys(a.state, b.state, (set(a.state) | set(b.state)) - {"rocm"})
-    variables = list(_unlike_keys(a.environment, b.environment, set(a.environment) | set(b.environment)))
-    if hardware:
+    """Yield differences between machines, which may explain a difference between figures."""
+    if hardware := _hardware_differences(a, b):
         yield note("rig.hardware_differs", f"The machines differ: {_listed(hardware)}.")
+    software = list(_unlike(a, b, ("system", "kernel", "container")))
+    software += _unlike_accelerators(a, b, ("driver",))
+    software += _unlike_keys(a.state, b.state, {"rocm"})
     if software:
         yield doubt("rig.software_differs", f"System or driver differ: {_listed(software)}.")
+    settings = list(_unlike_accelerators(a, b, _SETTINGS))
+    settings += _unlike_keys(a.state, b.state, {*a.state, *b.state} - {"rocm"})
     if settings:
         yield doubt("rig.settings_differ", f"The machines have different settings: {_listed(settings)}.")
+    variables = list(_unlike_keys(a.environment, b.environment, {*a.environment, *b.environment}))
     if variables:
         yield note("rig.environment_differs", f"Environment variables differ: {_listed(variables)}.")
+
+
+def _hardware_differences(a: Rig, b: Rig) -> list[Difference]:
+    hardware = list(_unlike(a, b, ("cpu", "sockets", "cores", "numa_nodes")))
+    memory_a, memory_b = a.memory_bytes or 0, b.memory_bytes or 0
+    if abs(memory_a - memory_b) > 0.02 * memory_a:
+        hardware.append(("memory", human_bytes(memory_a), human_bytes(memory_b)))
+    if _names(a) != _names(b):
+        hardware.append(("accelerators", _names(a) or "none", _names(b) or "none"))
+    return hardware
+
+
+def _unlike_accelerators(a: Rig, b: Rig, fields: tuple[str, ...]) -> Iterator[Difference]:
+    """Yield differences between accelerators in the same place that have the same name."""
+    for one, other in zip(a.accelerators, b.accelerators, strict=False):
+        if one.name == other.name:
+            yield from _unlike(one, other, fields)
 
 
 def _names(rig: Rig) -> str:
@@ -187,6 +201,9 @@ def _unlike_keys(a: dict[str, str], b: dict[str, str], names: set[str]) -> Itera
 
 
 def _listed(unlike: list[Difference]) -> str:
-    """Each once: eight accelerators with another cap are one difference."""
-    words = ((name, *("unknown" if value is None else value for value in values)) for name, *values in unlike)
-    return ", ".join(dict.fromkeys(f"{name} {one} / {other}" for name, one, other in words))
+    """Return each difference once: eight accelerators with another cap are one difference."""
+    listed = []
+    for name, *values in unlike:
+        one, other = ("unknown" if value is None else value for value in values)
+        listed.append(f"{name} {one} / {other}")
+    return ", ".join(dict.fromkeys(listed))

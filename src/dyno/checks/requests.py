@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 from statistics import mean, median
+from typing import NamedTuple
 
 from dyno.checks.evidence import Evidence, OfflineEvidence
 from dyno.facts.finding import Finding, Level, doubt, note, void
@@ -20,38 +21,75 @@ ENDS = {
     *("end_turn", "max_tokens", "stop_sequence", "tool_use", "eos"),
 }
 NO_REASON = "none"
+_OUTCOMES = {
+    "interrupted": "was interrupted",
+    "all failed": "was stopped, because every request failed,",
+    "lost": "ended early, because all processes of dyno's client ended,",
+}
 SOON = 4  # tokens of a request: a server that stops at once may be a few steps ahead
 
 
 def failed(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
+    """Requests failed: some of them, or all."""
     lines: list[str] = []
     if isinstance(e, Evidence):
-        s = e.summary
-        total, done, own = s.sent, s.completed, sum(s.failures.get(kind, 0) for kind in OWN_FAULTS)
-        # Requests in flight when a run was stopped are not failures; `client.limits` and `client.process_lost` have
-        # those of dyno's own fault.
-        count = s.failed - s.failures.get("interrupted", 0) - own
-        details = ", ".join(f"{n:,} {kind}" for kind, n in s.failures.items() if kind not in OWN_FAULTS)
-        if own and not count:
-            return
+        counts = _served(e)
     elif isinstance(e, OfflineEvidence):
-        count, done = e.offline.failed, e.offline.completed
-        total, details = count + done, e.offline.failure_example or ""
+        counts = _generated(e)
     else:
-        asked, completed = sent(e), e.get("completed")
-        if e.kind != "serve" or completed is None or (asked is None and completed):
-            return
-        total, details = (int(asked[0]), asked[1]) if asked else (0, "")
-        done, lines = int(completed), locations([e], "completed", "failed")
-        count = max(total - done, 0)
+        counts = _reported(e)
+        lines = locations([e], "completed", "failed")
+    if counts is None:
+        return
+    total, done, count, details = counts
     why = f" ({details})" if details else ""
-    if not done and (count or not isinstance(e, OfflineEvidence)):
+    if not done:
         text = f"None of {total:,} requests completed{why}." if total else "No request completed."
         yield void("requests.none_completed", text, locations=lines)
     elif count:
         share = f"{count:,} of {total:,} requests failed, {percent(count / total)}"
         text = f"{share}{why}. The figures cover only the others."
         yield Finding("requests.failed", "void" if count >= 0.5 * total else "doubt", text, locations=lines)
+
+
+class _Counts(NamedTuple):
+    total: int
+    done: int
+    failed: int
+    details: str
+
+
+def _served(e: Evidence) -> _Counts | None:
+    """Return the counts of a run, unless all its failures are dyno's own fault."""
+    s = e.summary
+    own = sum(s.failures.get(kind, 0) for kind in OWN_FAULTS)
+    # Requests in flight when a run was stopped are not failures; `client.limits` and `client.process_lost` have
+    # those of dyno's own fault.
+    count = s.failed - s.failures.get("interrupted", 0) - own
+    if own and not count:
+        return None
+    details = ", ".join(f"{n:,} {kind}" for kind, n in s.failures.items() if kind not in OWN_FAULTS)
+    return _Counts(s.sent, s.completed, count, details)
+
+
+def _generated(e: OfflineEvidence) -> _Counts | None:
+    """Return the counts of an offline run, unless it had no requests."""
+    count, done = e.offline.failed, e.offline.completed
+    if not count and not done:
+        return None
+    return _Counts(count + done, done, count, e.offline.failure_example or "")
+
+
+def _reported(row: Row) -> _Counts | None:
+    """Return the counts of another tool's result, if they are known."""
+    asked, completed = sent(row), row.get("completed")
+    if row.kind != "serve" or completed is None:
+        return None
+    done = int(completed)
+    if asked is not None:
+        total, details = int(asked[0]), asked[1]
+        return _Counts(total, done, max(total - done, 0), details)
+    return _Counts(0, done, 0, "") if not completed else None
 
 
 def unknown_end(e: Evidence) -> Iterator[Finding]:
@@ -69,17 +107,19 @@ def unknown_end(e: Evidence) -> Iterator[Finding]:
 
 
 def cut_short(e: Evidence | OfflineEvidence) -> Iterator[Finding]:
+    """The run ended before its planned end."""
     if isinstance(e, OfflineEvidence):
         if e.offline.iterations < e.wanted_iterations:
             text = f"The run was interrupted after {e.offline.iterations} of {e.wanted_iterations} iterations."
             yield doubt("requests.cut_short", text)
-    elif (s := e.summary).outcome != "complete":
-        reasons = {"interrupted": "was interrupted", "all failed": "was stopped, because every request failed,"}
-        reasons["lost"] = "ended early, because all processes of dyno's client ended,"
-        why = reasons.get(s.outcome, "ended early, because the server stopped answering,")
-        total = "" if e.trial.load.duration_s is not None else f" of {s.planned:,}"
-        text = f"The run {why} after {s.sent:,}{total} requests; {s.failures.get('interrupted', 0):,} were still open."
-        yield doubt("requests.cut_short", text)
+        return
+    s = e.summary
+    if s.outcome == "complete":
+        return
+    why = _OUTCOMES.get(s.outcome, "ended early, because the server stopped answering,")
+    total = "" if e.trial.load.duration_s is not None else f" of {s.planned:,}"
+    text = f"The run {why} after {s.sent:,}{total} requests; {s.failures.get('interrupted', 0):,} were still open."
+    yield doubt("requests.cut_short", text)
 
 
 def end_at_once(e: Evidence) -> Iterator[Finding]:
@@ -111,11 +151,17 @@ def unaccounted(e: Evidence) -> Iterator[Finding]:
 
 
 def skipped(e: Evidence) -> Iterator[Finding]:
+    """Requests of a session were skipped after one that got no answer."""
     s = e.summary
     if not s.skipped:
         return
     failed = s.sessions.failed if s.sessions else 0
-    why = "failed" if not s.cancelled else "failed or was cancelled" if failed else "was cancelled"
+    if not s.cancelled:
+        why = "failed"
+    elif failed:
+        why = "failed or was cancelled"
+    else:
+        why = "was cancelled"
     text = f"{s.skipped:,} requests were not sent because an earlier request of their session {why}."
     yield Finding("requests.skipped", "doubt" if failed else "note", text)
 
@@ -159,13 +205,19 @@ def empty(row: Row) -> Iterator[Finding]:
         return
     failed = sum(bool(e) for e in s.errors) if s.errors else max(len(s.output_lens) - int(done), 0)
     none = sum(n == 0 for n in s.output_lens) - failed
-    if none > 0:
-        level: Level = "void" if none > 0.1 * done else "doubt" if none > EMPTY * done else "note"
-        text = f"{none:,} of {done:,.0f} answers that count as successes are empty ({percent(none / done)})."
-        yield Finding("requests.empty", level, text, locations=locations([row], "completed"))
+    if none <= 0:
+        return
+    level: Level = "note"
+    if none > 0.1 * done:
+        level = "void"
+    elif none > EMPTY * done:
+        level = "doubt"
+    text = f"{none:,} of {done:,.0f} answers that count as successes are empty ({percent(none / done)})."
+    yield Finding("requests.empty", level, text, locations=locations([row], "completed"))
 
 
 def zeros_in_mean(row: Row) -> Iterator[Finding]:
+    """The mean TTFT counts requests without a first token as 0 ms."""
     s, reported = row.samples, row.figures.get("mean_ttft_ms")
     if s is None or reported is None or not reported.value:
         return

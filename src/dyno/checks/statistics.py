@@ -44,14 +44,11 @@ UNKNOWN = "run-to-run variation is unknown."
 
 
 def few_samples(e: Evidence | Row) -> Iterator[Finding]:
+    """A percentile has too few samples above it."""
     lines: list[str] = []
     if isinstance(e, Row):
-        percentiles = {
-            float(name[1:].partition("_")[0]) for name in e.figures
-            if name.endswith("_ms") and name[0] == "p" and name[1:2].isdigit() and "_itl_" not in name
-        }  # fmt: skip
-        count = e.get("completed") or 0 if e.kind == "serve" else 0
-        asked = sorted(p for p in percentiles if p > 50)
+        count = (e.get("completed") or 0) if e.kind == "serve" else 0
+        asked = _high_percentiles(e)
         lines = locations([e], *(f"p{p:g}_ttft_ms" for p in asked[-1:]), "completed")
     else:
         count, asked = e.summary.ttft.count, list(e.trial.percentiles)
@@ -64,6 +61,16 @@ def few_samples(e: Evidence | Row) -> Iterator[Finding]:
         text = f"{names} of {count:,.0f} requests {are}: p{highest:g} needs {needed:,} samples at 99 % confidence."
         advice = f"Send at least {needed:,} requests (--num-prompts {needed}), or report a lower percentile."
         yield note("statistics.few_samples", text, advice, lines)
+
+
+def _high_percentiles(row: Row) -> list[float]:
+    """Return which percentiles above the median a row has, of latencies with one sample per request."""
+    percentiles = set()
+    for name in row.figures:
+        is_percentile = name[0] == "p" and name[1:2].isdigit() and name.endswith("_ms")
+        if is_percentile and "_itl_" not in name:
+            percentiles.add(float(name[1:].partition("_")[0]))
+    return sorted(p for p in percentiles if p > 50)
 
 
 def short(e: Evidence) -> Iterator[Finding]:
@@ -107,19 +114,24 @@ def single_run(e: Circumstances) -> Iterator[Finding]:
 
 
 def single_runs(rows: Sequence[Row]) -> Iterator[Finding]:
+    """No setting of a file was measured more than once."""
     by_file: dict[str, list[Row]] = {}
     for row in rows:
         if row.kind in ("serve", "throughput") and row.form != "run":  # of its own dyno knows the repeats
             by_file.setdefault(row.file, []).append(row)
-    single = {
-        f: rows for f, rows in by_file.items()
-        if len({(_without_counters(r), load_of(r)) for r in rows}) == len(rows) and not any(map(_repeated, rows))
-    }  # fmt: skip
+    single = {file: rows for file, rows in by_file.items() if _all_differ(rows) and not any(map(_repeated, rows))}
     if single:
-        files = ", ".join(list(single)[:3]) + (f" and {len(single) - 3} more" if len(single) > 3 else "")
+        files = ", ".join(list(single)[:3])
+        if len(single) > 3:
+            files += f" and {len(single) - 3} more"
         count = sum(map(len, single.values()))
         runs = f"All {count:,} results in {files} are single runs" if count > 1 else f"{files} has a single run"
         yield note("statistics.single_run", f"{runs}: {UNKNOWN}")
+
+
+def _all_differ(rows: Sequence[Row]) -> bool:
+    """Return whether no two rows have the same settings and load."""
+    return len({(_without_counters(r), load_of(r)) for r in rows}) == len(rows)
 
 
 def _without_counters(row: Row) -> tuple[object, ...]:
@@ -168,22 +180,30 @@ def first_iteration(e: OfflineEvidence | Row) -> Iterator[Finding]:
 
 
 def unsteady(e: OfflineEvidence | Row) -> Iterator[Finding]:
-    spreads: list[tuple[str, float, float, list[str]]] = []
+    """Repeated measurements of one figure deviate much from their mean."""
     if isinstance(e, Row):
-        name = " ".join(str(v) for v in (e.setting("model") or e.label, e.setting("test")) if v) or e.file
-        note_above, doubt_above, unit = SPREAD, WILD, "tok/s"
-        for figure_name in ("speed", *TOKEN_THROUGHPUTS):
-            if (figure := e.figures.get(figure_name)) and figure.deviation:
-                spreads.append((name, figure.value, figure.deviation, locations([e], figure_name)))
-    else:
-        note_above, doubt_above, unit = UNSTEADY, UNSTEADY, "ms"
-        if len(e.latencies_ms) >= FEW_ITERATIONS:
-            spreads.append(("Iterations", fmean(e.latencies_ms), stdev(e.latencies_ms), []))
-    for name, mean, deviation, lines in spreads:
-        if mean > 0 and deviation > note_above * mean:
-            text = f"{name}: {deviating(mean, deviation)} {unit} ({percent(deviation / mean)} of the mean)."
-            level: Level = "doubt" if deviation > doubt_above * mean else "note"
-            yield Finding("statistics.unsteady", level, text, locations=lines)
+        yield from _unsteady_row(e)
+    elif len(e.latencies_ms) >= FEW_ITERATIONS:
+        mean, deviation = fmean(e.latencies_ms), stdev(e.latencies_ms)
+        if mean > 0 and deviation > UNSTEADY * mean:
+            yield doubt("statistics.unsteady", f"Iterations: {_spread(mean, deviation, 'ms')}.")
+
+
+def _unsteady_row(row: Row) -> Iterator[Finding]:
+    known = [str(v) for v in (row.setting("model") or row.label, row.setting("test")) if v]
+    name = " ".join(known) or row.file
+    for figure_name in ("speed", *TOKEN_THROUGHPUTS):
+        figure = row.figures.get(figure_name)
+        if figure is None or not figure.deviation or figure.value <= 0:
+            continue
+        if figure.deviation > SPREAD * figure.value:
+            text = f"{name}: {_spread(figure.value, figure.deviation, 'tok/s')}."
+            level: Level = "doubt" if figure.deviation > WILD * figure.value else "note"
+            yield Finding("statistics.unsteady", level, text, locations=locations([row], figure_name))
+
+
+def _spread(mean: float, deviation: float, unit: str) -> str:
+    return f"{deviating(mean, deviation)} {unit} ({percent(deviation / mean)} of the mean)"
 
 
 def drift(row: Row) -> Iterator[Finding]:
@@ -203,6 +223,26 @@ def drift(row: Row) -> Iterator[Finding]:
 
 def repeats(rows: Sequence[Row]) -> Iterator[Finding]:
     """Repeats of one setting under one load differ widely."""
+    for same in _repeats(rows):
+        wide = []
+        for name in ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "p99_ttft_ms", "p99_tpot_ms"):
+            values = _values(same, name)
+            if len(values) == len(same) and max(values) > 1.2 * min(values):
+                wide.append(_range(words(name), values))
+        if wide:
+            counted = all(map(counters, same))  # labelled as repeats
+            speeds = _values(same, "output_throughput")
+            far: Level = "doubt" if counted and speeds and max(speeds) > 1.5 * min(speeds) else "note"
+            text = f"The {len(same)} repeats of {subject(same[0])} differ: {'; '.join(wide)}."
+            yield Finding("statistics.repeats_differ", far, text, locations=locations(same, "duration_s"))
+
+
+def _values(rows: Sequence[Row], name: str) -> list[float]:
+    return [value for row in rows if (value := row.get(name))]
+
+
+def _repeats(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """Yield the results that repeat one setting under one load. Those with one duration are one result."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         # Without a model or a number, six results may be six models.
@@ -211,23 +251,12 @@ def repeats(rows: Sequence[Row]) -> Iterator[Finding]:
             where = row.file if row.form != "json" else ""
             groups.setdefault((where, _effective(row), load_of(row), same_prompts), []).append(row)
     for same in groups.values():
-        if len(same) < 2 or len({r.get("duration_s") for r in same}) < 2:
-            continue
-        wide = []
-        for name in ("output_throughput", "mean_ttft_ms", "mean_tpot_ms", "p99_ttft_ms", "p99_tpot_ms"):
-            values = [v for r in same if (v := r.get(name))]
-            if len(values) == len(same) and max(values) > 1.2 * min(values):
-                wide.append(_range(words(name), values))
-        if wide:
-            counted = all(map(counters, same))  # labelled as repeats
-            speeds = [v for r in same if (v := r.get("output_throughput"))]
-            far: Level = "doubt" if counted and speeds and max(speeds) > 1.5 * min(speeds) else "note"
-            text = f"The {len(same)} repeats of {subject(same[0])} differ: {'; '.join(wide)}."
-            yield Finding("statistics.repeats_differ", far, text, locations=locations(same, "duration_s"))
+        if len({r.get("duration_s") for r in same}) > 1:
+            yield same
 
 
 def unlike_repeats(trial: tuple[str, Sequence[float]]) -> Iterator[Finding]:
-    """By the trial's name, and the speeds of its repeats in tokens/s."""
+    """Repeats of a trial differ, by its name and the speed of each repeat in tokens/s."""
     name, speeds = trial
     if len(speeds) > 1 and stdev(speeds) > UNLIKE * fmean(speeds):
         text = f"The {len(speeds)} repeats of {name} differ: {_range('tok/s', speeds)}."
@@ -235,14 +264,16 @@ def unlike_repeats(trial: tuple[str, Sequence[float]]) -> Iterator[Finding]:
 
 
 def _range(name: str, values: Sequence[float]) -> str:
-    return f"{name} {number(min(values))} to {number(max(values))} ({change(max(values) / max(min(values), 1e-9) - 1)})"
+    low, high = min(values), max(values)
+    return f"{name} {number(low)} to {number(high)} ({change(high / max(low, 1e-9) - 1)})"
 
 
 def _effective(row: Row) -> tuple[object, ...]:
     """Return the settings that act under this load: a limit above the concurrency does nothing."""
     asked, limit = row.number("concurrency"), row.number("max_num_seqs")
-    idle = asked is not None and (limit is None or limit >= asked) and asked <= 256
-    skip = ASIDE | counters(row) | {*(["max_num_seqs"] if idle else [])}
+    skip = ASIDE | counters(row)
+    if asked is not None and (limit is None or limit >= asked) and asked <= 256:
+        skip = skip | {"max_num_seqs"}
     acting = sorted((k, str(s.value)) for k, s in row.settings.items() if k not in skip)
     section = row.section if row.form == "block" else ""  # as authors name what they measured
     return (*acting, row.series, row.label, section)
@@ -287,6 +318,7 @@ def _questions(a: Row, b: Row) -> int | None:
 
 
 def _fitting(row: Row) -> list[int]:
+    """Return counts of questions that fit a printed share and its standard error."""
     p, error = row.figures["score"], row.figures["stderr"]
     if not 0 < p.value < 1 or error.value <= 0:
         return []
@@ -294,9 +326,11 @@ def _fitting(row: Row) -> list[int]:
         return [int(samples)]
     # lm-eval prints four digits and drops the zeros at their end.
     half, off = min(p.half or 1e-9, 5e-5), min(error.half or 1e-9, 5e-5)
-    n = p.value * (1 - p.value) / error.value**2 + 1
-    return [
-        m for m in range(max(2, int(n * 0.97)), min(int(n * 1.03) + 2, 1_000_000))
-        if abs(round(p.value * m) / m - p.value) <= half * 1.01
-        and abs(math.sqrt(p.value * (1 - p.value) / (m - 1)) - error.value) <= off * 1.01
-    ]  # fmt: skip
+
+    def fits(count: int) -> bool:
+        if abs(round(p.value * count) / count - p.value) > half * 1.01:
+            return False
+        return abs(math.sqrt(p.value * (1 - p.value) / (count - 1)) - error.value) <= off * 1.01
+
+    near = p.value * (1 - p.value) / error.value**2 + 1
+    return list(filter(fits, range(max(2, int(near * 0.97)), min(int(near * 1.03) + 2, 1_000_000))))

@@ -33,70 +33,94 @@ FULL = 0.9  # of the KV cache
 _NOT_STREAMED = (
     "Let the server stream token by token, or judge it by E2EL and throughput. vLLM's TPOT of 0 is not a speed."
 )
+_LONGER = "Tokens were added, or the tokenizer belongs to another model. State the actual length."
 RANDOM = ("random", "random-ids", "synthetic")
 
 
 def output_short(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
-    level: Level
-    lines, ended, advice = list[str](), "", ""
+    """Answers are shorter than requested."""
     if isinstance(e, Row):
-        if e.kind != "serve" or _lengths_drawn(e) or e.setting("ignore_eos") is True:
-            return
-        each, wanted, least, level = output_each(e), e.number("output_len"), 0.9, "doubt"
-        lines = locations([e], "total_output_tokens")
+        yield from _output_short_of_row(e)
+        return
+    if isinstance(e, OfflineEvidence):
+        tokens, asked = e.offline.output_tokens, e.offline.wanted_output_tokens
+        ended = ""
     else:
-        if isinstance(e, OfflineEvidence):
-            tokens, asked = e.offline.output_tokens, e.offline.wanted_output_tokens
-        else:
-            tokens, asked = e.summary.total_output_tokens, e.summary.wanted_output_tokens
-        each, wanted = tokens / max(e.completed, 1), asked / max(e.completed, 1)
-        least, level = 0.98, "doubt" if e.trial.ignore_eos else "note"
-        if isinstance(e, Evidence):
-            ended = f"; ended by {', '.join(f'{k}: {n:,}' for k, n in e.summary.finish_reasons.items())}"
-        if e.stops_at_eos:
-            advice = f"{e.stops_at_eos} can't ignore the end token. Compare tokens/s and TPOT, not requests/s and E2EL."
-        elif e.trial.ignore_eos:
-            advice = "The engine doesn't honour ignore_eos, or its context is too short for prompt and output."
-    if each is not None and wanted and each < least * wanted and (each or not isinstance(e, Row)):
-        share = f"{percent(each / wanted)}{ended}"
-        text = f"Answers have {each:,.0f} of {wanted:,.0f} requested output tokens on average ({share})."
-        yield Finding("tokens.output_short", level, text, advice, lines)
+        tokens, asked = e.summary.total_output_tokens, e.summary.wanted_output_tokens
+        reasons = ", ".join(f"{k}: {n:,}" for k, n in e.summary.finish_reasons.items())
+        ended = f"; ended by {reasons}"
+    each, wanted = tokens / max(e.completed, 1), asked / max(e.completed, 1)
+    if not wanted or each >= 0.98 * wanted:
+        return
+    advice = ""
+    if e.stops_at_eos:
+        advice = f"{e.stops_at_eos} can't ignore the end token. Compare tokens/s and TPOT, not requests/s and E2EL."
+    elif e.trial.ignore_eos:
+        advice = "The engine doesn't honour ignore_eos, or its context is too short for prompt and output."
+    level: Level = "doubt" if e.trial.ignore_eos else "note"
+    yield Finding("tokens.output_short", level, _output_of_requested(each, wanted, ended), advice)
+
+
+def _output_short_of_row(row: Row) -> Iterator[Finding]:
+    if row.kind != "serve" or _lengths_drawn(row) or row.setting("ignore_eos") is True:
+        return
+    each, wanted = output_each(row), row.number("output_len")
+    if each and wanted and each < 0.9 * wanted:
+        text = _output_of_requested(each, wanted)
+        yield doubt("tokens.output_short", text, locations=locations([row], "total_output_tokens"))
+
+
+def _output_of_requested(each: float, wanted: float, ended: str = "") -> str:
+    share = f"{percent(each / wanted)}{ended}"
+    return f"Answers have {each:,.0f} of {wanted:,.0f} requested output tokens on average ({share})."
 
 
 def input_length(e: Evidence | Row) -> Iterator[Finding]:
-    lines, chat = list[str](), False
+    """Prompts are longer or shorter than requested."""
     if isinstance(e, Row):
-        each, wanted, share, least = input_each(e), e.number("input_len"), 0.1, 48.0
-        if e.kind != "serve" or _lengths_drawn(e) or "rerank" in str(e.setting("dataset") or ""):
-            return
-        lines = locations([e], "total_input_tokens")
-    else:
-        s = e.summary
-        each, wanted, share, least = s.total_input_tokens, s.planned_input_tokens, 0.02, 0.0
-        if s.completed:
-            each, wanted = each / s.completed, wanted / s.completed
-        chat = e.trial.target.backend == "openai-chat"
-        if e.counted_by == "approximate":
-            if s.completed:
-                level: Level = "note" if "usage" in s.tokens_by else "doubt"
-                text = f"Prompts were generated without a tokenizer: {wanted:,.0f} tokens planned, {each:,.0f} counted."
-                yield Finding("tokens.input_approximate", level, text)
-            return
-        yield from _not_as_asked(e, wanted)
-    if not each or not wanted or abs(each / wanted - 1) <= share or abs(each - wanted) <= least:
+        yield from _input_length_of_row(e)
         return
-    longer = each > wanted
+    s = e.summary
+    each, wanted = s.total_input_tokens / max(s.completed, 1), s.planned_input_tokens / max(s.completed, 1)
+    if e.counted_by == "approximate":
+        if s.completed:
+            level: Level = "note" if "usage" in s.tokens_by else "doubt"
+            text = f"Prompts were generated without a tokenizer: {wanted:,.0f} tokens planned, {each:,.0f} counted."
+            yield Finding("tokens.input_approximate", level, text)
+        return
+    yield from _not_as_asked(e, wanted)
+    if each and wanted and abs(each / wanted - 1) > 0.02:
+        level, advice = _why_other_length(e, each, wanted)
+        yield Finding("tokens.input_length", level, _input_of_requested(each, wanted), advice)
+
+
+def _input_length_of_row(row: Row) -> Iterator[Finding]:
+    if row.kind != "serve" or _lengths_drawn(row) or "rerank" in str(row.setting("dataset") or ""):
+        return
+    each, wanted = input_each(row), row.number("input_len")
+    if not each or not wanted or abs(each / wanted - 1) <= 0.1 or abs(each - wanted) <= 48:
+        return
+    advice = _LONGER if each > wanted else ""
+    lines = locations([row], "total_input_tokens")
+    yield doubt("tokens.input_length", _input_of_requested(each, wanted), advice, lines)
+
+
+def _input_of_requested(each: float, wanted: float) -> str:
     difference = change(each / wanted - 1)
-    text = f"Prompts have {each:,.0f} tokens on average, but {wanted:,.0f} were requested ({difference})."
-    advice = "Tokens were added, or the tokenizer belongs to another model. State the actual length." if longer else ""
-    if longer and chat:
-        advice = "The chat template adds its own tokens to each prompt."
-    varies = isinstance(e, Evidence) and _history_varies(e) and each > LEAST_HISTORY * wanted
-    if varies:
-        advice = (
+    return f"Prompts have {each:,.0f} tokens on average, but {wanted:,.0f} were requested ({difference})."
+
+
+def _why_other_length(e: Evidence, each: float, wanted: float) -> tuple[Level, str]:
+    """Return the level and the advice for prompts that are not as long as planned."""
+    if _history_varies(e) and each > LEAST_HISTORY * wanted:
+        return "note", (
             "Text may have fewer tokens than the server generated, and its chat template decides how tools are written."
         )
-    yield Finding("tokens.input_length", "note" if varies or (longer and chat) else "doubt", text, advice, lines)
+    if each <= wanted:
+        return "doubt", ""
+    if e.trial.target.backend == "openai-chat":
+        return "note", "The chat template adds its own tokens to each prompt."
+    return "doubt", _LONGER
 
 
 def _not_as_asked(e: Evidence, tokens: float) -> Iterator[Finding]:
@@ -214,43 +238,63 @@ def _with_tpot(s: Summary, text: str) -> tuple[Level, str, str]:
 
 def cached(e: Evidence | OfflineEvidence | Row) -> Iterator[Finding]:
     """A prefix cache answered instead of the engine."""
-    code, advice, how, lines = "cache.hits", "", "", list[str]()
-    doubted, hits, read, usual = True, None, None, 0.0
     if isinstance(e, Row):
-        hits, read = e.get("cached_input_tokens"), e.get("total_input_tokens")
-        usual, lines = HITS * (read or 0.0), locations([e], "cached_input_tokens")
-        doubted = str(e.setting("dataset") or "").lower() in RANDOM
-        how, advice = (", although prompts are random", "") if doubted else ("", "State it with the figures.")
+        yield from _cached_of_row(e)
     elif isinstance(e, OfflineEvidence):
-        code, hits, read = "cache.prefix_hits", e.offline.cached_input_tokens, e.offline.input_tokens
+        hits, read = e.offline.cached_input_tokens, e.offline.input_tokens
         # At a depth the cache holds the context before the test.
-        usual = math.inf if e.trial.offline is not None and e.trial.offline.depth else 0.02 * read
+        at_depth = e.trial.offline is not None and e.trial.offline.depth
+        if hits and read and not at_depth and hits > 0.02 * read:
+            yield doubt("cache.prefix_hits", f"{_from_cache(hits, read)}.")
     else:
         s, hits, read = e.summary, e.cached_tokens, e.summary.total_input_tokens
         # A first token or a chat template's first block is shared by all prompts, and hardly helps.
-        shared = max(1.1 * e.trial.workload.prefix_len * s.completed, 1.1 * s.reuse.most_tokens if s.reuse else 0)
+        reused = 1.1 * s.reuse.most_tokens if s.reuse else 0
+        shared = max(1.1 * e.trial.workload.prefix_len * s.completed, reused)
         usual = shared + 16 * s.completed + 0.01 * read
-        how = "" if s.cached_input_tokens is not None else ", by the server's metrics"
-    if hits and read and hits > usual:
-        text = f"{hits:,.0f} of {read:,.0f} prompt tokens ({percent(hits / read)}) came from the prefix cache{how}."
-        yield Finding(code, "doubt" if doubted else "note", text, advice, lines)
+        if hits and read and hits > usual:
+            source = "" if s.cached_input_tokens is not None else ", by the server's metrics"
+            yield doubt("cache.hits", f"{_from_cache(hits, read)}{source}.")
+
+
+def _cached_of_row(row: Row) -> Iterator[Finding]:
+    hits, read = row.get("cached_input_tokens"), row.get("total_input_tokens")
+    if not hits or not read or hits <= HITS * read:
+        return
+    text, lines = _from_cache(hits, read), locations([row], "cached_input_tokens")
+    if str(row.setting("dataset") or "").lower() in RANDOM:
+        yield doubt("cache.hits", f"{text}, although prompts are random.", locations=lines)
+    else:
+        yield note("cache.hits", f"{text}.", "State it with the figures.", lines)
+
+
+def _from_cache(hits: float, read: float) -> str:
+    return f"{hits:,.0f} of {read:,.0f} prompt tokens ({percent(hits / read)}) came from the prefix cache"
 
 
 def reuse_missed(e: Evidence) -> Iterator[Finding]:
     """The traffic repeats prefixes, and the server processed them again."""
     s, reported = e.summary, reported_share(e.summary, e.telemetry)
-    on, cache = e.target.prefix_caching, e.target.kv_cache_tokens
-    reported = 0.0 if reported is None and on is False else reported  # then it may not say so
+    off = e.target.prefix_caching is False
+    if reported is None and off:  # then it may not say so
+        reported = 0.0
     if s.reuse is None or reported is None or s.reuse.possible_share < REUSE_FROM:
         return
-    if reported < REUSE_MISSED * s.reuse.possible_share:
-        why = f"the server reports {percent(reported)}."
-        if on is False:
-            why = "but prefix caching is off."
-        elif cache and e.telemetry and any((t.kv_peak_share or 0) > FULL for t in e.telemetry.engines):
-            why += f" Its cache of {cache:,} tokens was full, so prefixes were evicted."
-        share = percent(s.reuse.possible_share)
-        yield note("cache.reuse_missed", f"A prefix cache could hold {share} of the prompt tokens, {why}")
+    if reported >= REUSE_MISSED * s.reuse.possible_share:
+        return
+    why = f"the server reports {percent(reported)}."
+    if off:
+        why = "but prefix caching is off."
+    elif e.target.kv_cache_tokens and _cache_was_full(e):
+        why += f" Its cache of {e.target.kv_cache_tokens:,} tokens was full, so prefixes were evicted."
+    share = percent(s.reuse.possible_share)
+    yield note("cache.reuse_missed", f"A prefix cache could hold {share} of the prompt tokens, {why}")
+
+
+def _cache_was_full(e: Evidence) -> bool:
+    if not e.telemetry:
+        return False
+    return any((engine.kv_peak_share or 0) > FULL for engine in e.telemetry.engines)
 
 
 def sent_before(e: Evidence) -> Iterator[Finding]:
@@ -289,19 +333,29 @@ def warm(rows: Sequence[Row]) -> Iterator[Finding]:
     for row in rows:
         middle, tail, step = (row.get(n) for n in ("median_ttft_ms", "p99_ttft_ms", "median_tpot_ms"))
         read, first = input_each(row), row.get("mean_ttft_ms")
-        if row.kind != "serve" or row.number("concurrency") != 1 or not (middle and tail and step and read and first):
+        if not (middle and tail and step and read and first) or not _is_one_stream_of_texts(row):
             continue
-        varied = str(row.setting("dataset") or "").lower() not in ("", *RANDOM)
-        if read < 64 or middle > STEP * step or tail > FLAT * middle or not varied:
+        if read < 64 or middle > STEP * step or tail > FLAT * middle:
             continue
-        witness = _witness(row, rows, read, first)
-        needs = f", but {witness[0]} needs {number(read / witness[1] * 1000)} ms for that" if witness else ""
         text = (
             f"{subject(row)}: TTFT is {number(middle)} ms (median) and {number(tail)} (p99), about one decoding step "
-            f"({number(step)} ms), for {read:,.0f} prompt tokens on average{needs}."
+            f"({number(step)} ms), for {read:,.0f} prompt tokens on average"
         )
-        lines = locations([row], "median_ttft_ms", "p99_ttft_ms") + (witness[2] if witness else [])
-        yield Finding("cache.warm", "doubt" if witness else "note", text, locations=lines)
+        lines = locations([row], "median_ttft_ms", "p99_ttft_ms")
+        witness = _witness(row, rows, read, first)
+        if witness is None:
+            yield note("cache.warm", f"{text}.", locations=lines)
+        else:
+            test, speed, test_lines = witness
+            needs = f"{test} needs {number(read / speed * 1000)} ms for that"
+            yield doubt("cache.warm", f"{text}, but {needs}.", locations=lines + test_lines)
+
+
+def _is_one_stream_of_texts(row: Row) -> bool:
+    """Return whether requests came one after the other, and their prompts differ in length."""
+    if row.kind != "serve" or row.number("concurrency") != 1:
+        return False
+    return str(row.setting("dataset") or "").lower() not in ("", *RANDOM)
 
 
 def _witness(row: Row, rows: Sequence[Row], read: float, first_ms: float) -> tuple[str, float, list[str]] | None:
@@ -323,20 +377,27 @@ def later_faster(rows: Sequence[Row]) -> Iterator[Finding]:
     """A repeated run has much earlier first tokens."""
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
-        # A first token that waits in a queue depends on all else.
-        queue = (row.get("mean_ttft_ms") or 0) / 1000 > 0.05 * (row.get("duration_s") or 0)
-        repeats = row.kind == "serve" and row.form != "table" and identified(row)
-        if repeats and row.get("mean_ttft_ms") and load_of(row) and not queue:
+        if _first_tokens_repeat(row):
             settings = tuple(sorted((k, str(s.value)) for k, s in row.settings.items() if k not in ASIDE))
             groups.setdefault((row.file, settings, row.label, row.section), []).append(row)
-    for same in groups.values():
-        first, read = same[0], same[0].get("total_input_tokens")
-        later = [r for r in same[1:] if read and r.get("total_input_tokens") == read]
+    for first, *others in groups.values():
+        read = first.get("total_input_tokens")
+        later = [r for r in others if read and r.get("total_input_tokens") == read]
         if not later:
             continue
         best = min(later, key=lambda r: r.figures["mean_ttft_ms"].value)
         a, b = first.figures["mean_ttft_ms"].value, best.figures["mean_ttft_ms"].value
-        if b < 0.6 * a and (best.get("mean_tpot_ms") or 0) > 0.8 * (first.get("mean_tpot_ms") or 0):
+        step_a, step_b = first.get("mean_tpot_ms") or 0, best.get("mean_tpot_ms") or 0
+        if b < 0.6 * a and step_b > 0.8 * step_a:
             times = f"{number(b)} instead of {number(a)} ms"
             text = f"{subject(first)}: a repeat has a mean TTFT of {times}, but is not faster otherwise."
             yield doubt("cache.later_faster", text, locations=locations([first, best], "mean_ttft_ms"))
+
+
+def _first_tokens_repeat(row: Row) -> bool:
+    """Return whether a repeat of this run should have the same time to first token."""
+    first_ms = row.get("mean_ttft_ms")
+    if row.kind != "serve" or row.form == "table" or not first_ms or not identified(row) or not load_of(row):
+        return False
+    # A first token that waits in a queue depends on all else.
+    return first_ms / 1000 <= 0.05 * (row.get("duration_s") or 0)

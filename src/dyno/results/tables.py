@@ -1,8 +1,8 @@
 """A table whose columns or rows are figures: one result per line, or per column."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Final, Literal
 
 import msgspec
@@ -89,12 +89,20 @@ _UNIT_BEHIND: Final = re.compile(r"\s*[(\[][^()\[\]]*[)\]]\s*$")
 def rows_of(table: DocumentTable, index: int, file: str, form: Form) -> list[Row]:
     """Return the results of a table; none of one without figures."""
     for read in (llama_bench.table_rows, lm_eval.table_rows):
-        if (rows := read(table, index, file, form)) is not None:
+        rows = read(table, index, file, form)
+        if rows is not None:
             return rows
     blank = Row(
-        kind="micro", tool="", form=form, file=file, line=table.line, end=max(table.lines, default=table.line),
-        figures={}, section=table.section, table=index,
-    )  # fmt: skip
+        kind="micro",
+        tool="",
+        form=form,
+        file=file,
+        line=table.line,
+        end=max(table.lines, default=table.line),
+        figures={},
+        section=table.section,
+        table=index,
+    )
     meanings, names = _meanings(table)
     if _figures_in(table, meanings):
         return list(_by_line(table, meanings, names, blank))
@@ -102,16 +110,21 @@ def rows_of(table: DocumentTable, index: int, file: str, form: Form) -> list[Row
 
 
 def _meanings(table: DocumentTable) -> tuple[list[Meaning | None], list[str]]:
-    """The meaning of each column, and its configuration, if there are several side by side."""
-    meanings = [_column(title, table.header, _down(table, i)) for i, title in enumerate(table.header)]
-    meanings = [None if _served(table, i) else column for i, column in enumerate(meanings)]
-    beside = _beside(table, meanings)
-    meanings = [beside[i][1] if i in beside else column for i, column in enumerate(meanings)]
-    return meanings, [beside[i][0] if i in beside else "" for i in range(len(meanings))]
+    """Return the meaning of each column, and its configuration, if there are several side by side."""
+    meanings: list[Meaning | None] = []
+    for i, title in enumerate(table.header):
+        column = _column(title, table.header, _down(table, i))
+        meanings.append(None if _served(table, i) else column)
+    names = [""] * len(meanings)
+    for i, (name, column) in _beside(table, meanings).items():
+        meanings[i] = column
+        names[i] = name
+    return meanings, names
 
 
 def unread(table: DocumentTable, results: Sequence[Row]) -> list[Unread]:
-    """A table with figures that no result came of, or the columns and cells that were left out of one with results."""
+    """Return a table with figures that no result came of, or the columns and cells that were left out of one with
+    results."""
     short = _first_lines(table)
     if not results:
         return [_unread_table(short)] if _has_figures(short) else []
@@ -120,32 +133,37 @@ def unread(table: DocumentTable, results: Sequence[Row]) -> list[Unread]:
 
 
 def _unread_columns(table: DocumentTable, left: list[str]) -> Iterator[Unread]:
+    """Yield one entry for all columns that were not read."""
     if not left:
         return
     meanings = dict(zip(table.header, _meanings(table)[0], strict=True))
-    unitless = all((column := meanings.get(title)) is not None and column.scale is None for title in left)
+    unitless = all(_lacks_unit(meanings.get(title)) for title in left)
     yield Unread(table.line, "no unit" if unitless else "meaning unknown", "columns", _titles(left))
 
 
+def _lacks_unit(column: Meaning | None) -> bool:
+    return column is not None and column.scale is None
+
+
 def _unread_cells(table: DocumentTable, results: Sequence[Row]) -> Iterator[Unread]:
-    """Numbers in columns that were read, in a form that isn't known: '95 (cached)'."""
+    """Yield numbers in columns that were read, in a form that isn't known: '95 (cached)'."""
     if results[0].tool in _FORMS or results[0].line == table.line:
         return
     meanings, _ = _meanings(table)
-    read = [(i, m) for i, m in enumerate(meanings) if m is not None and m.figure and m.scale is not None]
     for cells, line in zip(table.rows, table.lines, strict=False):
-        for i, column in read:
-            if i >= len(cells) or not _NUMERIC.match(cells[i].text):
+        for title, column, cell in zip(table.header, meanings, cells, strict=False):
+            if column is None or not column.figure or column.scale is None:
                 continue
-            if figure(cells[i], column, line, "") is None:
-                what = shown("", f"{table.header[i]}: {cells[i].text}"[:_WIDEST])
-                yield Unread(line, "number in an unknown form", "lines", what)
+            if _NUMERIC.match(cell.text) and figure(cell, column, line, "") is None:
+                words = f"{title}: {cell.text}"
+                yield Unread(line, "number in an unknown form", "lines", shown("", words[:_WIDEST]))
 
 
 def _unread_table(table: DocumentTable) -> Unread:
+    """Return why no result came of a table with figures."""
     meanings, _ = _meanings(table)
     lost = [i for i, title in enumerate(table.header) if _is_lost(title, _down(table, i), meanings[i])]
-    unitless = [i for i in lost if (column := meanings[i]) is not None and column.scale is None]
+    unitless = [i for i in lost if _lacks_unit(meanings[i])]
     why = "no known columns"
     if unitless:
         why = f"no unit: {_titles(table.header[i] for i in unitless)}"
@@ -159,22 +177,33 @@ def columns_left(table: DocumentTable, results: Sequence[Row]) -> tuple[list[str
 
     Where lines are metrics and columns are configurations, its lines count instead.
     """
-    metrics, table = table.rows, _first_lines(table)
+    short = _first_lines(table)
+    if results[0].line == table.line and results[0].tool not in _FORMS:
+        return _metrics_left(short, table.rows)
+    measured = [i for i, title in enumerate(short.header) if _measures(title, _down(short, i))]
     if results[0].tool in _FORMS:
-        return [], sum(_measures(t, _down(table, i)) for i, t in enumerate(table.header))
-    if results[0].line == table.line:
-        lines = [row for row in filter(None, metrics) if _measures(row[0].text, row[1:])]
-        return [row[0].text for row in lines if _metric(table, row, []) is None], len(lines)
-    meanings, _ = _meanings(table)
-    words = _word_columns(table, meanings)
-    settings = {i for i in words if i == 0 or not _may_be_figures(table.header[i], _down(table, i))}
-    measured = [i for i, title in enumerate(table.header) if _measures(title, _down(table, i))]
-    lost = [i for i in measured if i not in settings and _is_lost(table.header[i], _down(table, i), meanings[i])]
-    return [table.header[i] for i in lost], len(measured)
+        return [], len(measured)
+    meanings, _ = _meanings(short)
+    words = _word_columns(short, meanings)
+    left = []
+    for i in measured:
+        title, cells = short.header[i], _down(short, i)
+        is_setting = i in words and (i == 0 or not _may_be_figures(title, cells))
+        if not is_setting and _is_lost(title, cells, meanings[i]):
+            left.append(title)
+    return left, len(measured)
+
+
+def _metrics_left(table: DocumentTable, rows: Sequence[list[DocumentCell]]) -> tuple[list[str], int]:
+    """Return the lines with numbers whose metric is unknown, and how many have numbers."""
+    measured = [row for row in filter(None, rows) if _measures(row[0].text, row[1:])]
+    left = [row[0].text for row in measured if _metric(table, row, []) is None]
+    return left, len(measured)
 
 
 def _may_be_figures(title: str, cells: list[DocumentCell]) -> bool:
-    """Whole numbers below a title that names no setting dyno knows of: 'ok', 'secs' and 'gen toks', not 'num_gpus'."""
+    """Return whether whole numbers are below a title that names no setting dyno knows of: 'ok', 'secs' and 'gen toks',
+    not 'num_gpus'."""
     texts = [cell.text.strip() for cell in cells if cell.text.strip()]
     return all(map(_NUMERIC.fullmatch, texts)) and not _LOADLIKE.search(title.replace("_", " "))
 
@@ -184,19 +213,25 @@ def _first_lines(table: DocumentTable) -> DocumentTable:
 
 
 def _has_figures(table: DocumentTable) -> bool:
-    cells = (1 for row in table.rows for i in range(1, len(row)) if _counts_as_figure(table, row, i))
-    return len(list(islice(cells, _FIGURES))) == _FIGURES
+    """Return whether enough numbers outside the first column may be results."""
+    count = 0
+    for row in table.rows:
+        for i in range(1, len(row)):
+            count += _counts_as_figure(table, row, i)
+            if count == _FIGURES:
+                return True
+    return False
 
 
 def _is_lost(title: str, cells: list[DocumentCell], column: Meaning | None) -> bool:
-    """Numbers that were measured, and none of them was read."""
+    """Return whether numbers were measured, and none of them was read."""
     if not _measures(title, cells):
         return False
     return column is None or (column.figure and not any(figure(cell, column, 1, "") for cell in cells))
 
 
 def _measures(title: str, cells: list[DocumentCell]) -> bool:
-    """Numbers that were neither calculated from others nor given."""
+    """Return whether there are numbers that were neither calculated from others nor given."""
     title = title.strip()
     if not title or _calculates(title) or _GIVEN.fullmatch(title):
         return False
@@ -204,12 +239,17 @@ def _measures(title: str, cells: list[DocumentCell]) -> bool:
 
 
 def _titles(titles: Iterable[str]) -> str:
+    """Return the first titles in words, and how many more there are."""
     named = [title[:_LONGEST] for title in dict.fromkeys(titles) if title]
-    return shown("", ", ".join(named[:_NAMED])) + (f" and {len(named) - _NAMED} more" if len(named) > _NAMED else "")
+    words = shown("", ", ".join(named[:_NAMED]))
+    if len(named) > _NAMED:
+        words += f" and {len(named) - _NAMED} more"
+    return words
 
 
 def _counts_as_figure(table: DocumentTable, row: list[DocumentCell], i: int) -> bool:
-    """A number that may be a result: neither a date nor a version, and not a setting by its column or its row."""
+    """Return whether a number may be a result: neither a date nor a version, and not a setting by its column or its
+    row."""
     if len(row[i].text) > _LONGEST or not _NUMERIC.match(row[i].text):
         return False
     titles = (table.header[i] if i < len(table.header) else "", row[0].text)
@@ -222,7 +262,7 @@ def _is_setting(title: str) -> bool:
 
 
 def of_requests(table: DocumentTable) -> bool:
-    """One line per request: a request is not a result."""
+    """Return whether a table has one line per request: a request is not a result."""
     for i, title in enumerate(table.header):
         cells = [cell.text.strip() for cell in _down(table, i)]
         if _EACH.fullmatch(title.strip()) and len(cells) > 3 and len(set(cells)) > 2:
@@ -235,26 +275,33 @@ def _down(table: DocumentTable, i: int) -> list[DocumentCell]:
 
 
 def _column(title: str, header: list[str], cells: list[DocumentCell]) -> Meaning | None:
+    """Return the meaning of a column by its title, the other titles and its cells."""
     # pp512, tg128: the same figure in several columns, one per test.
     if test := llama_bench.titled(title):
         return Meaning("speed", test=test)
-    if (match := _BEHIND.fullmatch(title.strip())) and (test := llama_bench.titled(match[2])):
+    match = _BEHIND.fullmatch(title.strip())
+    if match and (test := llama_bench.titled(match[2])):
         column = columns.meaning(match[1])  # 'Prefill tok/s (pp128)'
         return msgspec.structs.replace(column, test=test) if column is not None and column.name == "speed" else None
+    column = _among(title, header) or _of_cells(title, cells)
+    if column is not None and column.name == "total_token_throughput" and _is_of_all_devices(header):
+        return Meaning("speed")
+    return column
+
+
+def _among(title: str, header: list[str]) -> Meaning | None:
+    """Return the meaning of a title that depends on the others."""
     if title == "num_requests" and "total_num_tokens" in header:
         return Meaning("completed")  # of vLLM offline, where none can fail
     if title == "tokens_per_second" and not {"total_num_tokens", "batch_size"} & set(header):
         return Meaning("speed")
     if title in _LLMPERF and any(other.startswith("results_ttft_s_") for other in header):
         return Meaning(_LLMPERF[title], figure=False)
-    column = _of_cells(title, cells)
-    if column is not None and column.name == "total_token_throughput" and _is_of_all_devices(header):
-        return Meaning("speed")
-    return column
+    return None
 
 
 def _is_of_all_devices(header: list[str]) -> bool:
-    """'tok/s total' beside 'tok/s per GPU' is the sum over devices, not of input and output tokens."""
+    """Return whether 'tok/s total' is beside 'tok/s per GPU': the sum over devices, not of input and output tokens."""
     titles = [title.lower() for title in header]
     return any(_PER.search(title) for title in titles) and not any("output" in t or "input" in t for t in titles)
 
@@ -267,16 +314,22 @@ def _of_cells(title: str, cells: list[DocumentCell]) -> Meaning | None:
     units = {number.unit for cell in cells if (number := printed(cell.text)) is not None}
     if not units:
         return _behind(cells)
-    if len(units) != 1:
+    if len(units) != 1 or "(" in title:
         return None
     unit = units.pop()
-    unit = rate(unit) or (unit if unit in columns.TO_MS else "")
-    column = columns.meaning(f"{title} ({unit})") if unit and "(" not in title else None
-    return column if column is not None and (column.name in SPEEDS or stem_of(column.name)) else None
+    if not rate(unit) and unit not in columns.TO_MS:
+        return None
+    column = columns.meaning(f"{title} ({rate(unit) or unit})")
+    return column if column is not None and _is_timing(column) else None
+
+
+def _is_timing(column: Meaning) -> bool:
+    """Return whether a column has speeds or latencies."""
+    return column.name in SPEEDS or bool(stem_of(column.name))
 
 
 def _behind(cells: list[DocumentCell]) -> Meaning | None:
-    """'256.1 output tok/s': the meaning of the column is behind each of its numbers."""
+    """Return the meaning of a column that is behind each of its numbers: '256.1 output tok/s'."""
     words = {match[1] for cell in cells if (match := _WORDS_BEHIND.fullmatch(cell.text[:_WIDEST].strip()))}
     column = columns.meaning(next(iter(words))) if len(words) == 1 else None
     if column is None or not column.figure or column.name not in SPEEDS:
@@ -288,16 +341,24 @@ def _beside(table: DocumentTable, meanings: list[Meaning | None]) -> dict[int, t
     """'fp16 (tok/s)' beside 'AWQ (tok/s)', 't/s (main)' beside 't/s (PR)': one figure of several configurations."""
     beside: dict[int, tuple[str, Meaning]] = {}
     for i, title in enumerate(table.header):
-        if meanings[i] is None and (read := _named(title) or _by_unit(title, _down(table, i))) is not None:
-            beside[i] = read
-    names = [column.name + column.test for _, column in beside.values()]
-    if len({name for name, _ in beside.values()}) == 1 and len(set(names)) == len(names) > 1:
+        if meanings[i] is None:
+            read = _named(title) or _by_unit(title, _down(table, i))
+            if read is not None:
+                beside[i] = read
+    figures = Counter(column.name + column.test for _, column in beside.values())
+    if len(figures) == len(beside) > 1 and _configurations(beside) == 1:
         return beside  # 'ROCm pp512' beside 'ROCm tg128'
-    beside = {i: (name, column) for i, (name, column) in beside.items() if names.count(column.name + column.test) > 1}
-    return beside if len({name for name, _ in beside.values()}) > 1 else {}
+    several = {i: (name, column) for i, (name, column) in beside.items() if figures[column.name + column.test] > 1}
+    return several if _configurations(several) > 1 else {}
+
+
+def _configurations(beside: dict[int, tuple[str, Meaning]]) -> int:
+    """Return how many configurations the columns name."""
+    return len({name for name, _ in beside.values()})
 
 
 def _named(title: str) -> tuple[str, Meaning] | None:
+    """Return the configuration and the figure that a title names, if it names both."""
     words = (title if " " in title.strip() else title.replace("_", " ")).split()
     tries = [(" ".join(words[:n]), " ".join(words[n:])) for n in range(1, min(5, len(words)))]
     if match := _BEHIND.fullmatch(title.strip()):
@@ -305,15 +366,15 @@ def _named(title: str) -> tuple[str, Meaning] | None:
     for name, rest in tries:
         test = llama_bench.titled(rest)
         column = Meaning("speed", test=test) if test else columns.meaning(rest)
-        if column is None or not column.figure or column.scale is None or _OTHER.search(name.replace("_", " ")):
+        if column is None or not column.figure or column.scale is None:
             continue
-        if column.name in SPEEDS or stem_of(column.name):
+        if _is_timing(column) and not _OTHER.search(name.replace("_", " ")):
             return shown("", name.strip(" :-–—")), column
     return None
 
 
 def _by_unit(title: str, cells: list[DocumentCell]) -> tuple[str, Meaning] | None:
-    """'Vulkan' beside 'ROCm', where every cell is in tokens/s."""
+    """Return the configuration that a title names where every cell is in tokens/s: 'Vulkan' beside 'ROCm'."""
     name = title.strip()
     if not name or not any("/" in cell.text for cell in cells[:_LOOKED_AT]) or _OTHER.search(name):
         return None
@@ -322,18 +383,20 @@ def _by_unit(title: str, cells: list[DocumentCell]) -> tuple[str, Meaning] | Non
 
 
 def _served(table: DocumentTable, i: int) -> bool:
-    """A column of requests/s that was measured, not requested: a rate of 0.719 is never set."""
+    """Return whether a column of requests/s was measured, not requested: a rate of 0.719 is never set."""
     if table.header[i].strip().lower() not in ("qps", "rps"):
         return False
     return any(re.search(r"\.\d\d", row[i].text) for row in table.rows if i < len(row))
 
 
 def _figures_in(table: DocumentTable, meanings: list[Meaning | None]) -> bool:
-    """Some column is a figure's by its title, and some cell of it is a number."""
-    return any(
-        column is not None and column.figure and any(figure(cell, column, 1, "") for cell in _down(table, i))
-        for i, column in enumerate(meanings)
-    )
+    """Return whether some column is a figure's by its title, and some cell of it is a number."""
+    for i, column in enumerate(meanings):
+        if column is None or not column.figure:
+            continue
+        if any(figure(cell, column, 1, "") for cell in _down(table, i)):
+            return True
+    return False
 
 
 # A configuration beside others, the load that the title names, and the test.
@@ -341,38 +404,74 @@ _Group = tuple[str, tuple[tuple[str, int], ...], str]
 
 
 def _by_line(table: DocumentTable, meanings: list[Meaning | None], names: list[str], blank: Row) -> Iterator[Row]:
+    """Yield the results of each line, where columns are figures."""
     tool = _tool(table.header)
     words = _word_columns(table, meanings)
     called = _called(table, words)
     for cells, line in zip(table.rows, table.lines, strict=False):
-        groups: dict[_Group, dict[str, Figure]] = {}
         settings: dict[str, Setting] = {}
         who: list[str] = []
-        for i, cell in enumerate(cells[: len(meanings)]):
-            column = meanings[i]
-            if column is not None and column.figure:
-                if (value := figure(cell, column, line, tool)) is not None:
-                    groups.setdefault((names[i], column.load, column.test), {}).setdefault(column.name, value)
-            elif column is not None or i in words:
-                name = column.name if column is not None else table.header[i].strip()
-                settings |= {k: v for k, v in settings_of(name, cell.text, line).items() if k not in settings}
-                if (name in _WHO or i in called) and plain(cell.text):
-                    number = i in called and printed(cell.text) is not None
-                    who.append(shown(name, f"{name} {plain(cell.text)}" if number else plain(cell.text)))
-        first, label = meanings[0], ", ".join(who)
-        if not label and cells and (first is None or not (first.figure or first.name in _ASKED)) and 0 not in words:
+        for i, (cell, column) in enumerate(zip(cells, meanings, strict=False)):
+            if i not in words and (column is None or column.figure):
+                continue
+            name = column.name if column is not None else table.header[i].strip()
+            for key, setting in settings_of(name, cell.text, line).items():
+                settings.setdefault(key, setting)
+            if name in _WHO or i in called:
+                who += _configuration_name(name, cell, numbered=i in called)
+        label = ", ".join(who)
+        if not label and cells and 0 not in words and _may_name(meanings[0]):
             label = shown(table.header[0], plain(cells[0].text))
-        for (name, load, test), figures in _together(groups):
-            row = msgspec.structs.replace(
-                blank, tool=tool, line=line, end=line, figures=figures,
-                settings=settings | {k: Setting(v, line, "column") for k, v in load},
-                label=", ".join(filter(None, (label, name))), series=", ".join(filter(None, (*who, name))),
-            )  # fmt: skip
-            yield from _result(row, test, table.header)
+        whole = msgspec.structs.replace(
+            blank, tool=tool, line=line, end=line, settings=settings, label=label, series=", ".join(who)
+        )
+        for group, figures in _together(_groups(cells, meanings, names, whole)):
+            yield from _result(_of_group(whole, group, figures), group[2], table.header)
+
+
+def _groups(
+    cells: list[DocumentCell], meanings: list[Meaning | None], names: list[str], row: Row
+) -> dict[_Group, dict[str, Figure]]:
+    """Return the figures of a line by configuration, load and test."""
+    groups: dict[_Group, dict[str, Figure]] = {}
+    for cell, column, name in zip(cells, meanings, names, strict=False):
+        if column is None or not column.figure:
+            continue
+        value = figure(cell, column, row.line, row.tool)
+        if value is not None:
+            groups.setdefault((name, column.load, column.test), {}).setdefault(column.name, value)
+    return groups
+
+
+def _of_group(row: Row, group: _Group, figures: dict[str, Figure]) -> Row:
+    """Return the part of a line that has one configuration and load."""
+    name, load, _ = group
+    return msgspec.structs.replace(
+        row,
+        figures=figures,
+        settings=row.settings | {k: Setting(v, row.line, "column") for k, v in load},
+        label=", ".join(filter(None, (row.label, name))),
+        series=", ".join(filter(None, (row.series, name))),
+    )
+
+
+def _configuration_name(title: str, cell: DocumentCell, numbered: bool) -> list[str]:
+    """Return the name that a cell gives a configuration, if any. `numbered`: a number needs its title, too."""
+    text = plain(cell.text)
+    if not text:
+        return []
+    if numbered and printed(cell.text) is not None:
+        text = f"{title} {text}"
+    return [shown(title, text)]
+
+
+def _may_name(first: Meaning | None) -> bool:
+    """Return whether the first column may name what was measured: it is neither a figure nor a load."""
+    return first is None or not (first.figure or first.name in _ASKED)
 
 
 def _result(row: Row, test: str, header: list[str]) -> Iterator[Row]:
-    """A speed of its test, or a result of the kind that its figures make it; none where nothing was measured."""
+    """Yield a speed of its test, or a result of the kind that its figures make it; none where nothing was measured."""
     if test:
         yield msgspec.structs.replace(row, settings=row.settings | _test(test, row, row.line))
     elif _is_result(row.figures, row.settings):
@@ -394,34 +493,46 @@ def _together(groups: dict[_Group, dict[str, Figure]]) -> list[tuple[_Group, dic
 
 
 def _test(test: str, row: Row, line: int) -> dict[str, Setting]:
-    """tg is one request's, which makes a token a step: of several at once, or of guessed tokens, it is 'decode'."""
+    """Return the settings of a test. tg is one request's, which makes a token a step: of several at once, or of guessed
+    tokens, it is 'decode'."""
     if test not in ("pp", "tg"):
         return llama_bench.test_settings(test, line)
-    several = any(
-        (row.number(name) or 1) > 1 or isinstance(row.setting(name), str) for name in ("batch_size", "concurrency")
-    )
     words = " ".join([row.label, *(str(s.value) for s in row.settings.values() if isinstance(s.value, str))])
-    if several or _GUESSED.search(words):
+    if _may_be_several(row, "batch_size") or _may_be_several(row, "concurrency") or _GUESSED.search(words):
         test = "prefill" if test == "pp" else "decode"
     return {"test": Setting(test, line, "column")}
 
 
+def _may_be_several(row: Row, name: str) -> bool:
+    """Return whether a number of requests is above one, or only in words."""
+    return (row.number(name) or 1) > 1 or isinstance(row.setting(name), str)
+
+
 def _called(table: DocumentTable, columns_of_words: set[int]) -> set[int]:
-    """Columns of unknown titles whose words name what was measured: the first, and those that distinguish lines."""
+    """Return columns of unknown titles whose words name what was measured: the first, and those that distinguish
+    lines."""
     out = set()
     for i in columns_of_words:
+        title = table.header[i].replace("_", " ")
         texts = [plain(cell.text) for cell in _down(table, i)]
         words = [text for text in texts if text and printed(text) is None]
-        if i == 0 and not words and len(set(texts)) > 1 and not _LOADLIKE.search(table.header[i].replace("_", " ")):
-            out.add(i)  # 'prefill 2': a number of something
-        if not words or max(map(len, words)) > 60 or any(word.count("/") + word.count("\\") > 1 for word in words):
-            continue  # sentences, and places of files
-        if i == 0 or _CALLED.search(table.header[i].replace("_", " ")):
+        if words:
+            names = (i == 0 or _CALLED.search(title)) and not _are_sentences_or_paths(words)
+        else:  # 'prefill 2': a number of something
+            names = i == 0 and len(set(texts)) > 1 and not _LOADLIKE.search(title)
+        if names:
             out.add(i)
     return out
 
 
+def _are_sentences_or_paths(words: list[str]) -> bool:
+    if max(map(len, words)) > 60:
+        return True
+    return any(word.count("/") + word.count("\\") > 1 for word in words)
+
+
 def _is_result(figures: dict[str, Figure], settings: dict[str, Setting]) -> bool:
+    """Return whether a figure was measured. A latency alone needs a load."""
     loaded = any(name in settings for name in _LOADS)
     return any(name not in _BESIDE and (loaded or stem_of(name) != "latency") for name in figures)
 
@@ -437,26 +548,39 @@ def _tested(figures: dict[str, Figure], settings: dict[str, Setting]) -> dict[st
 
 
 def _by_column(table: DocumentTable, blank: Row) -> Iterator[Row]:
-    """Metrics as rows. The columns are configurations, or statistics of one."""
-    titles = [row[0].text.strip() for row in table.rows if row]
-    meanings = [_metric(table, row, titles) if row else None for row in table.rows]
+    """Yield results where metrics are rows. The columns are configurations, or statistics of one."""
+    titles = [row[0].text for row in table.rows if row]
+    stripped = [title.strip() for title in titles]
+    meanings = [_metric(table, row, stripped) if row else None for row in table.rows]
     known = [column for column in meanings if column is not None and column.figure]
-    statistics = [columns.statistic(title) for title in table.header]
-    if len(known) >= 2 and sum(s is not None for s in statistics[1:]) >= 2:
+    if len(known) < 2:
+        return
+    statistics = list(map(columns.statistic, table.header))
+    named = len(statistics[1:]) - statistics[1:].count(None)
+    if named >= 2:
         yield from _by_statistic(table, meanings, statistics, blank)
-        return
-    called = table.header[0].strip().lower() in ("metric", "metrics", "指标") if table.header else False
-    timed = any(column.name in SPEEDS or stem_of(column.name) for column in known)
-    if len(known) < 2 or (2 * len(known) < len(table.rows) and not (called and timed)):
-        return
-    blank = msgspec.structs.replace(blank, tool=_tool([row[0].text for row in table.rows if row]))
-    for i, title in enumerate(table.header[1:], 1):
-        if not _compares(title):
+    elif 2 * len(known) >= len(table.rows) or _lists_metrics(table, known):
+        tool = _tool(titles)
+        blank = msgspec.structs.replace(blank, tool=tool)
+        yield from _by_configuration(table, meanings, blank)
+
+
+def _by_configuration(table: DocumentTable, meanings: list[Meaning | None], blank: Row) -> Iterator[Row]:
+    """Yield the results of each column that isn't calculated from others."""
+    for i, title in enumerate(table.header):
+        if i > 0 and not _compares(title):
             yield from _configuration(table, meanings, i, blank)
 
 
+def _lists_metrics(table: DocumentTable, known: list[Meaning]) -> bool:
+    """Return whether the title of the first column announces metrics, and one is a speed or a latency."""
+    if not table.header or table.header[0].strip().lower() not in ("metric", "metrics", "指标"):
+        return False
+    return any(_is_timing(column) for column in known)
+
+
 def _metric(table: DocumentTable, row: list[DocumentCell], titles: list[str]) -> Meaning | None:
-    """The meaning of a line, where metrics are rows."""
+    """Return the meaning of a line, where metrics are rows."""
     title = row[0].text.strip()
     if table.header[:2] == AIPERF and (name := _AIPERF_COUNTS.get(_UNIT_BEHIND.sub("", title).lower())):
         return Meaning(name)
@@ -464,7 +588,7 @@ def _metric(table: DocumentTable, row: list[DocumentCell], titles: list[str]) ->
 
 
 def _configuration(table: DocumentTable, meanings: list[Meaning | None], i: int, blank: Row) -> Iterator[Row]:
-    """The results of one column, where metrics are rows."""
+    """Yield the results of one column, where metrics are rows."""
     figures: dict[str, Figure] = {}
     speeds: list[tuple[str, Figure]] = []
     settings: dict[str, Setting] = {}
@@ -479,7 +603,8 @@ def _configuration(table: DocumentTable, meanings: list[Meaning | None], i: int,
             else:
                 figures.setdefault(column.name, value)
     title = table.header[i]
-    settings |= {k: v for k, v in devices(title, table.line).items() if k not in settings}
+    for name, setting in devices(title, table.line).items():
+        settings.setdefault(name, setting)
     label = "" if title.strip().lower() in ("value", "values", "result", "results") else shown("", plain(title))
     if (load := _AT_LOAD.fullmatch(title.strip())) is not None:
         settings.setdefault("concurrency", Setting(int(load[1] or load[2]), table.line, "column"))
@@ -496,20 +621,32 @@ def _configuration(table: DocumentTable, meanings: list[Meaning | None], i: int,
 def _by_statistic(
     table: DocumentTable, meanings: list[Meaning | None], statistics: list[str | None], blank: Row
 ) -> Iterator[Row]:
+    """Yield the one result of a table with metrics as rows and statistics as columns."""
     figures: dict[str, Figure] = {}
     tool = "aiperf" if table.header[:2] == AIPERF else ""
     for column, cells, line in zip(meanings, table.rows, table.lines, strict=False):
         if column is None or not column.figure or column.test or column.load:
             continue
-        stem = stem_of(column.name)
         for statistic, cell in zip(statistics, cells, strict=False):
-            if statistic is None or not (stem or statistic == "mean"):
+            name = _statistic_name(column, statistic)
+            if not name:
                 continue
-            if (value := figure(cell, column, line, tool)) is not None:
-                figures.setdefault(f"{statistic}_{stem}_ms" if stem else column.name, value)
+            value = figure(cell, column, line, tool)
+            if value is not None:
+                figures.setdefault(name, value)
     if _is_result(figures, {}):
         kind, figures = _kind(figures, {}, [])
         yield msgspec.structs.replace(blank, kind=kind, tool=tool, figures=figures)
+
+
+def _statistic_name(column: Meaning, statistic: str | None) -> str:
+    """Return the name of a figure's statistic; '' if it has none, as a count has no median."""
+    stem = stem_of(column.name)
+    if statistic is None:
+        return ""
+    if stem:
+        return f"{statistic}_{stem}_ms"
+    return column.name if statistic == "mean" else ""
 
 
 _COMPARED: Final = re.compile(
@@ -536,7 +673,7 @@ def _compares(title: str) -> bool:
 
 
 def _word_columns(table: DocumentTable, meanings: list[Meaning | None]) -> set[int]:
-    """Columns of unknown titles that become settings: words and whole numbers. A fraction was measured."""
+    """Return columns of unknown titles that become settings: words and whole numbers. A fraction was measured."""
     out = set()
     for i, column in enumerate(meanings):
         if column is not None or not table.header[i].strip() or _MEASURED.search(table.header[i]):
@@ -555,7 +692,8 @@ def _is_measured(text: str) -> bool:
 def _kind(
     figures: dict[str, Figure], settings: dict[str, Setting], header: list[str]
 ) -> tuple[RowKind, dict[str, Figure]]:
-    """A batch size without signs of a stream means an offline batch; its latency is the batch's."""
+    """Return a result's kind, and its figures by the names of this kind. A batch size without signs of a stream means
+    an offline batch; its latency is the batch's."""
     if _tested(figures, settings):
         return "micro", figures
     streams = {stem_of(name) for name in figures} & {"ttft", "tpot", "itl"}
@@ -571,7 +709,8 @@ def _kind(
         elif name == "total_token_throughput":
             value = msgspec.structs.replace(value, definition="offline.throughput")
         out[name] = value
-    return ("latency" if all(stem_of(name) for name in out) else "throughput"), out
+    kind: RowKind = "latency" if all(stem_of(name) for name in out) else "throughput"
+    return kind, out
 
 
 def _tool(titles: list[str]) -> str:
