@@ -475,12 +475,20 @@ def _of_records(records: Iterable[Record], s: Summary) -> Samples | None:
     times_ms = {stem: _each_ms(rows, _BY_REQUEST[stem]) for stem in known}
     times_ms["itl"] = [] if s.itl.bounds else _gaps_ms(rows)
     return Samples(
-        input_lens=[r.prompt_tokens if r.prompt_tokens is not None else r.prompt_tokens_planned for r in rows],
-        output_lens=[(r.output_tokens or 0) if r.error is None else 0 for r in rows],
+        input_lens=[_input_tokens(r) for r in rows],
+        output_lens=[_output_tokens(r) for r in rows],
         times_ms=times_ms,
         starts_s=[seconds(r.sent_ns) for r in rows],
         errors=[r.error or "" for r in rows],
     )
+
+
+def _input_tokens(record: Record) -> int:
+    return record.prompt_tokens if record.prompt_tokens is not None else record.prompt_tokens_planned
+
+
+def _output_tokens(record: Record) -> int:
+    return (record.output_tokens or 0) if record.error is None else 0
 
 
 def _each_ms(rows: Sequence[Record], latency: Callable[[Record], Span | None]) -> list[float]:

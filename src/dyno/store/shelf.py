@@ -209,7 +209,7 @@ def look_at_study(path: Path) -> StudyLine:
         tags, skipped = tags_of(path), folder.skipped()
     except StoreError as e:
         return StudyLine(str(path), path.name, 0, 0, 0, 0, 0, 0, running, None, [], [], str(e))
-    begun = {p.name.rpartition("-")[2]: p for p in trial_folders(path)}
+    begun = {_id_of(p): p for p in trial_folders(path)}
     planned = _planned_here(plan, begun)
     lines = []
     for place in planned.values():
@@ -329,11 +329,22 @@ def find(word: str, runs: Path) -> Path:
 def _matches(word: str, runs: Path) -> list[Path]:
     """Return those with this name, else those whose name begins or ends with it, else those whose id begins with it."""
     every = list(_all(runs))
-    whole = [p for p in every if word in (p.name, str(p.relative_to(runs)))]
-    if whole or len(word) < _ENOUGH or Path(word).exists():
+    whole = [path for path in every if word in (path.name, str(path.relative_to(runs)))]
+    if whole or not _is_part(word):
         return whole
-    part = [p for p in every if p.name.startswith(word) or p.name.endswith(word)]
-    return part or [p for p in every if p.name.rpartition("-")[2].startswith(word)]
+    either_end = [path for path in every if path.name.startswith(word) or path.name.endswith(word)]
+    if either_end:
+        return either_end
+    return [path for path in every if _id_of(path).startswith(word)]
+
+
+def _is_part(word: str) -> bool:
+    """Return whether the word may be a part of a name: it is long enough, and not a path."""
+    return len(word) >= _ENOUGH and not Path(word).exists()
+
+
+def _id_of(path: Path) -> str:
+    return path.name.rpartition("-")[2]
 
 
 def _all(runs: Path) -> Iterator[Path]:

@@ -498,10 +498,7 @@ def _trial(folder: Path, files: dict[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {name: _within(files, where) for name, (_, where, _) in _NAMED.items() if where}
     row |= {"run": str(folder), "state": line.state, "tags": line.tags}
     row |= _first_accelerator(files)
-    for share in _within(files, "summary.roofline.shares") or []:
-        for limit in ("bandwidth", "arithmetic"):
-            if share.get(limit) is not None:
-                row[f"{share['what']}_{limit}_share"] = share[limit]
+    row |= _shares(files)
     row["engine_kind"] = row["engine_kind"] or _within(files, "trial.target.kind")
     row["engine"] = row["engine"] or row["engine_kind"]
     row["engine_version"] = row["engine_version"] or _within(files, "trial.target.version")
@@ -514,6 +511,16 @@ def _trial(folder: Path, files: dict[str, Any]) -> dict[str, Any]:
         elif value and value.get("count"):
             row |= _distribution(name, value)
     return row
+
+
+def _shares(files: dict[str, Any]) -> dict[str, Any]:
+    """Return the shares of the hardware's peaks that are known."""
+    shares = {}
+    for share in _within(files, "summary.roofline.shares") or []:
+        for limit in ("bandwidth", "arithmetic"):
+            if share.get(limit) is not None:
+                shares[f"{share['what']}_{limit}_share"] = share[limit]
+    return shares
 
 
 def _first_accelerator(files: dict[str, Any]) -> dict[str, Any]:
