@@ -325,20 +325,30 @@ class Load(msgspec.Struct, frozen=True, eq=False):
         return not any(self.conflicts(other))
 
     def conflicts(self, other: "Load") -> Iterator[tuple[str, Scalar | None, Scalar | None]]:
-        """The settings in which they differ. An unknown one conflicts with nothing."""
+        """Yield the settings in which they differ. An unknown one conflicts with nothing."""
         sure = self.complete and other.complete
         one, two = self.compared.settings, other.compared.settings
         for name in dict.fromkeys((*one, *two)):
-            x, y = one.get(name), two.get(name)
-            if name == "rate":  # an unlimited one is a known one
-                x, y = x or ("inf" if self.unlimited else None), y or ("inf" if other.unlimited else None)
-            if x != y and (sure or None not in (x, y)) and not (name == "dataset" and self.tool != other.tool):
+            x, y = self._known(name, one), other._known(name, two)
+            unknown = not sure and None in (x, y)
+            own_words = name == "dataset" and self.tool != other.tool
+            if x != y and not unknown and not own_words:
                 yield name, x, y
+        if not sure and not ("input_len" in one and "input_len" in two):
+            yield from self._prompt_conflict(other)
+
+    def _prompt_conflict(self, other: "Load") -> Iterator[tuple[str, Scalar, Scalar]]:
+        """Yield the lengths of prompts as measured, where they are too far apart for one text."""
         read, other_read = self.input_tokens, other.input_tokens
-        if sure or ("input_len" in one and "input_len" in two) or not read or not other_read:
-            return
-        if not near(max(read, other_read), min(read, other_read), ONE_TEXT):
+        if read and other_read and not near(max(read, other_read), min(read, other_read), ONE_TEXT):
             yield "tokens of a prompt", read, other_read
+
+    def _known(self, name: str, compared: Mapping[str, Scalar]) -> Scalar | None:
+        """Return a compared setting; an unlimited rate is a known one."""
+        value = compared.get(name)
+        if name == "rate" and not value:
+            return "inf" if self.unlimited else None
+        return value
 
     @property
     def lengths_unknown(self) -> bool:
@@ -355,9 +365,11 @@ class Load(msgspec.Struct, frozen=True, eq=False):
 
 
 def span(axis: str, levels: Iterable[float]) -> str:
-    """'concurrency 1 to 64'; '' where there are none."""
+    """Describe levels: 'concurrency 1 to 64'; '' where there are none."""
     each = [count(level) for level in sorted(set(levels))]
-    return _words(axis, each[0] if len(each) == 1 else f"{each[0]} to {each[-1]}") if each else ""
+    if not each:
+        return ""
+    return _words(axis, each[0] if len(each) == 1 else f"{each[0]} to {each[-1]}")
 
 
 def _words(name: str, value: Scalar) -> str:
@@ -371,16 +383,18 @@ def _words(name: str, value: Scalar) -> str:
 
 
 def plain(value: Scalar | None) -> Scalar | None:
-    """8, 8.0 and '8' are one; no rate is written inf by some."""
+    """Normalize a value: 8, 8.0 and '8' are one; no rate is written inf by some."""
     if value is None or isinstance(value, bool):
         return value
     try:
         number = float(value)
     except ValueError:
         return value
-    return None if number == math.inf else int(number) if number.is_integer() else number
+    if number == math.inf:
+        return None
+    return int(number) if number.is_integer() else number
 
 
 def near(length: float, other: float, share: float) -> bool:
-    """Whether two mean lengths of prompts are of one load. `share`: of the other."""
+    """Return whether two mean lengths of prompts are of one load. `share`: of the other."""
     return abs(length - other) <= share * other

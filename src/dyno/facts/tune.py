@@ -178,22 +178,27 @@ class TuneAnswer(msgspec.Struct, frozen=True):
         return f"{self.spec.words} ({self.currency})" if self.spec.objective == "cost" else self.spec.words
 
     def effects(self) -> dict[str, dict[str, tuple[float, int]]]:
-        """Key → value → median objective of the settings with it, and how many those are."""
+        """Return key → value → median objective of the settings with it, and how many those are."""
         out: dict[str, dict[str, list[float]]] = {}
         for trial in self.trials:
-            for key, value in trial.setting.items() if trial.value is not None else ():
-                out.setdefault(key, {}).setdefault(shown(value), []).append(trial.value or 0.0)
+            if trial.value is None:
+                continue
+            for key, value in trial.setting.items():
+                out.setdefault(key, {}).setdefault(shown(value), []).append(trial.value)
         return {key: {v: (_median(x), len(x)) for v, x in by.items()} for key, by in out.items()}
 
     def front(self) -> list[TuneTrial]:
-        """The Pareto front: settings that no other beats in both throughput and p99 TTFT."""
-        known = [t for t in [self.default, *self.trials] if t.throughput and t.p99_ttft_ms and not t.objection]
-        known.sort(key=lambda t: (-(t.throughput or 0), t.p99_ttft_ms or 0))
-        out: list[TuneTrial] = []
-        for trial in known:
-            if not out or (trial.p99_ttft_ms or 0) < (out[-1].p99_ttft_ms or 0):
-                out.append(trial)
-        return out
+        """Return the Pareto front: settings that no other beats in both throughput and p99 TTFT."""
+        points: list[tuple[float, float, TuneTrial]] = []
+        for trial in [self.default, *self.trials]:
+            if trial.throughput and trial.p99_ttft_ms and not trial.objection:
+                points.append((trial.throughput, trial.p99_ttft_ms, trial))
+        points.sort(key=lambda point: (-point[0], point[1]))
+        front: list[tuple[float, float, TuneTrial]] = []
+        for point in points:
+            if not front or point[1] < front[-1][1]:
+                front.append(point)
+        return [trial for _, _, trial in front]
 
 
 def _median(values: list[float]) -> float:
