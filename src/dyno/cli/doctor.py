@@ -117,8 +117,6 @@ def _for_study(options: argparse.Namespace, machine: Rig) -> int:
     wanted = study.rigs[name] if name else RigWanted()
     settings, needs = readiness.compared(wanted, machine), readiness.requirements(plans)
     problems = [in_keys(problem) for problem in study_plan.problems(plans)]
-    unmet = [s for s in settings if s.met is False]
-    unknown = [s for s in settings if s.met is None]
     if options.json:
         facts = {
             "study": study.name,
@@ -133,12 +131,25 @@ def _for_study(options: argparse.Namespace, machine: Rig) -> int:
         for block in _readiness(settings, needs, problems, before):
             print(*block, "", sep="\n")
         title = f"{study.name} on {name}" if name else study.name
-        counts = ((unmet, "setting", " not as wanted"), (problems, "problem", ""), (unknown, "setting", " unknown"))
-        lacks = ", ".join(many(len(some), noun) + rest for some, noun, rest in counts if some)
-        print(f"{title}: {lacks or 'ready'}")
-    if unmet or problems:
+        print(f"{title}: {_lacks(settings, problems) or 'ready'}")
+    met = {setting.met for setting in settings}
+    if False in met or problems:
         return exit_codes.VOID
-    return exit_codes.UNDECIDED if unknown else exit_codes.DONE
+    return exit_codes.UNDECIDED if None in met else exit_codes.DONE
+
+
+def _lacks(settings: "list[HostSetting]", problems: list[str]) -> str:
+    """Describe what this machine lacks; '': nothing."""
+    unmet = sum(setting.met is False for setting in settings)
+    unknown = sum(setting.met is None for setting in settings)
+    parts = []
+    if unmet:
+        parts.append(f"{many(unmet, 'setting')} not as wanted")
+    if problems:
+        parts.append(many(len(problems), "problem"))
+    if unknown:
+        parts.append(f"{many(unknown, 'setting')} unknown")
+    return ", ".join(parts)
 
 
 def _only_fitting(study: Study, machine: Rig) -> str | None:

@@ -260,10 +260,10 @@ def _engines(o: argparse.Namespace) -> list[tuple[str | None, str]]:
         return [(model, kind_for(model)) for model in models]
     out = [(model, kind) for model in models for kind in _suitable(model, named)]
     used = {kind for _, kind in out}
-    idle = next((kind for kind in named if kind not in used), None)
-    if idle is not None:
-        wants = "a GGUF file" if kind_of(idle).reads_gguf else "a folder or a name"
-        raise UsageError(f"--engine {idle}: it supports none of the models. Give {wants} with -m.")
+    for kind in named:
+        if kind not in used:
+            wants = "a GGUF file" if kind_of(kind).reads_gguf else "a folder or a name"
+            raise UsageError(f"--engine {kind}: it supports none of the models. Give {wants} with -m.")
     return out
 
 

@@ -371,24 +371,41 @@ class TuneView(StudyView):
 
 def _telemetry(samples: Sequence[Sample]) -> list[str]:
     """Describe the latest samples: a line for the engine, one for accelerators or the host."""
-    out = []
-    engines = [s.values for s in samples if s.source == "engine"]
-    if engines:
-        names = {"running_requests": "running", "waiting_requests": "waiting"}
-        values = [f"{sum(v.get(n, 0) for v in engines):g} {w}" for n, w in names.items() if n in engines[0]]
-        if shares := [v["kv_used_share"] for v in engines if "kv_used_share" in v]:
-            values.append(f"KV cache {percent(max(shares))}")
-        out.append("engine: " + ", ".join(values))
+    by_source: dict[str, list[Sample]] = {}
+    for sample in samples:
+        by_source.setdefault(sample.source, []).append(sample)
+    lines = []
+    if engines := by_source.get("engine"):
+        lines.append(_engine_line([sample.values for sample in engines]))
+    if cards := by_source.get("accelerator"):
+        cards.sort(key=lambda sample: sample.index)
+        lines.append("accelerators: " + ", ".join(map(_card, cards)))
+    elif host := by_source.get("host"):
+        busy = host[0].values.get("cpu_busy_cores")
+        if busy is not None:
+            lines.append(f"host: {number(busy)} cores busy")
+    return [line for line in lines if not line.endswith(": ")]
+
+
+def _engine_line(engines: list[dict[str, float]]) -> str:
+    """Describe all replicas together. `engines`: the values of each."""
+    parts = []
+    for name, words in (("running_requests", "running"), ("waiting_requests", "waiting")):
+        if name in engines[0]:
+            parts.append(f"{sum(values.get(name, 0) for values in engines):g} {words}")
+    shares = [values["kv_used_share"] for values in engines if "kv_used_share" in values]
+    if shares:
+        parts.append(f"KV cache {percent(max(shares))}")
+    return "engine: " + ", ".join(parts)
+
+
+def _card(sample: Sample) -> str:
     units = {"use_percent": (" %", 1), "power_w": (" W", 1), "memory_used_bytes": (" GiB", 2**30)}
-    cards = []
-    for s in sorted((s for s in samples if s.source == "accelerator"), key=lambda s: s.index):
-        values = [f"{s.values[n] / by:.0f}{unit}" for n, (unit, by) in units.items() if n in s.values]
-        cards.append(f"{s.index}: {' '.join(values)}")
-    if cards:
-        out.append("accelerators: " + ", ".join(cards))
-    elif (host := next((s.values for s in samples if s.source == "host"), None)) and "cpu_busy_cores" in host:
-        out.append(f"host: {number(host['cpu_busy_cores'])} cores busy")
-    return [line for line in out if not line.endswith(": ")]
+    parts = []
+    for name, (unit, by) in units.items():
+        if name in sample.values:
+            parts.append(f"{sample.values[name] / by:.0f}{unit}")
+    return f"{sample.index}: {' '.join(parts)}"
 
 
 def _in_words(result: Result) -> str:

@@ -194,13 +194,14 @@ def _as_json(listed: _Listed, foreign: list[Path]) -> str:
             del out["trials"]
         return out
 
-    return json.dumps({
+    facts = {
         "runs": msgspec.to_builtins(listed.runs),
         "studies": [values(s, s.study) for s in listed.studies],
         "searches": [values(s, s.search, answer=_answer_words(s)) for s in listed.searches],
         "foreign": [str(p) for p in foreign],
         "imports": msgspec.to_builtins(listed.imports),
-    })  # fmt: skip
+    }
+    return json.dumps(facts)
 
 
 def _print_list(listed: _Listed) -> None:
@@ -221,7 +222,7 @@ def _print_list(listed: _Listed) -> None:
 
 
 def _opened_parts(listed: _Listed) -> list[list[str]]:
-    """Studies and searches with their trials."""
+    """Return studies and searches with their trials."""
     titles = [(s.study, f"{s.name}: {_study_words(s)}", s.trials) for s in listed.studies]
     titles += [(s.search, f"{s.search}: {_answer_words(s)}", s.trials) for s in listed.searches]
     return [[*wrapped(title), *_run_lines(trials)] for path, title, trials in titles if Path(path) in listed.opened]
@@ -232,7 +233,7 @@ def _search_row(s: SearchLine) -> list[str | Cell]:
 
 
 def _answer_words(s: SearchLine) -> str:
-    """The answer of a search in a line."""
+    """Return the answer of a search in a line."""
     from dyno.report import find as find_report
     from dyno.report import tune as tune_report
 
@@ -270,18 +271,27 @@ def _study_words(s: StudyLine) -> str:
         f"{s.doubtful} doubtful",
         f"{s.void} void",
     ]
-    words += [f"{s.left_out} skipped, because the engine was saturated"] * bool(s.left_out)
-    return ", ".join([*words, *(["running"] if s.running else []), *s.tags])
+    if s.left_out:
+        words.append(f"{s.left_out} skipped, because the engine was saturated")
+    if s.running:
+        words.append("running")
+    return ", ".join([*words, *s.tags])
 
 
 def _run_lines(lines: list[RunLine]) -> list[str]:
-    rows: list[list[str | Cell]] = [
-        [line.run, count(line.completed), failed_cell(line.failed), number(line.output_throughput),
-         _verdict(line), " ".join(line.tags)]
-        for line in lines
-    ]  # fmt: skip
     titles = ["run", "completed", "failed", "tok/s", "verdict", "tags"]
-    return terminal(text_table(titles, rows, right=(1, 2, 3), keep=(2, 3, 4)))
+    return terminal(text_table(titles, map(_run_row, lines), right=(1, 2, 3), keep=(2, 3, 4)))
+
+
+def _run_row(line: RunLine) -> list[str | Cell]:
+    return [
+        line.run,
+        count(line.completed),
+        failed_cell(line.failed),
+        number(line.output_throughput),
+        _verdict(line),
+        " ".join(line.tags),
+    ]
 
 
 def _verdict(line: RunLine) -> str:
@@ -425,7 +435,7 @@ def tag(options: argparse.Namespace) -> int:
 
 
 def delete(options: argparse.Namespace) -> int:
-    imports = {p for word in options.run if (p := _result_path(word, options.runs)) and is_stored(p, options.runs)}
+    imports = _stored_imports(options)
     words = [word for word in options.run if _result_path(word, options.runs) not in imports]
     paths = list(dict.fromkeys(find(word, options.runs) for word in words))
     weights = [weigh(path) for path in paths]  # refuses what must stay, before the first is gone
@@ -434,19 +444,29 @@ def delete(options: argparse.Namespace) -> int:
     for path, weight in zip(paths, weights, strict=True):
         print(f"{path}{_inside(path, weight)}: {weight.files} files, {human_bytes(weight.bytes)}", file=sys.stderr)
     total = len(paths) + len(imports)
-    if not options.yes:
-        if not sys.stdin.isatty():
-            raise UsageError("Nothing was deleted: there is no terminal to ask. Add --yes if you are sure.")
-        print(f"Delete {'it' if total == 1 else f'these {total}'}? [y/N] ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            print("Nothing was deleted.", file=sys.stderr)
-            return 1
+    if not options.yes and not _confirmed(total):
+        print("Nothing was deleted.", file=sys.stderr)
+        return 1
     for path in paths:
         remove(path)
     for path in imports:
         path.unlink()
     print(f"Deleted {count(total)}.")
     return 0
+
+
+def _stored_imports(options: argparse.Namespace) -> set[Path]:
+    """Return the named files that are imports among the runs."""
+    named = [_result_path(word, options.runs) for word in options.run]
+    return {path for path in named if path is not None and is_stored(path, options.runs)}
+
+
+def _confirmed(total: int) -> bool:
+    if not sys.stdin.isatty():
+        raise UsageError("Nothing was deleted: there is no terminal to ask. Add --yes if you are sure.")
+    objects = "it" if total == 1 else f"these {total}"
+    print(f"Delete {objects}? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _inside(path: Path, weight: Weight) -> str:
