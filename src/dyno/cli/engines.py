@@ -227,7 +227,7 @@ def show(options: argparse.Namespace) -> int:
     for name, has in (*kinds.items(), *tools.items()):
         if name == TOOLS[0]:
             print("\nTools of `dyno models`:")
-        lines = list(_lines(name, has)) or [f"not installed; `dyno engines install {name}`"]
+        lines = list(_places(name, has)) or [f"not installed; `dyno engines install {name}`"]
         print(f"{name:<14} {lines[0]}")
         for line in lines[1:]:
             print(f"{'':<14} {line}")
@@ -245,7 +245,7 @@ def _facts(kind: "EngineKind") -> dict[str, Any]:
     }
 
 
-def _lines(name: str, has: dict[str, Any]) -> "Iterator[str]":
+def _places(name: str, has: dict[str, Any]) -> "Iterator[str]":
     """Yield a line for each place that an engine or a tool was found in."""
     own = has.get("comes_with_dyno")
     if own:

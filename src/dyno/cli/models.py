@@ -156,19 +156,21 @@ def show(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(rows))
         return 0
+    if not rows:
+        return 0
     table = [("name", "step", "size", "revision", "from")]
     for row in rows:
         state = "" if row["whole"] else ", incomplete"
         size, revision = human_bytes(row["size_bytes"]), (row["revision"] or UNKNOWN)[:12]
         table.append((row["name"], f"{row['step']}{state}", size, revision, row["from"]))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for line in table if rows else []:
+    for line in table:
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
     return 0
 
 
 def _others(known: set[str]) -> list[dict[str, Any]]:
-    """The snapshots in the Hub's cache that no entry of dyno's names."""
+    """Return the snapshots in the Hub's cache that no entry of dyno's names."""
     from huggingface_hub import CacheNotFound, scan_cache_dir
 
     from dyno.probe.model import hub_cache
@@ -177,20 +179,24 @@ def _others(known: set[str]) -> list[dict[str, Any]]:
         repos = sorted(scan_cache_dir(hub_cache()).repos, key=lambda repo: str(repo.repo_path))
     except CacheNotFound:
         return []
-    return [
-        {
-            "name": repo.repo_id,
-            "step": "by another tool",
-            "size_bytes": revision.size_on_disk,
-            "from": f"hub:{'' if repo.repo_type == 'model' else f'{repo.repo_type}s/'}{repo.repo_id}",
-            "revision": revision.commit_hash,
-            "path": str(revision.snapshot_path),
-            "whole": True,
-        }
-        for repo in repos
-        for revision in sorted(repo.revisions, key=lambda r: r.commit_hash)
-        if not any(folder.startswith(str(revision.snapshot_path)) for folder in known)
-    ]
+    rows = []
+    for repo in repos:
+        kind = "" if repo.repo_type == "model" else f"{repo.repo_type}s/"
+        for revision in sorted(repo.revisions, key=lambda r: r.commit_hash):
+            path = str(revision.snapshot_path)
+            if any(folder.startswith(path) for folder in known):
+                continue
+            row = {
+                "name": repo.repo_id,
+                "step": "by another tool",
+                "size_bytes": revision.size_on_disk,
+                "from": f"hub:{kind}{repo.repo_id}",
+                "revision": revision.commit_hash,
+                "path": path,
+                "whole": True,
+            }
+            rows.append(row)
+    return rows
 
 
 def info(options: argparse.Namespace) -> int:
@@ -213,7 +219,8 @@ def info(options: argparse.Namespace) -> int:
     shape = model.read(path)
     if shape is None and entry is None:
         raise ModelError(f"{options.model} has no readable model: no config.json, and no GGUF file.")
-    facts |= msgspec.to_builtins(shape) if shape else {}
+    if shape:
+        facts |= msgspec.to_builtins(shape)
     if options.json:
         print(json.dumps(facts))
         return 0

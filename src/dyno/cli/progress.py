@@ -63,7 +63,7 @@ class Rates:
 
     @property
     def tokens_per_s(self) -> float:
-        """Events that arrived, times the tokens per event as known by now."""
+        """Return the events that arrived, times the tokens per event as known by now."""
         per_event = self._now.tokens_per_event if self._now else 1.0
         return max(self._seen[-1][2] - self._seen[0][2], 0.0) * per_event / self._span_s
 
@@ -107,7 +107,7 @@ def iteration_text(done: int, warmups: int, measured: int, took_s: float) -> str
 
 
 def writable() -> bool:
-    """Whether stderr takes text: a terminal stopped with Ctrl-S must not stop the load."""
+    """Return whether stderr takes text: a terminal stopped with Ctrl-S must not stop the load."""
     return bool(select.select([], [sys.stderr], [], 0)[1])
 
 
@@ -142,7 +142,7 @@ class ProgressLine(Watcher):
             self._stop_clock = _every(_CLOCK_EVERY_S, self._draw_clock)
 
     def below(self, text: str, stays: bool = False) -> None:
-        """The current phase, beside the clock; what stays is printed above it."""
+        """Show the current phase beside the clock; what stays is printed above it."""
         if not stays:
             self._below = text
             return
@@ -309,7 +309,7 @@ class StudyView(StudyWatcher):
         self._draw([f"       {bar(done / count, 40)} {done:,}/{count:,}"])
 
     def _indented(self, text: str) -> list[str]:
-        """The text, and what the sampler saw last."""
+        """Return the text and the latest samples as indented lines."""
         sampled = self._sampler.latest() if self._sampler else []
         return [f"       {line}" for line in (text, *_telemetry(sampled))]
 

@@ -161,11 +161,16 @@ def _again(options: argparse.Namespace) -> str:
     for name in ("price", "target"):
         if getattr(options, name):
             words += [f"--{name}", *getattr(options, name)]
-    words += ["--prices", str(options.prices)] if options.prices else []
-    words += ["--energy-price", f"{options.energy_price:g}"] if options.energy_price is not None else []
-    words += ["--title", options.title] if options.title else []
-    words += ["--url", options.url] if getattr(options, "url", None) else []
-    words += ["--runs", str(options.runs)] if str(options.runs) != "runs" else []
+    if options.prices:
+        words += ["--prices", str(options.prices)]
+    if options.energy_price is not None:
+        words += ["--energy-price", f"{options.energy_price:g}"]
+    if options.title:
+        words += ["--title", options.title]
+    if getattr(options, "url", None):
+        words += ["--url", options.url]
+    if str(options.runs) != "runs":
+        words += ["--runs", str(options.runs)]
     return shlex.join(secrets.without(secrets.values({}, words), words))
 
 

@@ -263,8 +263,10 @@ def _hand_over(o: argparse.Namespace) -> None:
         flags.report_ignored(given)
         return
     for flag, value in given.items():
-        words = [flag, value] if isinstance(value, str) else [flag if value else opposite(flag)]
-        o.own_args = [*o.own_args, *words]
+        if isinstance(value, str):
+            o.own_args = [*o.own_args, flag, value]
+        else:
+            o.own_args = [*o.own_args, flag if value else opposite(flag)]
 
 
 def _save(file: dict[str, Any], outcome: "Outcome", options: argparse.Namespace, ending: str = "") -> Path:
@@ -287,9 +289,13 @@ def loads(o: argparse.Namespace) -> Iterator[tuple[dict[str, Any], argparse.Name
     """Yield the flags of each load, and the values that distinguish it from the others."""
     levels, rates = o.max_concurrency or [None], o.request_rate
     for level, rate, speedup in itertools.product(levels, rates, o.speedup):
-        varying = {"load.max_concurrency": level} if len(levels) > 1 else {}
-        varying |= {"load.request_rate_rps": "inf" if math.isinf(rate) else rate} if len(rates) > 1 else {}
-        varying |= {"load.speedup": speedup} if len(o.speedup) > 1 else {}
+        varying: dict[str, Any] = {}
+        if len(levels) > 1:
+            varying["load.max_concurrency"] = level
+        if len(rates) > 1:
+            varying["load.request_rate_rps"] = "inf" if math.isinf(rate) else rate
+        if len(o.speedup) > 1:
+            varying["load.speedup"] = speedup
         own = {"max_concurrency": level, "request_rate": rate, "speedup": speedup}
         yield varying, argparse.Namespace(**{**vars(o), **own})
 

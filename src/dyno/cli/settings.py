@@ -276,7 +276,7 @@ def check_headers(headers: dict[str, str]) -> None:
 
 
 def proxied(target: TargetSpec) -> tuple[TargetSpec, dict[str, str]]:
-    """The target with the proxy that the environment names for it, and the header that the proxy wants."""
+    """Return the target with the proxy that the environment names for it, and the header that the proxy wants."""
     from dyno.http import Url
     from dyno.transport import proxy_for
 

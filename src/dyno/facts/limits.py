@@ -30,7 +30,7 @@ class Limit(msgspec.Struct, frozen=True):
 
     @property
     def metric(self) -> str:
-        """The name of the figure in results: p99_ttft_ms."""
+        """Return the name of the figure in results: p99_ttft_ms."""
         return self.stem if self.stem == "failed" else f"{self.statistic}_{self.stem}_ms"
 
     @property
@@ -41,7 +41,7 @@ class Limit(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """'p99 TTFT ≤ 500 ms'."""
+        """Describe the limit: 'p99 TTFT ≤ 500 ms'."""
         if self.stem == "failed":
             return f"failed requests ≤ {percent(self.most)}" if self.most else "no failed request"
         return f"{words(self.metric)} ≤ {count(self.most)} ms"

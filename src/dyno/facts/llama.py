@@ -129,8 +129,8 @@ def _agree(asked: LlamaSetting, served: Any, report: Report) -> bool:
         return bool(served == min(value, *(report[other] for other in _WITHIN[key])))
     if key == "n_ctx":  # rounded up; 0: the model's
         return bool(served >= value)
-    normal = _NORMAL.get(key, _lower)
-    return normal(value) == normal(served)
+    normal: Callable[[Any], Any] = _NORMAL.get(key, _lower)
+    return bool(normal(value) == normal(served))
 
 
 def _lower(value: Any) -> str:

@@ -71,7 +71,7 @@ class Schedule(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """'2 to 8'."""
+        """Describe the range: '2 to 8'."""
         return f"{self.low:g} to {self.peak:g}"
 
     def area(self, until_s: float) -> float:

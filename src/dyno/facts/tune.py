@@ -33,7 +33,7 @@ class TuneAxis(msgspec.Struct, frozen=True):
 
     @property
     def ordered(self) -> bool:
-        """Whether neighbours in the list are alike."""
+        """Return whether neighbours in the list are alike."""
         plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in self.values)
         return plain and self.values == sorted(self.values)
 
@@ -66,7 +66,7 @@ class TuneSpec(msgspec.Struct, frozen=True):
 
     @property
     def latency(self) -> Limit | None:
-        """The latency that is the objective."""
+        """Return the latency that is the objective."""
         if self.objective in OBJECTIVES:
             return None
         [limit] = parse([f"{self.objective}:1"], "objective")
@@ -74,12 +74,12 @@ class TuneSpec(msgspec.Struct, frozen=True):
 
     @property
     def lower(self) -> bool:
-        """Whether less is better."""
+        """Return whether less is better."""
         return self.objective not in ("throughput", "load")
 
     @property
     def words(self) -> str:
-        """'output tokens/s', 'p99 TTFT (ms)'."""
+        """Describe the objective: 'output tokens/s', 'p99 TTFT (ms)'."""
         return f"{self.latency.words.partition(' ≤')[0]} (ms)" if self.latency else OBJECTIVES[self.objective]
 
 
@@ -123,7 +123,7 @@ class TuneTrial(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> float | None:
-        """The objective of the load that its other figures are of."""
+        """Return the objective of the load that its other figures are of."""
         return {"short": self.value, "longer": self.long_value, "repeat": self.repeat_value}[self.load]
 
     @property
@@ -168,7 +168,7 @@ class TuneAnswer(msgspec.Struct, frozen=True):
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether the best setting lacks repeats that were asked for: there was no time for them."""
+        """Return whether the best setting lacks repeats that were asked for: there was no time for them."""
         if self.best is None or self.best.repeats or not self.spec.confirm_repeats:
             return False
         return bool(self.best.setting or self.spec.target or self.refused_in_repeats)
@@ -215,6 +215,6 @@ def shown(value: Any) -> str:
 
 
 def words(setting: Setting) -> str:
-    """'max_num_seqs=8 --threads=2'."""
+    """Describe a setting: 'max_num_seqs=8 --threads=2'."""
     each = (f"{key}{'' if key.endswith('=') else '='}{shown(value)}" for key, value in setting.items())
     return " ".join(each) or "default"

@@ -226,7 +226,7 @@ def _row(trial: TrialSpec, run: RunFacts, file: str, settings: Settings, **more:
 
 
 def _order(name: str) -> int:
-    """Shared settings come first, in their own order."""
+    """Return a sort key: shared settings come first, in their own order."""
     return SETTINGS.index(name) if name in SETTINGS else len(SETTINGS)
 
 

@@ -219,13 +219,12 @@ _FAMILIES = {
 }
 
 # A setting has the words of its flag. Those of a switch may say what it turns off.
-_SETTINGS = {
-    prefix + field.name: field.option.help or ""
-    for prefix, _, part in _PARTS
-    if prefix
-    for field in fields(part).values()
-    if field.hint not in (bool, bool | None) and not (field.option.help or "").startswith("default")
-}
+_SETTINGS: dict[str, str] = {}
+for _prefix, _, _part in _PARTS[:-1]:  # the last one is the summary
+    for _setting in fields(_part).values():
+        _help = _setting.option.help or ""
+        if _setting.hint not in (bool, bool | None) and not _help.startswith("default"):
+            _SETTINGS[_prefix + _setting.name] = _help
 _FILES = ("trial", "client", "engine", "summary", "failed")
 
 
@@ -488,7 +487,9 @@ def _search_of(folder: Path, searches: set[Path]) -> str | None:
 
 
 def _within(value: Any, where: str) -> Any:
-    for name in where.split(".") if where else ():
+    if not where:
+        return value
+    for name in where.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     return value
 
@@ -537,7 +538,10 @@ def _trial_columns(trials: list[dict[str, Any]]) -> dict[str, str]:
         else:
             columns.setdefault(name, kind)
     # The runs decide which percentiles there are.
-    return columns | {name: "DOUBLE" for row in trials for name in row if name not in columns}
+    for row in trials:
+        for name in row:
+            columns.setdefault(name, "DOUBLE")
+    return columns
 
 
 @functools.cache

@@ -122,7 +122,7 @@ def converted(document: TomlDocument, path: Path, hint: Any, value: Any) -> Any:
 
 
 def _too_large(value: Any) -> bool:
-    """Whether it holds a whole number beyond 64 bits, which JSON readers and DuckDB don't take."""
+    """Return whether it holds a whole number beyond 64 bits, which JSON readers and DuckDB don't take."""
     if isinstance(value, list | dict):
         return any(map(_too_large, value.values() if isinstance(value, dict) else value))
     return isinstance(value, int) and not -(1 << 63) <= value < 1 << 63

@@ -186,7 +186,9 @@ class StudyTables:
     def _check(self, path: Path, hint: Any, value: Any) -> None:
         """Check values here, since no trial may come of them; those with variables are checked when these are known."""
         several = choices(hint, value)
-        for one in [value] if several is None else several:
+        if several is None:
+            several = [value]
+        for one in several:
             if not any(used(one)):
                 converted(self.doc, path, hint, one)
 
@@ -498,7 +500,8 @@ class _Reader:
     def _chosen_names(self, path: Path, part: str, value: Any) -> list[str]:
         tables = self.parts.tables[part]
         names = []
-        for name in value if isinstance(value, list) else [value]:
+        wanted = value if isinstance(value, list) else [value]
+        for name in wanted:
             if isinstance(name, str) and name in tables:
                 names.append(name)
             else:

@@ -82,12 +82,11 @@ class _Axes:
             for key, value in section.cells.items():
                 if not self._collect(section, key, value):
                     self.wrong.add((section.part, key))
-        self.varying = {
-            (section.part, key)
-            for section in sections
-            for key, value in section.cells.items()
-            if self._varies(section.part, key, value)
-        }
+        self.varying: set[tuple[str, str]] = set()
+        for section in sections:
+            for key, value in section.cells.items():
+                if self._varies(section.part, key, value):
+                    self.varying.add((section.part, key))
 
     def points(self) -> Iterator[dict[str, int]]:
         """Yield each point of the grid: the index of the choice on each axis."""

@@ -48,7 +48,8 @@ class StudyModels:
                 self._doc.mistake((*path, key), f"${{{variable}}} is a list, but a model takes one value.")
             if not (unknown or lists):
                 value = converted(self._doc, (*path, key), MODEL[key], room.filled(value, variables))
-                out |= {} if value is None else {key: self._resolved(key, value)}
+                if value is not None:
+                    out[key] = self._resolved(key, value)
         if "from" not in table:
             text = "from is missing. Give hub:OWNER/NAME@REVISION, file:PATH, or the name of another model."
             self._doc.missing(path, text, ["from"], [path])

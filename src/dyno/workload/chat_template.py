@@ -124,7 +124,7 @@ def of_hub(name: str, fetch: bool = True) -> ChatTemplate | None:
 
 
 def _named(template: Any) -> str:
-    """Some models have several: {name, template}; the default is meant."""
+    """Return the template; of several, each as {name, template}, the default one."""
     if isinstance(template, list):
         by_name = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
         template = by_name.get("default")

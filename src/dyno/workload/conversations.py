@@ -180,7 +180,8 @@ def conversations(spec: ConversationsSpec, tokenizer: Tokenizer) -> Iterator[Req
         Random(spec.seed).shuffle(entries)  # vLLM's generator: the same seed gives the same order
     dropped: Counter[str] = Counter()
     each = [_conversation(entry, location, dropped) for location, entry in entries]
-    has_tools = any(m["role"] == "tool" for c in each for exchange in c.exchanges for m in exchange.messages)
+    exchanges = [exchange for conversation in each for exchange in conversation.exchanges]
+    has_tools = any(message["role"] == "tool" for exchange in exchanges for message in exchange.messages)
     counter = TurnCounter(tokenizer, spec.answers == "recorded" or (spec.answers is None and has_tools))
     yield from (Dropped(*pair) for pair in dropped.items() if pair[1])
     for dialogue in each:

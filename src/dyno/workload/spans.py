@@ -273,7 +273,9 @@ def _as_text(value: Any) -> str:
 
 def _output_tokens(span: ModelSpan, answer: dict[str, Any] | None) -> int | None:
     names = ["gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"]
-    for name in names if answer else [*names, "gen_ai.request.max_tokens"]:
+    if not answer:
+        names.append("gen_ai.request.max_tokens")
+    for name in names:
         value = span.attributes.get(name)
         if isinstance(value, int | str) and re.fullmatch(r"0*[1-9][0-9]{0,8}", str(value)):
             return int(value)
