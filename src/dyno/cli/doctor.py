@@ -132,7 +132,10 @@ def _for_study(options: argparse.Namespace, machine: Rig) -> int:
             print(*block, "", sep="\n")
         title = f"{study.name} on {name}" if name else study.name
         print(f"{title}: {_lacks(settings, problems) or 'ready'}")
-    met = {setting.met for setting in settings}
+    return _readiness_code({setting.met for setting in settings}, problems)
+
+
+def _readiness_code(met: set[bool | None], problems: list[str]) -> int:
     if False in met or problems:
         return exit_codes.VOID
     return exit_codes.UNDECIDED if None in met else exit_codes.DONE

@@ -217,7 +217,9 @@ def refuse(condition: Any, message: str) -> None:
 
 def sized(text: str) -> int:
     """Read 500M, 20G, or bytes, for argparse."""
-    number, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
+    number, unit = text, ""
+    if text[-1:].isalpha():
+        number, unit = text[:-1], text[-1].upper()
     try:
         size = int(float(number) * 1024 ** ("", "K", "M", "G", "T").index(unit))
     except (ValueError, OverflowError):

@@ -194,10 +194,13 @@ def switches(key: str) -> Callable[[str], list[str]]:
     shown = {1: "on", 0: "off", llama.AUTO: "auto"} if key == "flash_attn" else {1: "1", 0: "0"}
 
     def read(text: str) -> list[str]:
-        values = {word: llama.truth(key, word) for word in words(text)}
-        if unknown := [word for word, value in values.items() if value is None]:
-            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(shown.values())}")
-        return [shown[value] for value in map(values.get, words(text)) if value is not None]
+        values = []
+        for word in words(text):
+            value = llama.truth(key, word)
+            if value is None:
+                raise argparse.ArgumentTypeError(f"{word!r} is not one of {', '.join(shown.values())}")
+            values.append(shown[value])
+        return values
 
     return read
 
@@ -207,15 +210,16 @@ def switches(key: str) -> Callable[[str], list[str]]:
 
 def trials(o: argparse.Namespace) -> list[TrialSpec]:
     _check_flags(o)
-    depths = o.n_depth or [0]
-    tests = [(n, 0) for n in o.n_prompt or [512] if n] + [(0, n) for n in o.n_gen or [128] if n] + o.pg
+    prompts = [(tokens, 0) for tokens in o.n_prompt or [512] if tokens]
+    generations = [(0, tokens) for tokens in o.n_gen or [128] if tokens]
+    tests = prompts + generations + o.pg
     if not tests:
         raise UsageError("Nothing to test: -p and -n are 0, and there is no -pg.")
-    return [
-        _trial(o, setting, prompt, generated, depth)
-        for setting in _settings(o)
-        for depth, (prompt, generated) in product(depths, tests)
-    ]
+    out = []
+    for setting in _settings(o):
+        for depth, (prompt, generated) in product(o.n_depth or [0], tests):
+            out.append(_trial(o, setting, prompt, generated, depth))
+    return out
 
 
 def _settings(o: argparse.Namespace) -> Iterator[EngineSpec]:

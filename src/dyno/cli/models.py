@@ -200,18 +200,9 @@ def _others(known: set[str]) -> list[dict[str, Any]]:
 
 
 def info(options: argparse.Namespace) -> int:
-    from dyno.models import shelf
     from dyno.probe import model
 
-    path, entry = Path(options.model).expanduser(), None
-    if not path.exists():
-        try:
-            entry = shelf.named(options.model)
-            path = Path(entry.path)
-        except NotFound:
-            if (row := _other(options.model)) is None:
-                raise
-            path = Path(row["path"])
+    path, entry = _located(options.model)
     facts: dict[str, Any] = {"path": str(path)}
     if entry:
         facts |= {"name": entry.name, "step": entry.step, "from": entry.origin, "files": len(entry.files)}
@@ -225,11 +216,29 @@ def info(options: argparse.Namespace) -> int:
         print(json.dumps(facts))
         return 0
     for name, value in facts.items():
-        if value and name.removesuffix("_bytes") in _SHOWN:
-            print(f"{name.removesuffix('_bytes').replace('_', ' '):<15} {_text(name, value)}")
+        title = name.removesuffix("_bytes")
+        if value and title in _SHOWN:
+            print(f"{title.replace('_', ' '):<15} {_text(name, value)}")
     if shape and shape.parameters and not shape.bytes_by_type:
         print("Parameters are calculated from config.json: no weights can be read.")
     return 0
+
+
+def _located(model: str) -> "tuple[Path, ModelEntry | None]":
+    """Return where a model is, by its path or name, and its entry on dyno's shelf."""
+    from dyno.models import shelf
+
+    path = Path(model).expanduser()
+    if path.exists():
+        return path, None
+    try:
+        entry = shelf.named(model)
+    except NotFound:
+        row = _other(model)
+        if row is None:
+            raise
+        return Path(row["path"]), None
+    return Path(entry.path), entry
 
 
 def _text(name: str, value: Any) -> str:

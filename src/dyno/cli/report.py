@@ -294,7 +294,9 @@ def _can_show(chart: Chart, values: dict[str, str]) -> None:
     for name, value in values.items():
         param = next(p for p in chart.spec["params"] if p["name"] == name)
         bind = param.get("bind") or {}
-        known = [*map(str, bind.get("options", [])), *bind.get("labels", [])] or (chart.per if name == "per" else [])
+        known = [*map(str, bind.get("options", [])), *bind.get("labels", [])]
+        if not known and name == "per":
+            known = chart.per
         if value not in known:
             raise UsageError(
                 f"--show {name}={value}: {chart.name} has no such value. Known: {'; '.join(_choices(chart))}."

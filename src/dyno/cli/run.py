@@ -356,12 +356,17 @@ def study_path(name: str) -> Path:
 def _wanted(study: Study, rigs: Sequence[str] | None, options: argparse.Namespace) -> list[PlannedTrial]:
     """Return the chosen trials of these rigs; None: of all."""
     trials = [p for p in study.trials if rigs is None or p.place.rig in rigs]
-    if options.only:
-        trials = [p for p in trials if any(label_matches(p.place.label, pattern) for pattern in options.only)]
-        if not trials:
-            labels = [p.place.label for p in study.trials]
-            raise UsageError(f"--only: {unmatched(options.only[0], labels)} --dry-run lists all.")
-    return trials
+    if not options.only:
+        return trials
+
+    def is_chosen(planned: PlannedTrial) -> bool:
+        return any(label_matches(planned.place.label, pattern) for pattern in options.only)
+
+    chosen = [planned for planned in trials if is_chosen(planned)]
+    if not chosen:
+        labels = [planned.place.label for planned in study.trials]
+        raise UsageError(f"--only: {unmatched(options.only[0], labels)} --dry-run lists all.")
+    return chosen
 
 
 def key_headers(planned: PlannedTrial) -> dict[str, str]:

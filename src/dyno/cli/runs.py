@@ -152,7 +152,9 @@ def _print_missing(listed: _Listed, shelf: Shelf, options: argparse.Namespace) -
         advice = "`dyno bench serve` and `dyno demo` make some; --runs DIR looks elsewhere."
         print(*wrapped(f"No runs{which} in {where}. {advice}"), sep="\n")
     if shelf.foreign:
-        some = ", ".join(map(str, shelf.foreign[:3])) + (" …" if len(shelf.foreign) > 3 else "")
+        some = ", ".join(map(str, shelf.foreign[:3]))
+        if len(shelf.foreign) > 3:
+            some += " …"
         print(f"Neither runs nor studies, and left alone: {some}", file=sys.stderr)
 
 
@@ -162,8 +164,14 @@ def _look(shelf: Shelf, tag: str | None) -> _Listed:
     studies = [look_at_study(path) for path in shelf.studies if path not in searched]
     searches = [look_at_search(path) for path in shelf.searches]
     if not tag:
-        return _Listed(runs, studies, searches, _imports(shelf), set())
-    return _Listed([r for r in runs if tag in r.tags], _tagged(studies, tag), _tagged(searches, tag), [], set())
+        return _Listed(runs, studies, searches, _imports(shelf), opened=set())
+    return _Listed(
+        runs=[run for run in runs if tag in run.tags],
+        studies=_tagged(studies, tag),
+        searches=_tagged(searches, tag),
+        imports=[],
+        opened=set(),
+    )
 
 
 def _imports(shelf: Shelf) -> list[ImportLine]:
@@ -307,35 +315,48 @@ def show(options: argparse.Namespace) -> int:
 
 
 def _show(word: str, options: argparse.Namespace) -> None:
-    if (file := _result_path(word, options.runs)) is not None:
+    file = _result_path(word, options.runs)
+    if file is not None:
         audit.show(str(file), options.runs, options.json)
         return
     path = find(word, options.runs)
     kind = kind_of(path)
     if kind == "search" or is_tuning(path):
         _show_search(path, options.json)
-        return
-    if kind == "study":
+    elif kind == "study":
         _show_study(path, options.json)
-        return
-    outcome = _outcome(Run(path))
+    else:
+        _show_run(Run(path), options.json)
+
+
+def _show_run(run: Run, as_json: bool) -> None:
+    outcome = _outcome(run)
     trial = outcome.manifest.trial
     if trial.kind == "micro":
-        printer = micro.Printer("json" if options.json else "md", [trial], sys.stdout)
+        printer = micro.Printer("json" if as_json else "md", [trial], sys.stdout)
         printer.row(_file(outcome))
         printer.close()
-    elif options.json:
+        return
+    if as_json:
         print(json.dumps(_file(outcome)))
-    elif trial.offline is not None:
+        return
+    if trial.offline is not None:
         print(offline.printed(outcome))
     elif trial.quality is not None:
         print(eval.printed(outcome))
     else:
         print(block(outcome.result, trial, list(ASKED[:4]), outcome.manifest.answers))
-    if trial.kind != "micro" and not options.json and (engine := outcome.run.engine()):
-        for name, model in engine.models.items():
-            print(*wrapped(f"Model {name}: {model.describe()}, {human_bytes(model.size_bytes)}", rest="  "), sep="\n")
-            print(*(f"  {what}: {outcome}" for what, outcome in model.verified.items()), sep="\n")
+    _print_models(outcome.run)
+
+
+def _print_models(run: Run) -> None:
+    """Print which models the engine served, and what was checked of each."""
+    engine = run.engine()
+    if engine is None:
+        return
+    for name, model in engine.models.items():
+        print(*wrapped(f"Model {name}: {model.describe()}, {human_bytes(model.size_bytes)}", rest="  "), sep="\n")
+        print(*(f"  {what}: {outcome}" for what, outcome in model.verified.items()), sep="\n")
 
 
 def _outcome(run: Run) -> "Outcome":
@@ -374,8 +395,11 @@ def _outcome(run: Run) -> "Outcome":
 
 def _result_path(word: str, runs: Path) -> Path | None:
     """Find another tool's result file, or an import of one, by its path or name."""
+    if not word:
+        return None
     imports = runs / FOLDER
-    return next((p for p in (Path(word), imports / word, imports / f"{word}.json") if word and p.is_file()), None)
+    candidates = (Path(word), imports / word, imports / f"{word}.json")
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def _file(outcome: Any) -> dict[str, Any]:
@@ -402,10 +426,12 @@ def _show_study(path: Path, as_json: bool) -> None:
         return
     print(*wrapped(f"{study.name}: {_study_words(study)}"), sep="\n")
     rigs = {p.place.rig for p in planned if p.place.id in runs}
-    print("\n".join(lines([p for p in planned if p.place.rig in rigs], {id: run.result() for id, run in runs.items()})))
-    rest = [line for line in study.trials if line.state not in ("done", "not begun")]
-    for line in rest:
-        print(*wrapped(f"{Path(line.run).name}: {_verdict(line)}", rest="  "), sep="\n")
+    of_rigs = [p for p in planned if p.place.rig in rigs]
+    results = {id: run.result() for id, run in runs.items()}
+    print("\n".join(lines(of_rigs, results)))
+    for line in study.trials:
+        if line.state not in ("done", "not begun"):
+            print(*wrapped(f"{Path(line.run).name}: {_verdict(line)}", rest="  "), sep="\n")
 
 
 def _show_search(path: Path, as_json: bool) -> None:

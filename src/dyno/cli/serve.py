@@ -557,9 +557,9 @@ def _recorded(o: argparse.Namespace) -> bool:
     """Return whether requests are sent at the times of the trace."""
     if o.self_timed is not None:
         return bool(o.self_timed)
-    timed = DATASETS[o.dataset_name].traits.paced or any(c.request_rate_rps for c in classes(o.classes).values())
-    paced = not math.isinf(o.request_rate) or o.ramp_up_strategy or o.rate_schedule or o.concurrency_schedule
-    return timed and not paced
+    if not math.isinf(o.request_rate) or o.ramp_up_strategy or o.rate_schedule or o.concurrency_schedule:
+        return False
+    return DATASETS[o.dataset_name].traits.paced or any(c.request_rate_rps for c in classes(o.classes).values())
 
 
 def _default_prompts(o: argparse.Namespace) -> int:

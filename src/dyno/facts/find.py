@@ -75,7 +75,10 @@ def spec_of(target: Sequence[str], values: dict[str, Any], dashes: str = "--") -
 def span_s(text: str) -> float | None:
     """Read a time in seconds, such as 90, 90s, 20m or 2h. None: it isn't one."""
     match = _SPAN.fullmatch(text)
-    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"] if match and float(match[1]) else None
+    if match is None:
+        return None
+    unit_s = {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
+    return float(match[1]) * unit_s or None
 
 
 class LimitFigure(msgspec.Struct, frozen=True):

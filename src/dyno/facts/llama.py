@@ -27,7 +27,8 @@ _SWITCHES = {
     "kv_unified": ("-kvu --kv-unified", "-no-kvu --no-kv-unified"),
     "cont_batching": ("-cb --cont-batching", "-nocb --no-cont-batching"),
 }  # fmt: skip
-NAMES = {key: names.split() for key, names in (*_VALUED.items(), *((k, on) for k, (on, _) in _SWITCHES.items()))}
+NAMES = {key: names.split() for key, names in _VALUED.items()}
+NAMES |= {key: on.split() for key, (on, _) in _SWITCHES.items()}
 AUTO = -1
 _TRUTH = {"1": 1, "on": 1, "true": 1, "enabled": 1, "0": 0, "off": 0, "false": 0, "disabled": 0}
 _FLASH = {**_TRUTH, "auto": AUTO, "-1": AUTO}
@@ -120,9 +121,7 @@ def differences(command: Sequence[str], report: Report, program: str) -> Iterato
 def _agree(asked: LlamaSetting, served: Any, report: Report) -> bool:
     key, value = asked.key, asked.value
     if key in _SWITCHES:
-        # A server that chose by itself reports the choice; an old llama-bench reads auto as 0.
-        on = truth(key, str(int(served) if isinstance(served, bool) else served))
-        return on == value or (value == AUTO and on == 1)
+        return _switches_agree(key, value, served)
     if key == "n_gpu_layers" and "n_layers" in report:  # a server reports what it did; below 0: as many as fit
         return value in ("auto", "all") or value < 0 or served == min(value, report["n_layers"])
     if key in _WITHIN and "n_ctx" in report:
@@ -131,6 +130,12 @@ def _agree(asked: LlamaSetting, served: Any, report: Report) -> bool:
         return bool(served >= value)
     normal: Callable[[Any], Any] = _NORMAL.get(key, _lower)
     return bool(normal(value) == normal(served))
+
+
+def _switches_agree(key: str, value: int, served: Any) -> bool:
+    """Compare switches. A server that chose by itself reports the choice; an old llama-bench reads auto as 0."""
+    on = truth(key, str(int(served) if isinstance(served, bool) else served))
+    return on == value or (value == AUTO and on == 1)
 
 
 def _lower(value: Any) -> str:

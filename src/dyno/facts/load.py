@@ -371,11 +371,15 @@ class Load(msgspec.Struct, frozen=True, eq=False):
 
     def same_prompts(self, other: "Load") -> bool:
         """Compare prompts by their lengths. Answers that all have one length, and another one, were asked for so."""
-        x, y, out_x, out_y = self.input_tokens, other.input_tokens, self.output_tokens, other.output_tokens
-        if x is None or y is None or not near(min(x, y), max(x, y), COMPARABLE):
+        x, y = self.input_tokens, other.input_tokens
+        if x is None or y is None:
             return x is None and y is None
-        whole = out_x is not None and out_y is not None and out_x.is_integer() and out_y.is_integer()
-        return not (whole and out_x != out_y)
+        if not near(min(x, y), max(x, y), COMPARABLE):
+            return False
+        out_x, out_y = self.output_tokens, other.output_tokens
+        if out_x is None or out_y is None or out_x == out_y:
+            return True
+        return not (out_x.is_integer() and out_y.is_integer())
 
 
 def span(axis: str, levels: Iterable[float]) -> str:

@@ -38,7 +38,7 @@ def _filled(m: Metric) -> Metric:
     words = m.words or m.name.replace("_", " ")
     axis = m.axis or words[0].upper() + words[1:]
     unit = m.unit or (words if m.kind == "rate" else "")
-    labels = (*((m.label.lower(),) if m.label else ()), *m.labels)
+    labels = (m.label.lower(), *m.labels) if m.label else m.labels
     return msgspec.structs.replace(m, words=words, explained=m.explained or words, axis=axis, unit=unit, labels=labels)
 
 

@@ -60,13 +60,16 @@ def _write(by_name: dict[str, Path], archive: Path, words: bool) -> Packed:
     with _compressed(archive) as out, tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         for name, folder in sorted(by_name.items()):
             for path in sorted(folder.rglob("*")):
-                inside = path.relative_to(folder)
-                if path.is_symlink() or not (path.is_file() or path.is_dir()) or _is_raw(path):
+                if not _is_plain(path) or _is_raw(path):
                     left_out.append(str(path))
                 elif path.is_file() and not _passing(path) and (words or not _has_words(path)):
-                    _add(tar, path, f"{name}/{inside.as_posix()}", words)
+                    _add(tar, path, f"{name}/{path.relative_to(folder).as_posix()}", words)
                     count += 1
     return Packed(count, left_out)
+
+
+def _is_plain(path: Path) -> bool:
+    return not path.is_symlink() and (path.is_file() or path.is_dir())
 
 
 def _passing(path: Path) -> bool:

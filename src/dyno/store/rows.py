@@ -458,7 +458,8 @@ def _of_offline(s: OfflineSummary, trial: TrialSpec, measured: Sequence[Iteratio
 def _distribution(stem: str, d: Distribution | Latency, meaning: str) -> dict[str, Figure]:
     if d.empty:
         return {}
-    values = {"mean": d.mean, "median": d.median, "std": d.std, **{f"p{p}": v for p, v in d.percentiles.items()}}
+    values = {"mean": d.mean, "median": d.median, "std": d.std}
+    values |= {f"p{p}": value for p, value in d.percentiles.items()}
     return {f"{name}_{stem}_ms": Figure(v, 0, definition=meaning) for name, v in values.items() if v is not None}
 
 

@@ -191,10 +191,11 @@ def look(path: Path, study_runs: bool = False) -> RunLine:
 def _without_result(run: Run, names: set[str], study_runs: bool) -> tuple[State, str]:
     if run.running() or (study_runs and "trial.json" not in names):
         return "running", ""
+    in_study = study_of(run.path) is not None
     if "sittings.json" in names:
-        return "cut off", "`dyno run` continues it" if study_of(run.path) else "the same `dyno eval` continues it"
+        return "cut off", "`dyno run` continues it" if in_study else "the same `dyno eval` continues it"
     if "exchanges.spool" in names:
-        return "cut off", "`dyno run` measures it again" if study_of(run.path) else "`dyno runs show` decodes it"
+        return "cut off", "`dyno run` measures it again" if in_study else "`dyno runs show` decodes it"
     if "trial.json" not in names and "engine.json" in names:
         return "no measurement", "see its engine.log"
     return "no measurement", ""

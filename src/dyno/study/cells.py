@@ -130,9 +130,9 @@ def _too_large(value: Any) -> bool:
 
 def _as_text(hint: Any, value: Any) -> Any:
     """Turn numbers into text among a command's words and the values of its environment."""
-    if get_origin(hint) is list and get_args(hint) == (str,) and isinstance(value, list):
+    if isinstance(value, list) and hint == list[str]:
         return [_number_as_text(v) for v in value]
-    if get_origin(hint) is dict and get_args(hint) == (str, str) and isinstance(value, dict):
+    if isinstance(value, dict) and hint == dict[str, str]:
         return {k: _number_as_text(v) for k, v in value.items()}
     return value
 

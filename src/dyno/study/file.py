@@ -332,8 +332,9 @@ class _Reader:
         start = self.find.range[2]
         level = {"max_concurrency": int(start)} if self.find.over == "concurrency" else {"request_rate_rps": start}
         cells = {**level, "num_prompts": 1000}  # a probe sends as many as it needs
+        paths: dict[str, Path] = {**dict.fromkeys(cells, (_FIND,)), **own.paths}
         rest = {k: v for k, v in own.cells.items() if k in _BESIDE_LEVEL}
-        return Section("load", {**cells, **rest}, {**dict.fromkeys(cells, (_FIND,)), **own.paths}, [], (_FIND,))
+        return Section("load", {**cells, **rest}, paths, [], (_FIND,))
 
     def _quality(self) -> QualitySpec | None:
         if "quality" not in self.doc.tree:

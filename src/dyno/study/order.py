@@ -82,7 +82,10 @@ def _rounds(study: Study) -> Iterator[tuple[bytes, list[PlannedTrial]]]:
     if study.interleave == "trials":
         rng.shuffle(order)
         for key in order:
-            yield key, [p for repeat in _repeats(study) for p in _shuffled(settings[key], repeat, study, rng)]
+            trials = []
+            for repeat in _repeats(study):
+                trials += _shuffled(settings[key], repeat, study, rng)
+            yield key, trials
         return
     for repeat in _repeats(study):
         if repeat % 2:

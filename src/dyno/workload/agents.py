@@ -82,9 +82,11 @@ class _Turns:
             )
 
     def _output(self, call: Call) -> int:
-        if self._spec.output_len or call.output_tokens:
-            return self._spec.output_len or call.output_tokens or 0
-        return self._count(text_of([call.answer]) if call.answer else "") or OUTPUT_LEN
+        wanted = self._spec.output_len or call.output_tokens
+        if wanted:
+            return wanted
+        recorded = self._count(text_of([call.answer])) if call.answer else 0
+        return recorded or OUTPUT_LEN
 
     def _count(self, text: str) -> int:
         return max(1, self._tokenizer.count(text) - self._special) if text else 0

@@ -72,7 +72,9 @@ def _entries(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request | Dro
 
 def _templating(spec: WorkloadSpec, tokenizer: Tokenizer, requests: Sequence[Request]) -> Templating | None:
     skipped = spec.skip_chat_template and not spec.traits.template_always
-    if skipped or not spec.traits.template or not any(isinstance(r.prompt, str) for r in requests):
+    if skipped or not spec.traits.template:
+        return None
+    if not any(isinstance(request.prompt, str) for request in requests):
         return None
     return "applied" if tokenizer.template else "missing"
 
@@ -164,9 +166,19 @@ def _is_enough(spec: WorkloadSpec, sessions: int, requests: int) -> bool:
 
 def _starts_s(turns: list[Turn]) -> list[float] | None:
     """Return when each session begins, counted from the first; None where the file has no times."""
-    firsts = [turn for i, turn in enumerate(turns) if not i or turn.session != turns[i - 1].session]
-    times = [turn.start_s for turn in firsts if turn.start_s is not None]
-    return [time - min(times) for time in times] if times and len(times) == len(firsts) else None
+    times: list[float] = []
+    session = None
+    for turn in turns:
+        if turn.session == session:
+            continue
+        session = turn.session
+        if turn.start_s is None:
+            return None
+        times.append(turn.start_s)
+    if not times:
+        return None
+    first = min(times)
+    return [time - first for time in times]
 
 
 def _has_tools(turn: Turn) -> bool:

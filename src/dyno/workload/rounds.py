@@ -42,8 +42,11 @@ class Round(msgspec.Struct):
 
     def bounds(self) -> tuple[datetime, datetime] | None:
         """Return when its input was complete, and its last output."""
-        inputs = [e.timestamp for e in self.timing_events if e.event_type in _INPUTS]
-        outputs = [e.timestamp for e in self.timing_events if e.event_type not in _INPUTS]
+        inputs: list[datetime] = []
+        outputs: list[datetime] = []
+        for event in self.timing_events:
+            times = inputs if event.event_type in _INPUTS else outputs
+            times.append(event.timestamp)
         return (max(inputs), max(outputs)) if inputs and outputs else None
 
 
