@@ -128,6 +128,21 @@ def _scan(path: Path, shelf: Shelf, depth: int) -> bool:
         shelf.unreadable.append(f"{path} can't be read: {e.strerror}.")
         return True
     names = {name for name, _ in inside}
+    if _add(path, names, shelf):
+        return True
+    ours, before = False, len(shelf.runs)
+    for name in _folders(path, inside, shelf, depth):
+        below = _scan(path / name, shelf, depth + 1)
+        ours |= below
+        if depth == 0 and not below:
+            shelf.foreign.append(path / name)
+    if names & _FIND_FILES and any(run.parent == path for run in shelf.runs[before:]):  # only where probes are inside
+        shelf.searches.append(path)
+    return ours
+
+
+def _add(path: Path, names: set[str], shelf: Shelf) -> bool:
+    """Add a folder that is a study or a run. `names`: of its files."""
     if "study.json" in names:
         shelf.studies.append(path)
         if _TUNE_FILE in names:
@@ -136,35 +151,18 @@ def _scan(path: Path, shelf: Shelf, depth: int) -> bool:
     if names & {"trial.json", "engine.json"}:
         shelf.runs.append(path)
         return True
-    before = len(shelf.runs)
-    folders = [name for name, is_dir in inside if is_dir]
-    ours = _scan_top(path, folders, shelf) if depth == 0 else _scan_inside(path, folders, shelf, depth)
-    if names & _FIND_FILES and any(run.parent == path for run in shelf.runs[before:]):  # only where probes are inside
-        shelf.searches.append(path)
-    return ours
+    return False
 
 
-def _scan_top(path: Path, folders: list[str], shelf: Shelf) -> bool:
-    ours = False
-    for name in folders:
-        if name == imports.FOLDER:
-            shelf.imports += imports.listed(path)
-        elif name.startswith("."):
-            continue
-        elif _scan(path / name, shelf, depth=1):
-            ours = True
-        else:
-            shelf.foreign.append(path / name)
-    return ours
-
-
-def _scan_inside(path: Path, folders: list[str], shelf: Shelf, depth: int) -> bool:
-    ours = False
-    for name in folders:
-        if name == "engines" or name.startswith("."):  # a start is not a run
-            continue
-        ours |= _scan(path / name, shelf, depth + 1)
-    return ours
+def _folders(path: Path, inside: list[tuple[str, bool]], shelf: Shelf, depth: int) -> list[str]:
+    """Return the names of the folders to enter. The imports at the top are added to the shelf."""
+    folders = [name for name, is_dir in inside if is_dir and not name.startswith(".")]
+    if depth:
+        return [name for name in folders if name != "engines"]  # a start is not a run
+    if imports.FOLDER in folders:
+        shelf.imports += imports.listed(path)
+        folders.remove(imports.FOLDER)
+    return folders
 
 
 def look(path: Path, study_runs: bool = False) -> RunLine:
