@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,12 +17,16 @@ from dyno.numbers import many
 from dyno.store.imports import FOLDER, store, without_text
 from dyno.study.prices import price_rules
 
+if TYPE_CHECKING:
+    from dyno.audit.given import Given
+
 _FORMATS = """reads these formats, recognized by content:
   printed blocks from vLLM and SGLang, also several in a log, a Markdown file or console output
   JSON of vLLM (serve, throughput, latency), GuideLLM, AIPerf, GenAI-Perf, inference-perf,
     inference-benchmarker, InferenceX and dyno; SGLang's JSON lines; CSV files and tables with such figures
   llama-bench (Markdown, CSV, JSON, JSON lines, SQL), lm-eval (tables, JSON)
 """
+_UNREAD_SHOWN = 20
 _AUDITS = """
 examples:
   dyno audit report.md results/*.json       a report together with its result files
@@ -101,13 +106,24 @@ def audit(options: argparse.Namespace) -> int:
     rows = [normal(row, prices) for d in documents for row in d.rows]
     if options.json:
         print(json.dumps(as_json(result, rows, __version__)))
+    elif options.markdown:
+        print(as_markdown(result, rows))
     else:
-        print((as_markdown if options.markdown else text)(result, rows))
+        print(text(result, rows))
     lost = not result.coverage.complete
-    if not rows and not lost and all(d.unread for d in documents) and not any(d.headings for d in documents):
+    if not rows and not lost and _without_results(documents):
         raise ImportFailed("No results found. `dyno audit --help` lists the formats that dyno reads.")
     code = exit_codes.from_verdicts([result.verdict], options, "verdict")
-    return code or (exit_codes.FAILED if missing else exit_codes.UNREAD if lost else exit_codes.DONE)
+    if code:
+        return code
+    if missing:
+        return exit_codes.FAILED
+    return exit_codes.UNREAD if lost else exit_codes.DONE
+
+
+def _without_results(documents: list[Document]) -> bool:
+    """Return whether no file looks like a report: each has parts that were not read, and none has headings."""
+    return all(d.unread for d in documents) and not any(d.headings for d in documents)
 
 
 def show(word: str, runs: Path, as_json: bool) -> None:
@@ -128,12 +144,32 @@ def _read(words: list[str], runs: Path) -> tuple[list[Document], list[Finding], 
 
 
 def import_(options: argparse.Namespace) -> int:
-    from dyno.audit.audit import coverage
-    from dyno.audit.document import read
-    from dyno.audit.given import all_used, given, with_given
+    from dyno.audit.given import all_used, given
 
     asked = given(options.set)
-    documents, words, failed = [], [], exit_codes.DONE
+    documents, failed = _read_files(options, asked)
+    if not failed:
+        all_used(asked, list(documents.values()))
+    if options.json:
+        print(msgspec.json.encode(list(documents.values())).decode())
+    for word, document in documents.items():
+        stored = None
+        if (document.rows or document.commands or document.environments) and not options.json:
+            stored = store(document, options.output or options.runs / FOLDER, word)
+        print(_summary(document, stored), file=sys.stderr if options.json else sys.stdout)
+        _print_unread(document)
+    if documents and not any(d.rows for d in documents.values()):
+        raise ImportFailed("No results found.")
+    return failed
+
+
+def _read_files(options: argparse.Namespace, asked: "list[Given]") -> tuple[dict[str, Document], int]:
+    """Return the documents by the words that name them, and the exit code of those that can't be read."""
+    from dyno.audit.document import read
+    from dyno.audit.given import with_given
+
+    documents: dict[str, Document] = {}
+    failed = exit_codes.DONE
     for word in dict.fromkeys(options.files):
         try:
             document = read(Path(word))
@@ -142,27 +178,29 @@ def import_(options: argparse.Namespace) -> int:
             failed = max(failed, e.exit_code)
             continue
         document = with_given(document, asked)
-        documents.append(without_text(document) if options.no_text else document)
-        words.append(word)
-    if not failed:
-        all_used(asked, documents)
-    if options.json:
-        print(msgspec.json.encode(documents).decode())
-    for d, word in zip(documents, words, strict=True):
-        where = ""
-        if (d.rows or d.commands or d.environments) and not options.json:
-            where = f" → {store(d, options.output or options.runs / FOLDER, word)}"
-        kinds = sorted({r.tool or "a table" for r in d.rows})
-        by = f" from {', '.join(kinds)}" if kinds else ""
-        share = coverage([d]).describe()
-        print(
-            f"{d.file}: {d.format}, {many(len(d.rows), 'result')}{by}{f', {share} read' if share else ''}{where}",
-            file=sys.stderr if options.json else sys.stdout,
-        )
-        for u in sorted(d.unread, key=lambda u: not u.lost)[:20]:
-            print(f"  {u.describe(d.file)}", file=sys.stderr)
-        if len(d.unread) > 20:
-            print(f"  … and {len(d.unread) - 20} more", file=sys.stderr)
-    if documents and not any(d.rows for d in documents):
-        raise ImportFailed("No results found.")
-    return failed
+        documents[word] = without_text(document) if options.no_text else document
+    return documents, failed
+
+
+def _summary(document: Document, stored: Path | None) -> str:
+    """Describe what was read of a file in one line. `stored`: where it is kept."""
+    from dyno.audit.audit import coverage
+
+    line = f"{document.file}: {document.format}, {many(len(document.rows), 'result')}"
+    tools = sorted({row.tool or "a table" for row in document.rows})
+    if tools:
+        line += f" from {', '.join(tools)}"
+    share = coverage([document]).describe()
+    if share:
+        line += f", {share} read"
+    if stored is not None:
+        line += f" → {stored}"
+    return line
+
+
+def _print_unread(document: Document) -> None:
+    for unread in sorted(document.unread, key=lambda unread: not unread.lost)[:_UNREAD_SHOWN]:
+        print(f"  {unread.describe(document.file)}", file=sys.stderr)
+    more = len(document.unread) - _UNREAD_SHOWN
+    if more > 0:
+        print(f"  … and {more} more", file=sys.stderr)

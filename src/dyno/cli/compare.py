@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _decide(comparison: Comparison, options: argparse.Namespace) -> tuple[int, str]:
-    """The exit code by gates and by figures that were asked for, and the state of a gate that decides it."""
+    """Return the exit code by gates and by requested figures, and the state of a gate that decides it."""
     states = {g.state for g in comparison.gates}
     if "broken" in states:
         return VOID, "broken"

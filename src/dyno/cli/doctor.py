@@ -15,9 +15,9 @@ from dyno.cli.terminal import draw
 from dyno.cli.vocabulary import in_keys
 from dyno.errors import UsageError
 from dyno.facts.client import MOST_PROCESSES
-from dyno.facts.finding import worst_first
+from dyno.facts.finding import Finding, worst_first
 from dyno.facts.rig import Rig
-from dyno.facts.study import RigWanted
+from dyno.facts.study import RigWanted, Study
 from dyno.numbers import UNKNOWN, count, many, number, percent
 from dyno.option import Option
 from dyno.report.block import finding_lines
@@ -65,8 +65,7 @@ def add(p: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from dyno import checks
-    from dyno.probe import host, rig
-    from dyno.probe.peaks import TestedClient, keep_client
+    from dyno.probe import rig
 
     if min(options.levels) < 1:
         raise UsageError("--concurrency must be at least 1.")
@@ -76,20 +75,34 @@ def run(options: argparse.Namespace) -> int:
     findings = worst_first(checks.run(rig=machine))
     peaks = _peaks(machine, options.measure_peaks, options.quick)
     if not options.json:
-        print(*rig_lines(machine, list(host.STATE)), sep="\n")
-        print("\nPeaks", *_peak_lines(peaks), sep="\n")
-        if findings:
-            print("\nBefore you measure here", *(n for f in findings for n in finding_lines(f)), sep="\n")
+        _print_machine(machine, peaks, findings)
     rows = [] if options.quick else _calibrate(sorted(options.levels), options.procs, options.json)
-    alone = [row for row in rows if not row["busy"]]
-    accurate = [row for row in alone if row["accurate"]]
-    # Kept for --procs auto, if more would not have been accurate.
-    if accurate and options.procs == 1 and (accurate != alone or options.levels[-1] >= LEVELS[-1]):
-        keep_client(machine, TestedClient(accurate[-1]["shape"]["streams"], accurate[-1]["chunks_per_s"]))
+    _keep_for_auto(machine, rows, options)
     if options.json:
         facts = {"rig": machine, "peaks": [p.peaks for p in peaks if p.peaks], "findings": findings}
         print(json.dumps({**msgspec.to_builtins(facts, str_keys=True), "calibration": rows}))
     return 0
+
+
+def _print_machine(machine: Rig, peaks: list["KnownPeaks"], findings: list[Finding]) -> None:
+    from dyno.probe import host
+
+    print(*rig_lines(machine, list(host.STATE)), sep="\n")
+    print("\nPeaks", *_peak_lines(peaks), sep="\n")
+    if findings:
+        print("\nBefore you measure here", *(n for f in findings for n in finding_lines(f)), sep="\n")
+
+
+def _keep_for_auto(machine: Rig, rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """Keep the highest accurate load for --procs auto, if more would not have been accurate."""
+    from dyno.probe.peaks import TestedClient, keep_client
+
+    alone = [row for row in rows if not row["busy"]]
+    accurate = [row for row in alone if row["accurate"]]
+    if not accurate or options.procs != 1:
+        return
+    if accurate != alone or options.levels[-1] >= LEVELS[-1]:
+        keep_client(machine, TestedClient(accurate[-1]["shape"]["streams"], accurate[-1]["chunks_per_s"]))
 
 
 def _for_study(options: argparse.Namespace, machine: Rig) -> int:
@@ -98,27 +111,56 @@ def _for_study(options: argparse.Namespace, machine: Rig) -> int:
     from dyno.conduct import readiness, study_plan
 
     study, _ = study_plan.read(study_path(options.study), given_variables(options.set))
-    fitting = [name for name, wanted in study.rigs.items() if study_plan.fits(wanted, machine)]
-    asked = options.rig or (fitting[0] if len(fitting) == 1 else None)
+    asked = options.rig or _only_fitting(study, machine)
     name = study_plan.choose_rig(study, machine, asked, anyway=True)
     plans = study_plan.plans(study, [p for p in study.trials if p.place.rig == name], machine, dry=False)
     wanted = study.rigs[name] if name else RigWanted()
     settings, needs = readiness.compared(wanted, machine), readiness.requirements(plans)
     problems = [in_keys(problem) for problem in study_plan.problems(plans)]
-    unmet = [s for s in settings if s.met is False]
-    unknown = [s for s in settings if s.met is None]
     if options.json:
-        facts = {"study": study.name, "rig": name, "settings": settings, "requirements": needs}
-        rows = {key: [v._asdict() for v in value] if isinstance(value, list) else value for key, value in facts.items()}
-        print(json.dumps({**rows, "problems": problems}))
+        facts = {
+            "study": study.name,
+            "rig": name,
+            "settings": [setting._asdict() for setting in settings],
+            "requirements": [need._asdict() for need in needs],
+            "problems": problems,
+        }
+        print(json.dumps(facts))
     else:
         before = [secrets.public_command(command) for command in wanted.before]
         for block in _readiness(settings, needs, problems, before):
             print(*block, "", sep="\n")
-        counts = ((unmet, "setting", " not as wanted"), (problems, "problem", ""), (unknown, "setting", " unknown"))
-        lacks = ", ".join(many(len(some), noun) + rest for some, noun, rest in counts if some)
-        print(f"{study.name}{f' on {name}' if name else ''}: {lacks or 'ready'}")
-    return exit_codes.VOID if unmet or problems else exit_codes.UNDECIDED if unknown else exit_codes.DONE
+        title = f"{study.name} on {name}" if name else study.name
+        print(f"{title}: {_lacks(settings, problems) or 'ready'}")
+    return _readiness_code({setting.met for setting in settings}, problems)
+
+
+def _readiness_code(met: set[bool | None], problems: list[str]) -> int:
+    if False in met or problems:
+        return exit_codes.VOID
+    return exit_codes.UNDECIDED if None in met else exit_codes.DONE
+
+
+def _lacks(settings: "list[HostSetting]", problems: list[str]) -> str:
+    """Describe what this machine lacks; '': nothing."""
+    unmet = sum(setting.met is False for setting in settings)
+    unknown = sum(setting.met is None for setting in settings)
+    parts = []
+    if unmet:
+        parts.append(f"{many(unmet, 'setting')} not as wanted")
+    if problems:
+        parts.append(many(len(problems), "problem"))
+    if unknown:
+        parts.append(f"{many(unknown, 'setting')} unknown")
+    return ", ".join(parts)
+
+
+def _only_fitting(study: Study, machine: Rig) -> str | None:
+    """Return the study's rig that this machine can be; None: there are several, or none."""
+    from dyno.conduct import study_plan
+
+    fitting = [name for name, wanted in study.rigs.items() if study_plan.fits(wanted, machine)]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _readiness(
@@ -128,14 +170,22 @@ def _readiness(
     if settings:
         rows: list[list[str | Cell]] = [[s.name, s.wanted, s.actual or UNKNOWN, _MET[s.met]] for s in settings]
         yield ["Machine", *terminal(text_table(["setting", "wanted", "here", "as wanted"], rows), indent="  ")]
-    if commands := [s.command for s in settings if s.command and not s.met]:
-        yield ["To set it, until the next boot", *(f"  {command}" for command in commands)]
+    commands = [s.command for s in settings if s.command and not s.met]
+    if commands:
+        yield ["To set it, until the next boot", *_indented(commands)]
     if before:
-        yield ["The study runs these itself, before its first trial", *(f"  {command}" for command in before)]
+        yield ["The study runs these itself, before its first trial", *_indented(before)]
     if needs:
         yield ["Needs", *terminal(text_table(["", "", ""], needs), indent="  ")]
     if problems:
-        yield ["Problems", *(line for p in problems for line in wrapped(p, "  - ", "    "))]
+        lines = ["Problems"]
+        for problem in problems:
+            lines += wrapped(problem, "  - ", "    ")
+        yield lines
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
 
 
 def _peaks(rig: Rig, anew: bool, quick: bool) -> list["KnownPeaks"]:

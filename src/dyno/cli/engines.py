@@ -19,6 +19,7 @@ from dyno.scratch import Scratch
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from dyno.engines.kinds.base import EngineKind
     from dyno.trial.engine_plan import EnginePlan
     from dyno.trial.fleet import Fleet
 
@@ -217,17 +218,8 @@ def _add_remove(verbs: Any) -> None:
 def show(options: argparse.Namespace) -> int:
     from dyno.engines import environment
 
-    kinds: dict[str, dict[str, Any]] = {}
+    kinds = {kind.name: _facts(kind) for kind in KINDS.values() if kind.starts}
     tools: dict[str, dict[str, Any]] = {name: {"installed": environment.installed(name)} for name in TOOLS}
-    for kind in KINDS.values():
-        if kind.starts:
-            own = kind.own_program()
-            on_path = next((path for name in kind.programs if (path := shutil.which(name))), None)
-            kinds[kind.name] = {
-                "installed": environment.installed(kind.name),
-                "on_path": on_path,
-                "comes_with_dyno": own and own.version,
-            }
     if options.json:
         facts = msgspec.to_builtins({"home": str(environment.home()), "kinds": kinds, "tools": tools})
         print(json.dumps(facts))
@@ -235,20 +227,42 @@ def show(options: argparse.Namespace) -> int:
     for name, has in (*kinds.items(), *tools.items()):
         if name == TOOLS[0]:
             print("\nTools of `dyno models`:")
-        own = has.get("comes_with_dyno")
-        lines = [f"comes with dyno{f', version {own}' if own != name else ''}"] if own else []
-        for env in has["installed"]:
-            state = (
-                human_bytes(env.size_bytes) if env.whole else "broken: its Python or program is gone; install it again"
-            )
-            details = [f"Python {env.python_version}"] * bool(env.python_version) + [env.source if env.image else state]
-            lines.append(", ".join([env.name, f"installed {env.created[:10]}", *details]))
-        if has.get("on_path"):
-            lines.append(f"on PATH: {has['on_path']}")
-        missing = f"not installed; `dyno engines install {name}`"
-        for first, line in enumerate(lines or [missing]):
-            print(f"{'' if first else name:<14} {line}")
+        lines = list(_places(name, has)) or [f"not installed; `dyno engines install {name}`"]
+        print(f"{name:<14} {lines[0]}")
+        for line in lines[1:]:
+            print(f"{'':<14} {line}")
     return 0
+
+
+def _facts(kind: "EngineKind") -> dict[str, Any]:
+    from dyno.engines import environment
+
+    own = kind.own_program()
+    return {
+        "installed": environment.installed(kind.name),
+        "on_path": next((path for name in kind.programs if (path := shutil.which(name))), None),
+        "comes_with_dyno": own and own.version,
+    }
+
+
+def _places(name: str, has: dict[str, Any]) -> "Iterator[str]":
+    """Yield a line for each place that an engine or a tool was found in."""
+    own = has.get("comes_with_dyno")
+    if own:
+        yield "comes with dyno" if own == name else f"comes with dyno, version {own}"
+    for env in has["installed"]:
+        details = [env.name, f"installed {env.created[:10]}"]
+        if env.python_version:
+            details.append(f"Python {env.python_version}")
+        if env.image:
+            details.append(env.source)
+        elif env.whole:
+            details.append(human_bytes(env.size_bytes))
+        else:
+            details.append("broken: its Python or program is gone; install it again")
+        yield ", ".join(details)
+    if has.get("on_path"):
+        yield f"on PATH: {has['on_path']}"
 
 
 def install(options: argparse.Namespace) -> int:

@@ -103,16 +103,15 @@ def _trial(o: argparse.Namespace, spec: QualitySpec) -> tuple[TrialSpec, dict[st
 
     serve.starting(o)
     target, headers = serve.target(o)
-    trial = TrialSpec(**{
-        **flags.values(o, TrialSpec),
+    own = {
         "target": target,
         "workload": workload(spec),
         "load": LoadSpec(request_timeout_s=o.request_timeout_sec),
         "kind": "quality",
         "quality": spec,
         "engine": settings.engine(o.engine, o) if o.engine else None,
-    })  # fmt: skip
-    return trial, headers
+    }
+    return TrialSpec(**{**flags.values(o, TrialSpec), **own}), headers
 
 
 def _dry_run(trial: TrialSpec) -> int:

@@ -30,7 +30,7 @@ def add(g: argparse._ActionsContainer) -> None:
 
 
 def describe(*codes: int) -> str:
-    """The codes of a command for its help: those that all share, and `codes`."""
+    """Describe the codes of a command for its help: those that all share, and `codes`."""
     known = [DONE, FAILED, USAGE, *codes, INTERRUPTED]
     return "\n".join(["exit codes:", *(f"  {code:<4} {MEANINGS[code]}" for code in sorted(known))])
 

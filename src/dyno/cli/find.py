@@ -18,6 +18,7 @@ from dyno.errors import UsageError
 from dyno.facts.entry import Cost
 from dyno.facts.find import TARGET, FindAnswer, FindSpec, span_s, spec_of
 from dyno.facts.price import PriceRule
+from dyno.facts.trial import TrialSpec
 
 _AGAIN_S = 120  # of the run that measures the answer again
 # Flags that `dyno bench serve` doesn't have, or that change what is printed alone; True: with any number of values.
@@ -63,11 +64,8 @@ def span(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dyno.cli.progress import ProgressLine
-    from dyno.load.progress import Stop
     from dyno.report import find as text
-    from dyno.search.find import expected, find
-    from dyno.store.run import create
+    from dyno.search.find import expected
     from dyno.study.prices import price_rules
 
     flags.check_refused(options)
@@ -84,29 +82,46 @@ def run(options: argparse.Namespace) -> int:
         print(announcement)
         return serve.dry_run(trial) if starts(trial.engine) else 0
     preparing.for_engines([trial], options)
-    folder = create(options.runs, f"find-{trial.label or options.engine or 'server'}").path
-    stop = Stop()
-    with ProgressLine(bar=not options.disable_tqdm) as watcher:
-        watcher.phase(announcement)
-        try:
-            answer = find(trial, spec, folder=folder, headers=headers, watcher=watcher, stop=stop)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                folder.rmdir()  # nothing was measured
-            raise
-    answer = msgspec.structs.replace(answer, command=_again(answer, options))
+    series = trial.label or options.engine or "server"
+    answer, folder = _search(trial, spec, series, headers, announcement, options)
     cost = _cost(answer, folder, rules) if rules else None
     whole = answer if cost is None else {**msgspec.to_builtins(answer), "cost": cost}
     show(whole, text.lines(answer, cost), folder, as_json=options.json)
     if rules and answer.low is not None and (cost is None or cost.per_million_output is None):
         print("dyno: the cost is unknown: no price fits this machine. Give --price machine=DOLLARS.", file=sys.stderr)
-    if picture := _picture(answer, folder, trial.label or options.engine or "server"):
+    if picture := _picture(answer, folder, series):
         print(f"Chart: {picture}", file=sys.stderr)
     return _exit_code(answer)
 
 
+def _search(
+    trial: TrialSpec,
+    spec: FindSpec,
+    series: str,
+    headers: dict[str, str],
+    announcement: str,
+    options: argparse.Namespace,
+) -> tuple[FindAnswer, Path]:
+    """Search in a folder of its own; return the answer and the folder."""
+    from dyno.cli.progress import ProgressLine
+    from dyno.load.progress import Stop
+    from dyno.search.find import find
+    from dyno.store.run import create
+
+    folder = create(options.runs, f"find-{series}").path
+    with ProgressLine(bar=not options.disable_tqdm) as watcher:
+        watcher.phase(announcement)
+        try:
+            answer = find(trial, spec, folder=folder, headers=headers, watcher=watcher, stop=Stop())
+        except BaseException:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # nothing was measured
+            raise
+    return msgspec.structs.replace(answer, command=_again(answer, options)), folder
+
+
 def _exit_code(answer: FindAnswer) -> int:
-    """0: answered; 4: not decided; 3: void, or the confirming run missed the target."""
+    """Return 0: answered; 4: not decided; 3: void, or the confirming run missed the target."""
     if answer.ended == "interrupted":
         return exit_codes.INTERRUPTED
     missed = answer.confirmed is not None and answer.confirmed.outcome == "misses"
@@ -154,21 +169,25 @@ def show(answer: object, lines: Iterable[str], folder: Path, *, as_json: bool) -
 
 def _check(options: argparse.Namespace, spec: FindSpec) -> None:
     """Refuse what a search chooses itself."""
-    rates = any(math.isfinite(rate) for rate in options.request_rate)
     chosen = {
-        "--max-concurrency": spec.over != "rate" and options.max_concurrency, "--request-rate": rates,
-        "--duration": options.duration, "--ramp-up-strategy": options.ramp_up_strategy,
-        "--rate-schedule": options.rate_schedule, "--concurrency-schedule": options.concurrency_schedule,
-        "--num-prompts": options.num_prompts, "--num-sessions": options.num_sessions,
-    }  # fmt: skip
-    for flag in (flag for flag, given in chosen.items() if given):
-        raise UsageError(f"{flag}: `dyno find` chooses the load itself. Remove it, or use --over, --from and --to.")
+        "--max-concurrency": spec.over != "rate" and options.max_concurrency,
+        "--request-rate": any(math.isfinite(rate) for rate in options.request_rate),
+        "--duration": options.duration,
+        "--ramp-up-strategy": options.ramp_up_strategy,
+        "--rate-schedule": options.rate_schedule,
+        "--concurrency-schedule": options.concurrency_schedule,
+        "--num-prompts": options.num_prompts,
+        "--num-sessions": options.num_sessions,
+    }
+    for flag, given in chosen.items():
+        if given:
+            raise UsageError(f"{flag}: `dyno find` chooses the load itself. Remove it, or use --over, --from and --to.")
     if options.save_result:
         raise UsageError("--save-result: a search has no such file. --json prints its answer.")
 
 
 def _cost(answer: FindAnswer, folder: Path, rules: list[PriceRule]) -> Cost | None:
-    """The cost at the highest load, as a report has it."""
+    """Return the cost at the highest load, as a report has it."""
     from dyno.conduct.read import ReportRequest, make_report, read_words
 
     best = answer.confirmed or answer.at_level(answer.low)
@@ -194,7 +213,7 @@ def _picture(answer: FindAnswer, folder: Path, series: str) -> Path | None:
 
 
 def _draw(answer: FindAnswer, path: Path, series: str) -> bool:
-    """Whether there is anything to draw."""
+    """Draw the search; return whether there is anything to draw."""
     from dyno.report.charts.search import search
     from dyno.report.picture import svg  # may be missing, or crash
     from dyno.store.run import write

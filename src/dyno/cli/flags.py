@@ -40,8 +40,9 @@ class _CheckedList(_Checked):
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         each = list(dict.fromkeys(value for part in values for value in part))
-        for value in each if self.option.least is not None or self.option.above is not None else []:
-            super().__call__(parser, namespace, value, option_string)
+        if self.option.least is not None or self.option.above is not None:
+            for value in each:
+                super().__call__(parser, namespace, value, option_string)
         setattr(namespace, self.dest, each)
 
 
@@ -59,7 +60,7 @@ def add_list(group: argparse._ActionsContainer, struct: Any, name: str, **change
 
 
 def command(options: argparse.Namespace, *more: str) -> str:
-    """The command as it was given, for the shell, without secrets."""
+    """Return the command as it was given, for the shell, without secrets."""
     words = ["dyno", *options.words, *more]
     return secrets.clean(shlex.join(secrets.without(secrets.values({}, words), words)))
 
@@ -102,7 +103,8 @@ def _add(group: argparse._ActionsContainer, field: Field, changes: dict[str, Any
         arguments |= {"choices": get_args(kind)}
     elif get_origin(kind) in (list, dict):
         arguments |= {"action": {None: "append", "+": "extend", "*": "store"}[option.nargs]}
-        arguments |= {"nargs": option.nargs} if option.nargs else {}
+        if option.nargs:
+            arguments |= {"nargs": option.nargs}
     elif kind is str and option.grammar:
         arguments |= {"action": _Checked, "option": option}
     elif kind is not str:
@@ -125,12 +127,12 @@ def _number_or_word(kind: Any) -> Any:
 
 
 def _default(field: Field) -> Any:
-    """The flag's default: the pairs of a dict are a list of texts."""
+    """Return the flag's default: the pairs of a dict are a list of texts."""
     return [] if field.default == {} else field.default
 
 
 def _dest(field: Field) -> str:
-    """The name that argparse gives it."""
+    """Return the name that argparse gives it."""
     return field.option.flags.split()[0].lstrip("-").replace("-", "_")
 
 
@@ -215,7 +217,9 @@ def refuse(condition: Any, message: str) -> None:
 
 def sized(text: str) -> int:
     """Read 500M, 20G, or bytes, for argparse."""
-    number, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
+    number, unit = text, ""
+    if text[-1:].isalpha():
+        number, unit = text[:-1], text[-1].upper()
     try:
         size = int(float(number) * 1024 ** ("", "K", "M", "G", "T").index(unit))
     except (ValueError, OverflowError):

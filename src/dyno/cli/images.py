@@ -55,7 +55,7 @@ def _verb(verbs: Any, name: str, command: Any, words: str, image: str) -> argpar
 
 @contextlib.contextmanager
 def _progress() -> "Iterator[tuple[ProgressLine, Path]]":
-    """A line of progress, and a log that stays only where it is needed: after a failure."""
+    """Open a line of progress, and a log that stays only where it is needed: after a failure."""
     from dyno.cli.progress import ProgressLine
     from dyno.engines.log import scrub
 

@@ -115,7 +115,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _check_order(top: Parser, words: list[str]) -> None:
-    """A flag before its command would be skipped, and its value be taken for the command."""
+    """Refuse a flag before its command: it would be skipped, and its value be taken for the command."""
     p = top
     for word in words:
         if not p.group or word in p.flags:

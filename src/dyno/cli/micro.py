@@ -112,9 +112,8 @@ def add(p: argparse.ArgumentParser) -> None:
     flags.add(g, WorkloadSpec, "seed")
     g = p.add_argument_group("llama.cpp's knobs")
     for key, (about, default) in _KNOBS.items():
-        kind = numbers if key in _NUMBERS else switches(key) if _switch(key) else words
         alone = {"nargs": "?", "const": ["on"]} if key == "flash_attn" else {}  # as llama-server's before build 6325
-        several(*llama.NAMES[key], kind=kind, default=default, help=about, dest=key, **alone)
+        several(*llama.NAMES[key], kind=_reader(key), default=default, help=about, dest=key, **alone)
     g.add_argument(
         "--by", choices=("llama-bench", "timers"),
         help="measure with the llama-bench program, or by the server's timers (default: llama-bench if installed)",
@@ -162,12 +161,14 @@ def _range(word: str) -> Iterator[int]:
     match = re.fullmatch(r"(\d+)-(\d+)(?:([+*])(\d+))?", word)
     if not match:
         raise argparse.ArgumentTypeError(f"{word!r} is neither a number nor a range such as 1-4, 0-512+128 or 1-8*2")
-    n, last, how, by = int(match[1]), int(match[2]), match[3] or "+", int(match[4] or 1)
-    if n > last or (how == "*" and (n == 0 or by < 2)) or by == 0:
+    n, last = int(match[1]), int(match[2])
+    multiplied, by = match[3] == "*", int(match[4] or 1)
+    rises = (n > 0 and by > 1) if multiplied else by > 0
+    if n > last or not rises:
         raise argparse.ArgumentTypeError(f"{word!r} never ends: it must rise from the first to the last value")
     while n <= last:
         yield n
-        n = n + by if how == "+" else n * by
+        n = n * by if multiplied else n + by
 
 
 def pair(text: str) -> tuple[int, int]:
@@ -175,6 +176,13 @@ def pair(text: str) -> tuple[int, int]:
     if not match or 0 in (int(match[1]), int(match[2])):
         raise argparse.ArgumentTypeError(f"{text!r}: write PROMPT,GENERATED, such as 512,128")
     return int(match[1]), int(match[2])
+
+
+def _reader(key: str) -> Callable[[str], list[Any]]:
+    """Return the function that reads a knob's values."""
+    if key in _NUMBERS:
+        return numbers
+    return switches(key) if _switch(key) else words
 
 
 def _switch(key: str) -> bool:
@@ -186,10 +194,13 @@ def switches(key: str) -> Callable[[str], list[str]]:
     shown = {1: "on", 0: "off", llama.AUTO: "auto"} if key == "flash_attn" else {1: "1", 0: "0"}
 
     def read(text: str) -> list[str]:
-        values = {word: llama.truth(key, word) for word in words(text)}
-        if unknown := [word for word, value in values.items() if value is None]:
-            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(shown.values())}")
-        return [shown[value] for value in map(values.get, words(text)) if value is not None]
+        values = []
+        for word in words(text):
+            value = llama.truth(key, word)
+            if value is None:
+                raise argparse.ArgumentTypeError(f"{word!r} is not one of {', '.join(shown.values())}")
+            values.append(shown[value])
+        return values
 
     return read
 
@@ -199,38 +210,50 @@ def switches(key: str) -> Callable[[str], list[str]]:
 
 def trials(o: argparse.Namespace) -> list[TrialSpec]:
     _check_flags(o)
-    depths = o.n_depth or [0]
-    tests = [(n, 0) for n in o.n_prompt or [512] if n] + [(0, n) for n in o.n_gen or [128] if n] + o.pg
+    prompts = [(tokens, 0) for tokens in o.n_prompt or [512] if tokens]
+    generations = [(0, tokens) for tokens in o.n_gen or [128] if tokens]
+    tests = prompts + generations + o.pg
     if not tests:
         raise UsageError("Nothing to test: -p and -n are 0, and there is no -pg.")
-    return [
-        _trial(o, setting, prompt, generated, depth)
-        for setting in _settings(o)
-        for depth, (prompt, generated) in product(depths, tests)
-    ]
+    out = []
+    for setting in _settings(o):
+        for depth, (prompt, generated) in product(o.n_depth or [0], tests):
+            out.append(_trial(o, setting, prompt, generated, depth))
+    return out
 
 
 def _settings(o: argparse.Namespace) -> Iterator[EngineSpec]:
+    """Yield each engine's settings, one for each cell of its knobs' grid."""
     engines = _engines(o)
     for model, kind in engines:
-        own: dict[str, Any] = {"model": model}
         engine = kind_of(kind)
-        if engine.reads_gguf and not all(kind_of(other).reads_gguf for _, other in engines):
-            own["dtype"] = None  # the others': a GGUF file says its own
-        if len({k for _, k in engines}) > 1:  # each is for the engine that it names
-            parts = [text.partition(":") for text in o.engine_args]
-            own["engine_args"] = [rest for name, _, rest in parts if name == kind]
-        setting = settings.engine(kind, argparse.Namespace(**{**vars(o), **own}))
+        setting = settings.engine(kind, _options_of_one(o, model, kind, [other for _, other in engines]))
         if engine.threads_variable and o.n_threads:
             advice = f"Set its threads with --engine-env {engine.threads_variable}=N."
             raise UsageError(f"-t does not apply to {engine.title}. {advice}")
         knobs = [knob for knob in _KNOBS if knob in engine.knobs]
         values = [getattr(o, knob) or [None] for knob in knobs]
         for cell in product(*values):
-            chosen = [(llama.NAMES[k][-1], value) for k, value in zip(knobs, cell, strict=True) if value is not None]
-            yield msgspec.structs.replace(
-                setting, args=[*setting.args, *(word for flag, value in chosen for word in (flag, str(value)))]
-            )
+            yield msgspec.structs.replace(setting, args=[*setting.args, *_knob_args(knobs, cell)])
+
+
+def _options_of_one(o: argparse.Namespace, model: str | None, kind: str, kinds: list[str]) -> argparse.Namespace:
+    """Return the options with those values that are meant for this engine. `kinds`: of all engines."""
+    own: dict[str, Any] = {"model": model}
+    if kind_of(kind).reads_gguf and not all(kind_of(other).reads_gguf for other in kinds):
+        own["dtype"] = None  # the others': a GGUF file says its own
+    if len(set(kinds)) > 1:  # each is for the engine that it names
+        parts = [text.partition(":") for text in o.engine_args]
+        own["engine_args"] = [rest for name, _, rest in parts if name == kind]
+    return argparse.Namespace(**{**vars(o), **own})
+
+
+def _knob_args(knobs: list[str], cell: tuple[Any, ...]) -> Iterator[str]:
+    """Yield the flags of the knobs that are set, each with its value."""
+    for knob, value in zip(knobs, cell, strict=True):
+        if value is not None:
+            yield llama.NAMES[knob][-1]
+            yield str(value)
 
 
 def _engines(o: argparse.Namespace) -> list[tuple[str | None, str]]:
@@ -239,25 +262,28 @@ def _engines(o: argparse.Namespace) -> list[tuple[str | None, str]]:
     named = list(dict.fromkeys(o.engine or []))
     if not named:
         return [(model, kind_for(model)) for model in models]
-    out = []
-    for model in models:
-        ours = model in own_model.FOLDERS
-        is_gguf = kind_of(kind_for(model)).reads_gguf
-        suits = [kind for kind in named if ours or kind_of(kind).reads_gguf == is_gguf]
-        if not suits and model is None:
-            raise UsageError(
-                f"--engine {','.join(named)} needs a model. Give one with -m: {own_model.NAME} is dyno's own."
-            )
-        if not suits:
-            raise UsageError(
-                f"-m {model}: none of {', '.join(named)} supports it. Add --engine {_readers(is_gguf)}, or remove "
-                "--engine."
-            )
-        out += [(model, kind) for kind in suits]
-    if idle := [kind for kind in named if kind not in {k for _, k in out}]:
-        wants = "a GGUF file" if kind_of(idle[0]).reads_gguf else "a folder or a name"
-        raise UsageError(f"--engine {idle[0]}: it supports none of the models. Give {wants} with -m.")
+    out = [(model, kind) for model in models for kind in _suitable(model, named)]
+    used = {kind for _, kind in out}
+    for kind in named:
+        if kind not in used:
+            wants = "a GGUF file" if kind_of(kind).reads_gguf else "a folder or a name"
+            raise UsageError(f"--engine {kind}: it supports none of the models. Give {wants} with -m.")
     return out
+
+
+def _suitable(model: str | None, named: list[str]) -> list[str]:
+    """Return the engines that can load the model; that there are none is an error."""
+    if model in own_model.FOLDERS:
+        return named
+    is_gguf = kind_of(kind_for(model)).reads_gguf
+    suits = [kind for kind in named if kind_of(kind).reads_gguf == is_gguf]
+    if not suits and model is None:
+        raise UsageError(f"--engine {','.join(named)} needs a model. Give one with -m: {own_model.NAME} is dyno's own.")
+    if not suits:
+        raise UsageError(
+            f"-m {model}: none of {', '.join(named)} supports it. Add --engine {_readers(is_gguf)}, or remove --engine."
+        )
+    return suits
 
 
 def _readers(gguf: bool) -> str:
@@ -289,31 +315,48 @@ def _check_flags(o: argparse.Namespace) -> None:
         refuse(min(values or [0]) < 0, f"{flag}: a number of tokens can't be negative.")
     for flag, values in (("-b", o.n_batch), ("-ub", o.n_ubatch), ("-t", o.n_threads)):
         refuse(min(values or [1]) < 1, f"{flag} must be at least 1.")
-    refuse((o.n_batch or o.n_ubatch) and o.max_num_batched_tokens,
-           "-b, -ub and --max-num-batched-tokens set the same thing twice. Remove one.")  # fmt: skip
-    refuse((o.type_k or o.type_v) and o.kv_cache_dtype,
-           "-ctk, -ctv and --kv-cache-dtype set the same thing twice. Remove one.")  # fmt: skip
+    refuse(
+        (o.n_batch or o.n_ubatch) and o.max_num_batched_tokens,
+        "-b, -ub and --max-num-batched-tokens set the same thing twice. Remove one.",
+    )
+    refuse(
+        (o.type_k or o.type_v) and o.kv_cache_dtype,
+        "-ctk, -ctv and --kv-cache-dtype set the same thing twice. Remove one.",
+    )
     kinds = {kind for _, kind in _engines(o)}
-    if not any(kind_of(kind).has_llama_bench for kind in kinds):
-        others = [knob for knob in _KNOBS if not any(knob in kind_of(kind).knobs for kind in kinds)]
-        llama_only = [llama.NAMES[knob][-1] for knob in others if getattr(o, knob)] + ["--by"] * bool(o.by)
-        refuse(llama_only, f"{', '.join(llama_only)}: only for llama.cpp, which is not among the engines.")
+    _check_knobs(o, kinds)
     refuse(
         o.draft_model or o.draft_tokens,
         "llama-bench's tests exclude speculative decoding. Measure it with `dyno bench latency`.",
     )
     if len(kinds) > 1:
-        astray = [text for text in o.engine_args if text.partition(":")[0] not in kinds]
-        refuse(
-            astray,
-            f"--engine-args={' '.join(astray)!r}: name the engine that it is for, as {min(kinds)}:'--flag 1'.",
-        )
-        single = [flag for flag in settings.given_engine(o) if flag in _SINGLE_ENGINE]
-        refuse(
-            single,
-            f"{', '.join(single)}: only for one engine, but there are {len(kinds)} ({', '.join(sorted(kinds))}). "
-            "Measure them one after the other.",
-        )
+        _check_several(o, kinds)
+
+
+def _check_knobs(o: argparse.Namespace, kinds: set[str]) -> None:
+    """Refuse llama.cpp's flags where it is not among the engines."""
+    if any(kind_of(kind).has_llama_bench for kind in kinds):
+        return
+    others = [knob for knob in _KNOBS if not any(knob in kind_of(kind).knobs for kind in kinds)]
+    llama_only = [llama.NAMES[knob][-1] for knob in others if getattr(o, knob)]
+    if o.by:
+        llama_only.append("--by")
+    refuse(llama_only, f"{', '.join(llama_only)}: only for llama.cpp, which is not among the engines.")
+
+
+def _check_several(o: argparse.Namespace, kinds: set[str]) -> None:
+    """Refuse what must name one of several engines."""
+    astray = [text for text in o.engine_args if text.partition(":")[0] not in kinds]
+    refuse(
+        astray,
+        f"--engine-args={' '.join(astray)!r}: name the engine that it is for, as {min(kinds)}:'--flag 1'.",
+    )
+    single = [flag for flag in settings.given_engine(o) if flag in _SINGLE_ENGINE]
+    refuse(
+        single,
+        f"{', '.join(single)}: only for one engine, but there are {len(kinds)} ({', '.join(sorted(kinds))}). "
+        "Measure them one after the other.",
+    )
 
 
 # ---- run and print ----
@@ -329,13 +372,16 @@ def run(options: argparse.Namespace) -> int:
     from dyno.trial import offline
 
     preparing.for_engines(wanted, options)
-    outputs = [(options.output, sys.stdout), *([(options.output_err, sys.stderr)] if options.output_err else [])]
-    printers = [Printer(form, wanted, file) for form, file in outputs]
+    printers = [Printer(options.output, wanted, sys.stdout)]
+    if options.output_err:
+        printers.append(Printer(options.output_err, wanted, sys.stderr))
     done, failed, cut, verdicts = 0, 0, False, []
     try:
         for outcome in offline.conduct(wanted, runs=options.runs, watcher=ProgressLine()):
             row = result_row(outcome)
-            done, failed, cut = done + 1, failed + (row["avg_ts"] is None), outcome.interrupted
+            done += 1
+            failed += row["avg_ts"] is None
+            cut = outcome.interrupted
             verdicts.append(outcome.result.verdict)
             if options.progress:
                 print(f"dyno: test {done}/{len(wanted)}: {outcome.run.path}", file=sys.stderr)

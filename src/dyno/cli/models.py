@@ -156,19 +156,21 @@ def show(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(rows))
         return 0
+    if not rows:
+        return 0
     table = [("name", "step", "size", "revision", "from")]
     for row in rows:
         state = "" if row["whole"] else ", incomplete"
         size, revision = human_bytes(row["size_bytes"]), (row["revision"] or UNKNOWN)[:12]
         table.append((row["name"], f"{row['step']}{state}", size, revision, row["from"]))
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for line in table if rows else []:
+    for line in table:
         print("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
     return 0
 
 
 def _others(known: set[str]) -> list[dict[str, Any]]:
-    """The snapshots in the Hub's cache that no entry of dyno's names."""
+    """Return the snapshots in the Hub's cache that no entry of dyno's names."""
     from huggingface_hub import CacheNotFound, scan_cache_dir
 
     from dyno.probe.model import hub_cache
@@ -177,35 +179,30 @@ def _others(known: set[str]) -> list[dict[str, Any]]:
         repos = sorted(scan_cache_dir(hub_cache()).repos, key=lambda repo: str(repo.repo_path))
     except CacheNotFound:
         return []
-    return [
-        {
-            "name": repo.repo_id,
-            "step": "by another tool",
-            "size_bytes": revision.size_on_disk,
-            "from": f"hub:{'' if repo.repo_type == 'model' else f'{repo.repo_type}s/'}{repo.repo_id}",
-            "revision": revision.commit_hash,
-            "path": str(revision.snapshot_path),
-            "whole": True,
-        }
-        for repo in repos
-        for revision in sorted(repo.revisions, key=lambda r: r.commit_hash)
-        if not any(folder.startswith(str(revision.snapshot_path)) for folder in known)
-    ]
+    rows = []
+    for repo in repos:
+        kind = "" if repo.repo_type == "model" else f"{repo.repo_type}s/"
+        for revision in sorted(repo.revisions, key=lambda r: r.commit_hash):
+            path = str(revision.snapshot_path)
+            if any(folder.startswith(path) for folder in known):
+                continue
+            row = {
+                "name": repo.repo_id,
+                "step": "by another tool",
+                "size_bytes": revision.size_on_disk,
+                "from": f"hub:{kind}{repo.repo_id}",
+                "revision": revision.commit_hash,
+                "path": path,
+                "whole": True,
+            }
+            rows.append(row)
+    return rows
 
 
 def info(options: argparse.Namespace) -> int:
-    from dyno.models import shelf
     from dyno.probe import model
 
-    path, entry = Path(options.model).expanduser(), None
-    if not path.exists():
-        try:
-            entry = shelf.named(options.model)
-            path = Path(entry.path)
-        except NotFound:
-            if (row := _other(options.model)) is None:
-                raise
-            path = Path(row["path"])
+    path, entry = _located(options.model)
     facts: dict[str, Any] = {"path": str(path)}
     if entry:
         facts |= {"name": entry.name, "step": entry.step, "from": entry.origin, "files": len(entry.files)}
@@ -213,16 +210,35 @@ def info(options: argparse.Namespace) -> int:
     shape = model.read(path)
     if shape is None and entry is None:
         raise ModelError(f"{options.model} has no readable model: no config.json, and no GGUF file.")
-    facts |= msgspec.to_builtins(shape) if shape else {}
+    if shape:
+        facts |= msgspec.to_builtins(shape)
     if options.json:
         print(json.dumps(facts))
         return 0
     for name, value in facts.items():
-        if value and name.removesuffix("_bytes") in _SHOWN:
-            print(f"{name.removesuffix('_bytes').replace('_', ' '):<15} {_text(name, value)}")
+        title = name.removesuffix("_bytes")
+        if value and title in _SHOWN:
+            print(f"{title.replace('_', ' '):<15} {_text(name, value)}")
     if shape and shape.parameters and not shape.bytes_by_type:
         print("Parameters are calculated from config.json: no weights can be read.")
     return 0
+
+
+def _located(model: str) -> "tuple[Path, ModelEntry | None]":
+    """Return where a model is, by its path or name, and its entry on dyno's shelf."""
+    from dyno.models import shelf
+
+    path = Path(model).expanduser()
+    if path.exists():
+        return path, None
+    try:
+        entry = shelf.named(model)
+    except NotFound:
+        row = _other(model)
+        if row is None:
+            raise
+        return Path(row["path"]), None
+    return Path(entry.path), entry
 
 
 def _text(name: str, value: Any) -> str:

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -230,12 +230,37 @@ def spec(o: argparse.Namespace) -> TrialSpec:
     )
 
 
+class _Size(NamedTuple):
+    """How much a throughput benchmark measures by default."""
+
+    prompts: int
+    input_len: int
+    output_len: int
+
+
+_VLLM = _Size(1000, 1024, 128)
+_SMALL = _Size(32, 128, 32)  # a first try on a processor: vLLM's defaults would take it an hour
+
+
 def _workload(o: argparse.Namespace) -> WorkloadSpec:
     if o.kind == "latency":
         return WorkloadSpec(
             DEFAULT, num_prompts=o.batch_size, seed=o.seed, input_len=o.input_len, output_len=o.output_len
         )
     dataset = o.dataset_name or (DEFAULT_OF_A_FILE if o.dataset_path else DEFAULT)
+    _check_dataset(o, dataset)
+    usual = _SMALL if o.model is None else _VLLM
+    count = o.num_prompts or usual.prompts
+    input_len = o.random_input_len or o.input_len or usual.input_len
+    if DATASETS[dataset].traits.exact:  # where both are given, vLLM prefers the longer name
+        output_len = o.random_output_len or o.output_len or usual.output_len
+    else:
+        output_len = o.output_len or settings.own_lengths(o, dataset).get("output_len")
+    return settings.workload(o, dataset, count, input_len, output_len)
+
+
+def _check_dataset(o: argparse.Namespace, dataset: str) -> None:
+    """Refuse a file, or lengths, that the dataset doesn't take."""
     declared = DATASETS[dataset]
     refuse(
         declared.needs_file and not o.dataset_path,
@@ -252,13 +277,6 @@ def _workload(o: argparse.Namespace) -> WorkloadSpec:
         )
     if o.dataset_path and not o.dataset_path.startswith("hub:") and not Path(o.dataset_path).expanduser().exists():
         raise UsageError(f"--dataset-path {o.dataset_path}: there is no such file.")
-    small = o.model is None  # a first try on a processor: vLLM's defaults would take it an hour
-    if declared.traits.exact:  # where both are given, vLLM prefers the longer name
-        output_len = o.random_output_len or o.output_len or (32 if small else 128)
-    else:
-        output_len = o.output_len or settings.own_lengths(o, dataset).get("output_len")
-    count, input_len = o.num_prompts or (32 if small else 1000), o.random_input_len or o.input_len
-    return settings.workload(o, dataset, count, input_len or (128 if small else 1024), output_len)
 
 
 def _engine(o: argparse.Namespace) -> EngineSpec:
@@ -269,5 +287,7 @@ def _engine(o: argparse.Namespace) -> EngineSpec:
     setting = settings.engine(kind, o)
     own: list[str] = []
     for name, flag in kind_of(kind).offline_flags.items():
-        own += [flag, str(value)] if (value := getattr(o, name)) else []
+        value = getattr(o, name)
+        if value:
+            own += [flag, str(value)]
     return msgspec.structs.replace(setting, args=[*own, *setting.args])

@@ -49,7 +49,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def default_text(action: argparse.Action) -> str:
-    """The default of a flag as a user would type it; '' where there is none, or the help has it."""
+    """Return the default of a flag as a user would type it; '' where there is none, or the help has it."""
     value, text = action.default, action.help or ""
     if value is None or isinstance(value, bool) or value in (argparse.SUPPRESS, []) or not action.option_strings:
         return ""
@@ -96,7 +96,7 @@ class Parser(argparse.ArgumentParser):
         return [] if self.get_default("passes_on") else super()._get_option_tuples(option_string)
 
     def add_subparsers(self, *, required: bool = False, **rest: Any) -> Any:
-        """`required`: without a command, its help is printed."""
+        """Add the commands. `required`: without a command, its help is printed."""
         if required:
             self.group = True
             self.set_defaults(command=self._print_help)
@@ -107,7 +107,7 @@ class Parser(argparse.ArgumentParser):
         return 0
 
     def commands(self) -> dict[str, "Parser"]:
-        """Its commands by name."""
+        """Return its commands by name."""
         self.fill()
         inner = (a.choices for a in self._actions if isinstance(a, argparse._SubParsersAction))
         return {name: p for choices in inner for name, p in choices.items()}
@@ -121,8 +121,9 @@ class Parser(argparse.ArgumentParser):
 
     @property
     def flags(self) -> list[str]:
-        """The flags that its help lists."""
-        return [f for a in self._actions if a.help != argparse.SUPPRESS for f in a.option_strings]
+        """Return the flags that its help lists."""
+        shown = [action for action in self._actions if action.help != argparse.SUPPRESS]
+        return [flag for action in shown for flag in action.option_strings]
 
     # ---- mistakes ----
 

@@ -63,7 +63,7 @@ class Rates:
 
     @property
     def tokens_per_s(self) -> float:
-        """Events that arrived, times the tokens per event as known by now."""
+        """Return the events that arrived, times the tokens per event as known by now."""
         per_event = self._now.tokens_per_event if self._now else 1.0
         return max(self._seen[-1][2] - self._seen[0][2], 0.0) * per_event / self._span_s
 
@@ -107,7 +107,7 @@ def iteration_text(done: int, warmups: int, measured: int, took_s: float) -> str
 
 
 def writable() -> bool:
-    """Whether stderr takes text: a terminal stopped with Ctrl-S must not stop the load."""
+    """Return whether stderr takes text: a terminal stopped with Ctrl-S must not stop the load."""
     return bool(select.select([], [sys.stderr], [], 0)[1])
 
 
@@ -142,7 +142,7 @@ class ProgressLine(Watcher):
             self._stop_clock = _every(_CLOCK_EVERY_S, self._draw_clock)
 
     def below(self, text: str, stays: bool = False) -> None:
-        """The current phase, beside the clock; what stays is printed above it."""
+        """Show the current phase beside the clock; what stays is printed above it."""
         if not stays:
             self._below = text
             return
@@ -309,7 +309,7 @@ class StudyView(StudyWatcher):
         self._draw([f"       {bar(done / count, 40)} {done:,}/{count:,}"])
 
     def _indented(self, text: str) -> list[str]:
-        """The text, and what the sampler saw last."""
+        """Return the text and the latest samples as indented lines."""
         sampled = self._sampler.latest() if self._sampler else []
         return [f"       {line}" for line in (text, *_telemetry(sampled))]
 
@@ -371,24 +371,41 @@ class TuneView(StudyView):
 
 def _telemetry(samples: Sequence[Sample]) -> list[str]:
     """Describe the latest samples: a line for the engine, one for accelerators or the host."""
-    out = []
-    engines = [s.values for s in samples if s.source == "engine"]
-    if engines:
-        names = {"running_requests": "running", "waiting_requests": "waiting"}
-        values = [f"{sum(v.get(n, 0) for v in engines):g} {w}" for n, w in names.items() if n in engines[0]]
-        if shares := [v["kv_used_share"] for v in engines if "kv_used_share" in v]:
-            values.append(f"KV cache {percent(max(shares))}")
-        out.append("engine: " + ", ".join(values))
+    by_source: dict[str, list[Sample]] = {}
+    for sample in samples:
+        by_source.setdefault(sample.source, []).append(sample)
+    lines = []
+    if engines := by_source.get("engine"):
+        lines.append(_engine_line([sample.values for sample in engines]))
+    if cards := by_source.get("accelerator"):
+        cards.sort(key=lambda sample: sample.index)
+        lines.append("accelerators: " + ", ".join(map(_card, cards)))
+    elif host := by_source.get("host"):
+        busy = host[0].values.get("cpu_busy_cores")
+        if busy is not None:
+            lines.append(f"host: {number(busy)} cores busy")
+    return [line for line in lines if not line.endswith(": ")]
+
+
+def _engine_line(engines: list[dict[str, float]]) -> str:
+    """Describe all replicas together. `engines`: the values of each."""
+    parts = []
+    for name, words in (("running_requests", "running"), ("waiting_requests", "waiting")):
+        if name in engines[0]:
+            parts.append(f"{sum(values.get(name, 0) for values in engines):g} {words}")
+    shares = [values["kv_used_share"] for values in engines if "kv_used_share" in values]
+    if shares:
+        parts.append(f"KV cache {percent(max(shares))}")
+    return "engine: " + ", ".join(parts)
+
+
+def _card(sample: Sample) -> str:
     units = {"use_percent": (" %", 1), "power_w": (" W", 1), "memory_used_bytes": (" GiB", 2**30)}
-    cards = []
-    for s in sorted((s for s in samples if s.source == "accelerator"), key=lambda s: s.index):
-        values = [f"{s.values[n] / by:.0f}{unit}" for n, (unit, by) in units.items() if n in s.values]
-        cards.append(f"{s.index}: {' '.join(values)}")
-    if cards:
-        out.append("accelerators: " + ", ".join(cards))
-    elif (host := next((s.values for s in samples if s.source == "host"), None)) and "cpu_busy_cores" in host:
-        out.append(f"host: {number(host['cpu_busy_cores'])} cores busy")
-    return [line for line in out if not line.endswith(": ")]
+    parts = []
+    for name, (unit, by) in units.items():
+        if name in sample.values:
+            parts.append(f"{sample.values[name] / by:.0f}{unit}")
+    return f"{sample.index}: {' '.join(parts)}"
 
 
 def _in_words(result: Result) -> str:

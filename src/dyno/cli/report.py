@@ -161,11 +161,16 @@ def _again(options: argparse.Namespace) -> str:
     for name in ("price", "target"):
         if getattr(options, name):
             words += [f"--{name}", *getattr(options, name)]
-    words += ["--prices", str(options.prices)] if options.prices else []
-    words += ["--energy-price", f"{options.energy_price:g}"] if options.energy_price is not None else []
-    words += ["--title", options.title] if options.title else []
-    words += ["--url", options.url] if getattr(options, "url", None) else []
-    words += ["--runs", str(options.runs)] if str(options.runs) != "runs" else []
+    if options.prices:
+        words += ["--prices", str(options.prices)]
+    if options.energy_price is not None:
+        words += ["--energy-price", f"{options.energy_price:g}"]
+    if options.title:
+        words += ["--title", options.title]
+    if getattr(options, "url", None):
+        words += ["--url", options.url]
+    if str(options.runs) != "runs":
+        words += ["--runs", str(options.runs)]
     return shlex.join(secrets.without(secrets.values({}, words), words))
 
 
@@ -225,7 +230,7 @@ def _write(report: Report, charts: list[Chart], output: Path, options: argparse.
 
 
 def _write_page(report: Report, charts: list[Chart], output: Path, url: str = "") -> list[Path]:
-    """`url`: of the page, or of its folder. With it goes a picture for link previews."""
+    """Write the page. `url`: of the page, or of its folder. With it goes a picture for link previews."""
     from dyno.report.page import Address, bundle, main_chart, page
     from dyno.report.picture import card
 
@@ -253,34 +258,45 @@ def _cache() -> Path:
 
 
 def _pictures(charts: list[Chart], output: Path, options: argparse.Namespace) -> list[Path]:
-    from dyno.report.picture import png, svg
-
     wanted = [c for c in charts if c.name in options.chart] if options.chart else charts
     if not wanted:
         raise UsageError("Nothing to draw: no result has figures for a chart.")
     show, written = pairs(options.show, "--show"), []
     for chart in wanted:
-        values = {k: v for k, v in show.items() if any(p["name"] == k for p in chart.spec.get("params", []))}
-        if options.chart and len(values) < len(show):
-            missing = next(k for k in show if k not in values)
-            raise UsageError(
-                f"--show {missing}: {chart.name} can't select that. Known: {'; '.join(_choices(chart)) or 'nothing'}."
-            )
+        values = _selectable(chart, show, strict=bool(options.chart))
         _can_show(chart, values)
         path = output if len(wanted) == 1 else output.with_name(f"{output.stem}-{chart.name}{output.suffix}")
-        if output.suffix.lower() == ".png":
-            _save(path, png(chart, width=options.width, dark=options.dark, values=values))
-        else:
-            _save(path, svg(chart, width=options.width, dark=options.dark, values=values).encode())
+        _save(path, _drawn(chart, output, values, options))
         written.append(path)
     return written
+
+
+def _selectable(chart: Chart, show: dict[str, str], strict: bool) -> dict[str, str]:
+    """Return the values that the chart can select. `strict`: one that it can't is an error."""
+    params = {param["name"] for param in chart.spec.get("params", [])}
+    missing = [name for name in show if name not in params]
+    if missing and strict:
+        known = "; ".join(_choices(chart)) or "nothing"
+        raise UsageError(f"--show {missing[0]}: {chart.name} can't select that. Known: {known}.")
+    return {name: value for name, value in show.items() if name in params}
+
+
+def _drawn(chart: Chart, output: Path, values: dict[str, str], options: argparse.Namespace) -> bytes:
+    """Return the picture in the format that the output's extension names."""
+    from dyno.report.picture import png, svg
+
+    if output.suffix.lower() == ".png":
+        return png(chart, width=options.width, dark=options.dark, values=values)
+    return svg(chart, width=options.width, dark=options.dark, values=values).encode()
 
 
 def _can_show(chart: Chart, values: dict[str, str]) -> None:
     for name, value in values.items():
         param = next(p for p in chart.spec["params"] if p["name"] == name)
         bind = param.get("bind") or {}
-        known = [*map(str, bind.get("options", [])), *bind.get("labels", [])] or (chart.per if name == "per" else [])
+        known = [*map(str, bind.get("options", [])), *bind.get("labels", [])]
+        if not known and name == "per":
+            known = chart.per
         if value not in known:
             raise UsageError(
                 f"--show {name}={value}: {chart.name} has no such value. Known: {'; '.join(_choices(chart))}."

@@ -48,7 +48,9 @@ def list_(options: argparse.Namespace) -> int:
 
 
 def _where(entry: RigEntry) -> str:
-    return f"dstack {entry.dstack_run}" if entry.dstack_run else entry.ssh.host if entry.ssh else "unknown"
+    if entry.dstack_run:
+        return f"dstack {entry.dstack_run}"
+    return entry.ssh.host if entry.ssh else "unknown"
 
 
 def _time(entry: RigEntry) -> str:

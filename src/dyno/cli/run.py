@@ -1,9 +1,10 @@
 """`dyno run`: a study from one file; the same command resumes it. `dyno demo`: the shipped study demo.toml."""
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,8 +65,19 @@ def add_demo(p: argparse.ArgumentParser) -> None:
     p.epilog = exit_codes.describe(exit_codes.VOID)
     settings.add_runs(p)
     exit_codes.add(p)
-    p.set_defaults(command=demo, settings="keys", study="demo", set=[], only=[], limit=None, rig=None, any_rig=False,
-                   plain=False, keep_raw=False, no_report=False)  # fmt: skip
+    p.set_defaults(
+        command=demo,
+        settings="keys",
+        study="demo",
+        set=[],
+        only=[],
+        limit=None,
+        rig=None,
+        any_rig=False,
+        plain=False,
+        keep_raw=False,
+        no_report=False,
+    )
 
 
 def demo(options: argparse.Namespace) -> int:
@@ -83,57 +95,78 @@ def demo(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dyno.checks.host import unmet
     from dyno.conduct import study_plan
-    from dyno.conduct.readiness import prepared
     from dyno.probe import rig
     from dyno.study.prices import price_rules
 
-    def say(text: str) -> None:
-        print(f"dyno: {text}", file=sys.stderr, flush=True)
-
-    if options.prepare_only and options.no_prepare:
-        raise UsageError("--prepare-only and --no-prepare exclude each other. Give one of them.")
-    if options.new and options.extend:
-        raise UsageError("--new and --extend exclude each other. Give one of them.")
-    if options.json and not options.dry_run:
-        raise UsageError("--json prints a dry run. Add --dry-run, or use `dyno report` for results.")
+    _check_options(options)
     rules = price_rules(options.price, options.energy_price, options.prices)
     study, text, ordered = _read(options)
     study = _proxied(study)
     machine = rig.look()
     if options.dry_run:
         name = study_plan.choose_rig(study, machine, options.rig, anyway=True) if options.rig else None
-        wanted = _wanted(study, name and [name], options)
+        wanted = _wanted(study, [name] if name else None, options)
         return preview(study, wanted, machine, options.runs, in_keys, rules, options)
     names = study_plan.choose_rigs(study, machine, options.rig, options.any_rig)
     wanted = _wanted(study, names, options)
     _check_elsewhere(study, wanted)
-    here = [p for p in wanted if not study.is_elsewhere(p)]
     if options.prepare_only:
-        _check_before_fetching(study, here, machine)
-        lines = preparing.for_study([p.trial for p in here], options)
-        far = dict.fromkeys(p.place.rig for p in wanted if study.is_elsewhere(p))
-        lines += [f"{name} is another machine: it fetches what it needs when its trials run." for name in far]
-        print(*(lines or ["Nothing is missing."]), sep="\n")
-        return exit_codes.DONE
+        return _prepare_only(study, wanted, machine, options)
     folder = study_plan.folder_for(options.runs, study, options.new, options.extend)
-    with folder.held():
-        done = folder.done()
-        planned = [p for p in here if p.place.id not in done]
-        left = [p.trial for p in planned]
-        if left and not options.no_prepare:
-            _check_before_fetching(study, planned, machine)
-            preparing.for_study(left, options)
-        local = study.rigs[here[0].place.rig] if left and here[0].place.rig else RigWanted()
-        with prepared(local, say):
-            machine = rig.look() if local.before else machine
-            if differs := local.host and unmet(local.host, machine):
-                say(f"{differs} `dyno doctor --for {options.study}` prints the commands that set it.")
-            if ordered:  # the dyno that sent it shows the results
-                stopped, _ = _left(study, text, folder, wanted, options, key_headers).here(machine)
-                return exit_codes.INTERRUPTED if stopped else exit_codes.DONE
-            return conduct(study, text, folder, wanted, machine, options)
+    with folder.held(), _prepared_machine(study, folder, wanted, machine, options) as ready:
+        if ordered:  # the dyno that sent it shows the results
+            stopped, _ = _left(study, text, folder, wanted, options, key_headers).here(ready)
+            return exit_codes.INTERRUPTED if stopped else exit_codes.DONE
+        return conduct(study, text, folder, wanted, ready, options)
+
+
+def _check_options(options: argparse.Namespace) -> None:
+    if options.prepare_only and options.no_prepare:
+        raise UsageError("--prepare-only and --no-prepare exclude each other. Give one of them.")
+    if options.new and options.extend:
+        raise UsageError("--new and --extend exclude each other. Give one of them.")
+    if options.json and not options.dry_run:
+        raise UsageError("--json prints a dry run. Add --dry-run, or use `dyno report` for results.")
+
+
+def _prepare_only(study: Study, wanted: list[PlannedTrial], machine: Rig, options: argparse.Namespace) -> int:
+    """Fetch, make and install what the trials of this machine lack, and print it."""
+    here = [p for p in wanted if not study.is_elsewhere(p)]
+    _check_before_fetching(study, here, machine)
+    lines = preparing.for_study([p.trial for p in here], options)
+    far = dict.fromkeys(p.place.rig for p in wanted if study.is_elsewhere(p))
+    lines += [f"{name} is another machine: it fetches what it needs when its trials run." for name in far]
+    print(*(lines or ["Nothing is missing."]), sep="\n")
+    return exit_codes.DONE
+
+
+@contextlib.contextmanager
+def _prepared_machine(
+    study: Study, folder: StudyFolder, wanted: list[PlannedTrial], machine: Rig, options: argparse.Namespace
+) -> Iterator[Rig]:
+    """Fetch what this machine's trials lack, run the study's own commands, and yield the machine as it is then."""
+    from dyno.checks.host import unmet
+    from dyno.conduct.readiness import prepared
+    from dyno.probe import rig
+
+    def say(text: str) -> None:
+        print(f"dyno: {text}", file=sys.stderr, flush=True)
+
+    here = [p for p in wanted if not study.is_elsewhere(p)]
+    done = folder.done()
+    left = [p for p in here if p.place.id not in done]
+    if left and not options.no_prepare:
+        _check_before_fetching(study, left, machine)
+        preparing.for_study([p.trial for p in left], options)
+    local = study.rigs[here[0].place.rig] if left and here[0].place.rig else RigWanted()
+    with prepared(local, say):
+        if local.before:
+            machine = rig.look()
+        differs = unmet(local.host, machine) if local.host else None
+        if differs:
+            say(f"{differs} `dyno doctor --for {options.study}` prints the commands that set it.")
+        yield machine
 
 
 def _read(options: argparse.Namespace) -> tuple[Study, str, bool]:
@@ -141,25 +174,29 @@ def _read(options: argparse.Namespace) -> tuple[Study, str, bool]:
     from dyno.conduct import study_plan
 
     if options.study == "-":
-        from dyno.remote.elsewhere import Order
-
-        try:
-            order = msgspec.json.decode(files.taken(sys.stdin.buffer, files.FACTS, "stdin"), type=Order)
-        except (OSError, msgspec.MsgspecError) as e:
-            raise UsageError(f"`dyno run -` reads what another dyno sends (docs/rigs.md), but got: {e}.") from None
-        os.environ.update(order.environ)
-        secrets.learn(secrets.values(os.environ))
-        return order.study, order.text, True
+        study, text = _read_order()
+        return study, text, True
     study, text = study_plan.read(study_path(options.study), given_variables(options.set))
-    given = flags.pairs(options.ssh, "--ssh")
-    for name, host in given.items():
+    hosts = flags.pairs(options.ssh, "--ssh")
+    for name, host in hosts.items():
         if name not in study.rigs:
-            raise UsageError(
-                f"--ssh {name}=…: the study has no such rig. There are: {', '.join(study.rigs) or 'none'}."
-            )
+            known = ", ".join(study.rigs) or "none"
+            raise UsageError(f"--ssh {name}=…: the study has no such rig. There are: {known}.")
         if why := ssh_problem(host):
             raise UsageError(f"--ssh {name}={host}: {why}")
-    return study_plan.placed(study, given), text, False
+    return study_plan.placed(study, hosts), text, False
+
+
+def _read_order() -> tuple[Study, str]:
+    from dyno.remote.elsewhere import Order
+
+    try:
+        order = msgspec.json.decode(files.taken(sys.stdin.buffer, files.FACTS, "stdin"), type=Order)
+    except (OSError, msgspec.MsgspecError) as e:
+        raise UsageError(f"`dyno run -` reads what another dyno sends (docs/rigs.md), but got: {e}.") from None
+    os.environ.update(order.environ)
+    secrets.learn(secrets.values(os.environ))
+    return order.study, order.text
 
 
 def _check_elsewhere(study: Study, wanted: list[PlannedTrial]) -> None:
@@ -254,18 +291,13 @@ def _conclude(
     ran: bool,
     options: argparse.Namespace,
 ) -> int:
-    file = sys.stderr if getattr(options, "json", False) else sys.stdout
-    failed = [(p, failure) for p in wanted if (failure := failure_of(folder.run(p.place)))]
-    for p, failure in failed:
-        print(f"failed {p.place.label}: {WORDS[options.settings](failure.text)}", file=file)
-    skipped = folder.skipped()
-    for p in (p for p in wanted if p.place.id in skipped and p.place.id not in done):
-        print(f"skipped {p.place.label}: {skipped[p.place.id]}", file=file)
+    failed = _print_unmeasured(folder, wanted, done, options)
     print(f"Study: {folder.path}", file=sys.stderr)
     if done and not options.no_report and (ran or _stale(folder.path)):
         from dyno.cli.report import study_page
 
-        if (page := study_page(folder.path, options)) is not None:
+        page = study_page(folder.path, options)
+        if page is not None:
             print(f"Page: {page}", file=sys.stderr)
     if stopped:
         print(
@@ -279,6 +311,22 @@ def _conclude(
     return exit_codes.from_verdicts([result.verdict for result in done.values()], options, "trial")
 
 
+def _print_unmeasured(
+    folder: StudyFolder, wanted: list[PlannedTrial], done: dict[str, Result], options: argparse.Namespace
+) -> bool:
+    """Print the trials that failed or were skipped, and return whether one failed."""
+    file = sys.stderr if getattr(options, "json", False) else sys.stdout
+    words = WORDS[options.settings]
+    failed = [(p, failure) for p in wanted if (failure := failure_of(folder.run(p.place)))]
+    for p, failure in failed:
+        print(f"failed {p.place.label}: {words(failure.text)}", file=file)
+    skipped = folder.skipped()
+    for p in wanted:
+        if p.place.id in skipped and p.place.id not in done:
+            print(f"skipped {p.place.label}: {skipped[p.place.id]}", file=file)
+    return bool(failed)
+
+
 def given_variables(words: list[str]) -> dict[str, str]:
     """Read variables from the command line. A relative path there starts in the working folder."""
     given = flags.pairs(words, "--set")
@@ -286,8 +334,9 @@ def given_variables(words: list[str]) -> dict[str, str]:
 
 
 def _absolute(value: str) -> str:
-    scheme, colon, path = ("file", ":", value[5:]) if value.startswith("file:") else ("", "", value)
-    return f"{scheme}{colon}{Path(path).absolute()}" if path.startswith(("./", "../")) else value
+    scheme = "file:" if value.startswith("file:") else ""
+    path = value.removeprefix(scheme)
+    return f"{scheme}{Path(path).absolute()}" if path.startswith(("./", "../")) else value
 
 
 def study_path(name: str) -> Path:
@@ -307,16 +356,21 @@ def study_path(name: str) -> Path:
 def _wanted(study: Study, rigs: Sequence[str] | None, options: argparse.Namespace) -> list[PlannedTrial]:
     """Return the chosen trials of these rigs; None: of all."""
     trials = [p for p in study.trials if rigs is None or p.place.rig in rigs]
-    if options.only:
-        trials = [p for p in trials if any(label_matches(p.place.label, pattern) for pattern in options.only)]
-        if not trials:
-            labels = [p.place.label for p in study.trials]
-            raise UsageError(f"--only: {unmatched(options.only[0], labels)} --dry-run lists all.")
-    return trials
+    if not options.only:
+        return trials
+
+    def is_chosen(planned: PlannedTrial) -> bool:
+        return any(label_matches(planned.place.label, pattern) for pattern in options.only)
+
+    chosen = [planned for planned in trials if is_chosen(planned)]
+    if not chosen:
+        labels = [planned.place.label for planned in study.trials]
+        raise UsageError(f"--only: {unmatched(options.only[0], labels)} --dry-run lists all.")
+    return chosen
 
 
 def key_headers(planned: PlannedTrial) -> dict[str, str]:
-    """Keys come from the environment, and go nowhere but into requests."""
+    """Return the headers with a key from the environment. A key goes nowhere but into requests."""
     if planned.api_key_env and planned.api_key_env not in os.environ:
         raise UsageError(f"api_key_env = {planned.api_key_env!r}: this environment variable is not set.")
     key = os.environ.get(planned.api_key_env or "OPENAI_API_KEY")
@@ -362,7 +416,7 @@ def preview(
 
 
 def _stale(folder: Path) -> bool:
-    """Whether the page lacks a trial: one was measured after it, or there is no page."""
+    """Return whether the page lacks a trial: one was measured after it, or there is no page."""
     page = folder / "report.html"
     written = page.stat().st_mtime if page.exists() else 0.0
     return any(summary.stat().st_mtime > written for summary in folder.glob("trials/*/summary.json"))

@@ -152,7 +152,9 @@ def _print_missing(listed: _Listed, shelf: Shelf, options: argparse.Namespace) -
         advice = "`dyno bench serve` and `dyno demo` make some; --runs DIR looks elsewhere."
         print(*wrapped(f"No runs{which} in {where}. {advice}"), sep="\n")
     if shelf.foreign:
-        some = ", ".join(map(str, shelf.foreign[:3])) + (" …" if len(shelf.foreign) > 3 else "")
+        some = ", ".join(map(str, shelf.foreign[:3]))
+        if len(shelf.foreign) > 3:
+            some += " …"
         print(f"Neither runs nor studies, and left alone: {some}", file=sys.stderr)
 
 
@@ -162,8 +164,14 @@ def _look(shelf: Shelf, tag: str | None) -> _Listed:
     studies = [look_at_study(path) for path in shelf.studies if path not in searched]
     searches = [look_at_search(path) for path in shelf.searches]
     if not tag:
-        return _Listed(runs, studies, searches, _imports(shelf), set())
-    return _Listed([r for r in runs if tag in r.tags], _tagged(studies, tag), _tagged(searches, tag), [], set())
+        return _Listed(runs, studies, searches, _imports(shelf), opened=set())
+    return _Listed(
+        runs=[run for run in runs if tag in run.tags],
+        studies=_tagged(studies, tag),
+        searches=_tagged(searches, tag),
+        imports=[],
+        opened=set(),
+    )
 
 
 def _imports(shelf: Shelf) -> list[ImportLine]:
@@ -194,13 +202,14 @@ def _as_json(listed: _Listed, foreign: list[Path]) -> str:
             del out["trials"]
         return out
 
-    return json.dumps({
+    facts = {
         "runs": msgspec.to_builtins(listed.runs),
         "studies": [values(s, s.study) for s in listed.studies],
         "searches": [values(s, s.search, answer=_answer_words(s)) for s in listed.searches],
         "foreign": [str(p) for p in foreign],
         "imports": msgspec.to_builtins(listed.imports),
-    })  # fmt: skip
+    }
+    return json.dumps(facts)
 
 
 def _print_list(listed: _Listed) -> None:
@@ -221,7 +230,7 @@ def _print_list(listed: _Listed) -> None:
 
 
 def _opened_parts(listed: _Listed) -> list[list[str]]:
-    """Studies and searches with their trials."""
+    """Return studies and searches with their trials."""
     titles = [(s.study, f"{s.name}: {_study_words(s)}", s.trials) for s in listed.studies]
     titles += [(s.search, f"{s.search}: {_answer_words(s)}", s.trials) for s in listed.searches]
     return [[*wrapped(title), *_run_lines(trials)] for path, title, trials in titles if Path(path) in listed.opened]
@@ -232,7 +241,7 @@ def _search_row(s: SearchLine) -> list[str | Cell]:
 
 
 def _answer_words(s: SearchLine) -> str:
-    """The answer of a search in a line."""
+    """Return the answer of a search in a line."""
     from dyno.report import find as find_report
     from dyno.report import tune as tune_report
 
@@ -270,18 +279,27 @@ def _study_words(s: StudyLine) -> str:
         f"{s.doubtful} doubtful",
         f"{s.void} void",
     ]
-    words += [f"{s.left_out} skipped, because the engine was saturated"] * bool(s.left_out)
-    return ", ".join([*words, *(["running"] if s.running else []), *s.tags])
+    if s.left_out:
+        words.append(f"{s.left_out} skipped, because the engine was saturated")
+    if s.running:
+        words.append("running")
+    return ", ".join([*words, *s.tags])
 
 
 def _run_lines(lines: list[RunLine]) -> list[str]:
-    rows: list[list[str | Cell]] = [
-        [line.run, count(line.completed), failed_cell(line.failed), number(line.output_throughput),
-         _verdict(line), " ".join(line.tags)]
-        for line in lines
-    ]  # fmt: skip
     titles = ["run", "completed", "failed", "tok/s", "verdict", "tags"]
-    return terminal(text_table(titles, rows, right=(1, 2, 3), keep=(2, 3, 4)))
+    return terminal(text_table(titles, map(_run_row, lines), right=(1, 2, 3), keep=(2, 3, 4)))
+
+
+def _run_row(line: RunLine) -> list[str | Cell]:
+    return [
+        line.run,
+        count(line.completed),
+        failed_cell(line.failed),
+        number(line.output_throughput),
+        _verdict(line),
+        " ".join(line.tags),
+    ]
 
 
 def _verdict(line: RunLine) -> str:
@@ -297,35 +315,48 @@ def show(options: argparse.Namespace) -> int:
 
 
 def _show(word: str, options: argparse.Namespace) -> None:
-    if (file := _result_path(word, options.runs)) is not None:
+    file = _result_path(word, options.runs)
+    if file is not None:
         audit.show(str(file), options.runs, options.json)
         return
     path = find(word, options.runs)
     kind = kind_of(path)
     if kind == "search" or is_tuning(path):
         _show_search(path, options.json)
-        return
-    if kind == "study":
+    elif kind == "study":
         _show_study(path, options.json)
-        return
-    outcome = _outcome(Run(path))
+    else:
+        _show_run(Run(path), options.json)
+
+
+def _show_run(run: Run, as_json: bool) -> None:
+    outcome = _outcome(run)
     trial = outcome.manifest.trial
     if trial.kind == "micro":
-        printer = micro.Printer("json" if options.json else "md", [trial], sys.stdout)
+        printer = micro.Printer("json" if as_json else "md", [trial], sys.stdout)
         printer.row(_file(outcome))
         printer.close()
-    elif options.json:
+        return
+    if as_json:
         print(json.dumps(_file(outcome)))
-    elif trial.offline is not None:
+        return
+    if trial.offline is not None:
         print(offline.printed(outcome))
     elif trial.quality is not None:
         print(eval.printed(outcome))
     else:
         print(block(outcome.result, trial, list(ASKED[:4]), outcome.manifest.answers))
-    if trial.kind != "micro" and not options.json and (engine := outcome.run.engine()):
-        for name, model in engine.models.items():
-            print(*wrapped(f"Model {name}: {model.describe()}, {human_bytes(model.size_bytes)}", rest="  "), sep="\n")
-            print(*(f"  {what}: {outcome}" for what, outcome in model.verified.items()), sep="\n")
+    _print_models(outcome.run)
+
+
+def _print_models(run: Run) -> None:
+    """Print which models the engine served, and what was checked of each."""
+    engine = run.engine()
+    if engine is None:
+        return
+    for name, model in engine.models.items():
+        print(*wrapped(f"Model {name}: {model.describe()}, {human_bytes(model.size_bytes)}", rest="  "), sep="\n")
+        print(*(f"  {what}: {outcome}" for what, outcome in model.verified.items()), sep="\n")
 
 
 def _outcome(run: Run) -> "Outcome":
@@ -364,8 +395,11 @@ def _outcome(run: Run) -> "Outcome":
 
 def _result_path(word: str, runs: Path) -> Path | None:
     """Find another tool's result file, or an import of one, by its path or name."""
+    if not word:
+        return None
     imports = runs / FOLDER
-    return next((p for p in (Path(word), imports / word, imports / f"{word}.json") if word and p.is_file()), None)
+    candidates = (Path(word), imports / word, imports / f"{word}.json")
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def _file(outcome: Any) -> dict[str, Any]:
@@ -392,10 +426,12 @@ def _show_study(path: Path, as_json: bool) -> None:
         return
     print(*wrapped(f"{study.name}: {_study_words(study)}"), sep="\n")
     rigs = {p.place.rig for p in planned if p.place.id in runs}
-    print("\n".join(lines([p for p in planned if p.place.rig in rigs], {id: run.result() for id, run in runs.items()})))
-    rest = [line for line in study.trials if line.state not in ("done", "not begun")]
-    for line in rest:
-        print(*wrapped(f"{Path(line.run).name}: {_verdict(line)}", rest="  "), sep="\n")
+    of_rigs = [p for p in planned if p.place.rig in rigs]
+    results = {id: run.result() for id, run in runs.items()}
+    print("\n".join(lines(of_rigs, results)))
+    for line in study.trials:
+        if line.state not in ("done", "not begun"):
+            print(*wrapped(f"{Path(line.run).name}: {_verdict(line)}", rest="  "), sep="\n")
 
 
 def _show_search(path: Path, as_json: bool) -> None:
@@ -425,7 +461,7 @@ def tag(options: argparse.Namespace) -> int:
 
 
 def delete(options: argparse.Namespace) -> int:
-    imports = {p for word in options.run if (p := _result_path(word, options.runs)) and is_stored(p, options.runs)}
+    imports = _stored_imports(options)
     words = [word for word in options.run if _result_path(word, options.runs) not in imports]
     paths = list(dict.fromkeys(find(word, options.runs) for word in words))
     weights = [weigh(path) for path in paths]  # refuses what must stay, before the first is gone
@@ -434,19 +470,29 @@ def delete(options: argparse.Namespace) -> int:
     for path, weight in zip(paths, weights, strict=True):
         print(f"{path}{_inside(path, weight)}: {weight.files} files, {human_bytes(weight.bytes)}", file=sys.stderr)
     total = len(paths) + len(imports)
-    if not options.yes:
-        if not sys.stdin.isatty():
-            raise UsageError("Nothing was deleted: there is no terminal to ask. Add --yes if you are sure.")
-        print(f"Delete {'it' if total == 1 else f'these {total}'}? [y/N] ", end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            print("Nothing was deleted.", file=sys.stderr)
-            return 1
+    if not options.yes and not _confirmed(total):
+        print("Nothing was deleted.", file=sys.stderr)
+        return 1
     for path in paths:
         remove(path)
     for path in imports:
         path.unlink()
     print(f"Deleted {count(total)}.")
     return 0
+
+
+def _stored_imports(options: argparse.Namespace) -> set[Path]:
+    """Return the named files that are imports among the runs."""
+    named = [_result_path(word, options.runs) for word in options.run]
+    return {path for path in named if path is not None and is_stored(path, options.runs)}
+
+
+def _confirmed(total: int) -> bool:
+    if not sys.stdin.isatty():
+        raise UsageError("Nothing was deleted: there is no terminal to ask. Add --yes if you are sure.")
+    objects = "it" if total == 1 else f"these {total}"
+    print(f"Delete {objects}? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _inside(path: Path, weight: Weight) -> str:

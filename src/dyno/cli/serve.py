@@ -31,7 +31,7 @@ from dyno.report.block import block
 from dyno.transport import Transport
 from dyno.workload.common import CommonSpec
 from dyno.workload.datasets import DATASETS, DEFAULT, DEFAULT_OF_CLASSES
-from dyno.workload.spec import WorkloadSpec
+from dyno.workload.spec import TrafficClass, WorkloadSpec
 
 if TYPE_CHECKING:
     from dyno.facts.study import PlannedTrial
@@ -263,8 +263,10 @@ def _hand_over(o: argparse.Namespace) -> None:
         flags.report_ignored(given)
         return
     for flag, value in given.items():
-        words = [flag, value] if isinstance(value, str) else [flag if value else opposite(flag)]
-        o.own_args = [*o.own_args, *words]
+        if isinstance(value, str):
+            o.own_args = [*o.own_args, flag, value]
+        else:
+            o.own_args = [*o.own_args, flag if value else opposite(flag)]
 
 
 def _save(file: dict[str, Any], outcome: "Outcome", options: argparse.Namespace, ending: str = "") -> Path:
@@ -287,9 +289,13 @@ def loads(o: argparse.Namespace) -> Iterator[tuple[dict[str, Any], argparse.Name
     """Yield the flags of each load, and the values that distinguish it from the others."""
     levels, rates = o.max_concurrency or [None], o.request_rate
     for level, rate, speedup in itertools.product(levels, rates, o.speedup):
-        varying = {"load.max_concurrency": level} if len(levels) > 1 else {}
-        varying |= {"load.request_rate_rps": "inf" if math.isinf(rate) else rate} if len(rates) > 1 else {}
-        varying |= {"load.speedup": speedup} if len(o.speedup) > 1 else {}
+        varying: dict[str, Any] = {}
+        if len(levels) > 1:
+            varying["load.max_concurrency"] = level
+        if len(rates) > 1:
+            varying["load.request_rate_rps"] = "inf" if math.isinf(rate) else rate
+        if len(o.speedup) > 1:
+            varying["load.speedup"] = speedup
         own = {"max_concurrency": level, "request_rate": rate, "speedup": speedup}
         yield varying, argparse.Namespace(**{**vars(o), **own})
 
@@ -408,32 +414,16 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
         parts and o.dataset_name not in (DEFAULT, DEFAULT_OF_CLASSES),
         "--class: each has its dataset. Remove --dataset-name.",
     )
-    o.dataset_name = DEFAULT_OF_CLASSES if parts else o.dataset_name
+    if parts:
+        o.dataset_name = DEFAULT_OF_CLASSES
     _check_flags(o)
-    from dyno.load.plan import prompts_needed
-
     starts = starting(o)
     aim, headers = target(o)
-    load = LoadSpec(**{
-        **flags.values(o, LoadSpec),
-        "request_rate_rps": None if math.isinf(o.request_rate) else o.request_rate,
-        "burstiness": None if math.isinf(o.burstiness) else o.burstiness,
-        "arrivals": "recorded" if _recorded(o) else None,
-        "seed": o.seed,
-        **{name: schedule.located(text, Path()) for name in ("rate_schedule", "concurrency_schedule")
-           if (text := getattr(o, name))},
-    })  # fmt: skip
-    dataset = DATASETS[o.dataset_name]
-    output_len = o.output_len or (o.random_output_len if dataset.traits.exact else None)
-    work = settings.workload(o, dataset.name, 1, o.input_len or o.random_input_len, output_len)
-    own = settings.own_lengths(o, dataset.name) | ({"output_len": o.output_len} if o.output_len else {})
-    work = msgspec.structs.replace(work, **own, classes=parts)
-    count = o.num_prompts or prompts_needed(load, work) or _default_prompts(o)
-    sessions = count if parts and not o.num_prompts else None  # of a mix the classes' rates are those of sessions
-    trial = TrialSpec(**{
-        **flags.values(o, TrialSpec),
+    load = _load(o)
+    work = _workload(o, load, parts)
+    own = {
         "target": aim,
-        "workload": msgspec.structs.replace(work, num_prompts=count, num_sessions=o.num_sessions or sessions),
+        "workload": work,
         "load": load,
         "client": ClientSpec(**flags.values(o, ClientSpec)),
         "ignore_eos": o.ignore_eos or work.traits.endless,  # as vLLM for random prompts
@@ -442,8 +432,39 @@ def spec(o: argparse.Namespace) -> tuple[TrialSpec, dict[str, str]]:
         "goodput_ms": flags.goodput(o.goodput or []),
         "reset_cache": o.reset_prefix_cache or starts,
         "engine": settings.engine(o.engine, o) if o.engine else None,
-    })  # fmt: skip
-    return trial, headers
+    }
+    return TrialSpec(**{**flags.values(o, TrialSpec), **own}), headers
+
+
+def _load(o: argparse.Namespace) -> LoadSpec:
+    own = {
+        "request_rate_rps": None if math.isinf(o.request_rate) else o.request_rate,
+        "burstiness": None if math.isinf(o.burstiness) else o.burstiness,
+        "arrivals": "recorded" if _recorded(o) else None,
+        "seed": o.seed,
+    }
+    for name in ("rate_schedule", "concurrency_schedule"):
+        text = getattr(o, name)
+        if text:
+            own[name] = schedule.located(text, Path())
+    return LoadSpec(**{**flags.values(o, LoadSpec), **own})
+
+
+def _workload(o: argparse.Namespace, load: LoadSpec, parts: dict[str, TrafficClass]) -> WorkloadSpec:
+    from dyno.load.plan import prompts_needed
+
+    dataset = DATASETS[o.dataset_name]
+    output_len = o.output_len or (o.random_output_len if dataset.traits.exact else None)
+    work = settings.workload(o, dataset.name, 1, o.input_len or o.random_input_len, output_len)
+    own = settings.own_lengths(o, dataset.name)
+    if o.output_len:
+        own |= {"output_len": o.output_len}
+    work = msgspec.structs.replace(work, **own, classes=parts)
+    count = o.num_prompts or prompts_needed(load, work) or _default_prompts(o)
+    sessions = o.num_sessions
+    if parts and not o.num_prompts:
+        sessions = sessions or count  # of a mix the classes' rates are those of sessions
+    return msgspec.structs.replace(work, num_prompts=count, num_sessions=sessions)
 
 
 def target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
@@ -452,24 +473,10 @@ def target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
     given = {"model": o.model, "served_name": o.served_model_name, "endpoint": o.endpoint}
     for mistake in rules.mistakes(rules.TARGET, rules.GivenSettings(given, DATASETS[DEFAULT]), "flags"):
         raise UsageError(vocabulary.sentence(mistake))
-    backend, host = o.endpoint_type or o.backend or "openai", o.host or "127.0.0.1"
-    address = f"[{host}]" if ":" in host else host
-    urls = [Url(text) for text in o.base_url or [f"http://{address}:{o.port or 8000}"]]
+    backend = o.endpoint_type or o.backend or "openai"
     endpoint = o.endpoint or PROTOCOLS[backend].path
-    for url in urls:
-        if url.prefix.endswith("/v1") and endpoint.startswith("/v1/"):
-            url.prefix = url.prefix.removesuffix("/v1")  # a base URL as the OpenAI client takes it
-    base_url, *more_urls = map(str, urls)
-    if len({base_url, *more_urls}) < len(urls):
-        raise UsageError("--base-url names a server twice. Give each replica once.")
-    headers = {}
-    if key := os.environ.get("OPENAI_API_KEY"):
-        headers["Authorization"] = f"Bearer {key}"
-    given = flags.pairs(o.header, "--header")
-    if "authorization" in map(str.lower, given):
-        headers.clear()
-    headers |= given
-    settings.check_headers(headers)
+    base_url, *more_urls = _urls(o, endpoint)
+    headers = _headers(o)
     check_plain(endpoint, f"--endpoint {endpoint!r}")
     aim, proxy_login = settings.proxied(
         TargetSpec(
@@ -487,6 +494,31 @@ def target(o: argparse.Namespace) -> tuple[TargetSpec, dict[str, str]]:
     return aim, headers | proxy_login
 
 
+def _urls(o: argparse.Namespace, endpoint: str) -> list[str]:
+    host = o.host or "127.0.0.1"
+    address = f"[{host}]" if ":" in host else host
+    urls = [Url(text) for text in o.base_url or [f"http://{address}:{o.port or 8000}"]]
+    for url in urls:
+        if url.prefix.endswith("/v1") and endpoint.startswith("/v1/"):
+            url.prefix = url.prefix.removesuffix("/v1")  # a base URL as the OpenAI client takes it
+    texts = [str(url) for url in urls]
+    if len(set(texts)) < len(texts):
+        raise UsageError("--base-url names a server twice. Give each replica once.")
+    return texts
+
+
+def _headers(o: argparse.Namespace) -> dict[str, str]:
+    """Return the headers of the command line, and the key of the environment where they have none."""
+    headers = {}
+    given = flags.pairs(o.header, "--header")
+    key = os.environ.get("OPENAI_API_KEY")
+    if key and "authorization" not in map(str.lower, given):
+        headers["Authorization"] = f"Bearer {key}"
+    headers |= given
+    settings.check_headers(headers)
+    return headers
+
+
 def _body(o: argparse.Namespace, backend: str) -> dict[str, Any]:
     extra_body = flags.json_object(o.extra_body)
     if o.logprobs is not None:
@@ -502,7 +534,7 @@ def _body(o: argparse.Namespace, backend: str) -> dict[str, Any]:
 
 
 def starting(o: argparse.Namespace) -> bool:
-    """Whether an engine is to be started; else a server is attached to."""
+    """Return whether an engine is to be started; else a server is attached to."""
     if o.engine is None:
         if used := settings.given_engine(o):
             raise UsageError(
@@ -522,12 +554,12 @@ def starting(o: argparse.Namespace) -> bool:
 
 
 def _recorded(o: argparse.Namespace) -> bool:
-    """Whether requests are sent at the times of the trace."""
+    """Return whether requests are sent at the times of the trace."""
     if o.self_timed is not None:
         return bool(o.self_timed)
-    timed = DATASETS[o.dataset_name].traits.paced or any(c.request_rate_rps for c in classes(o.classes).values())
-    paced = not math.isinf(o.request_rate) or o.ramp_up_strategy or o.rate_schedule or o.concurrency_schedule
-    return timed and not paced
+    if not math.isinf(o.request_rate) or o.ramp_up_strategy or o.rate_schedule or o.concurrency_schedule:
+        return False
+    return DATASETS[o.dataset_name].traits.paced or any(c.request_rate_rps for c in classes(o.classes).values())
 
 
 def _default_prompts(o: argparse.Namespace) -> int:

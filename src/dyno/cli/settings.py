@@ -100,9 +100,8 @@ def given_engine(o: argparse.Namespace) -> list[str]:
 
 
 def engine(kind: str, o: argparse.Namespace) -> EngineSpec:
-    only = [f for f in given_engine(o) if f in ("--devices", "--replicas") or f.startswith("--engine-")]
-    only = [*(flag for flag in only if flag != "--engine-version"), *o.own_args[:1]]
     engine = kind_of(kind)
+    only = _flags_of_a_start(o)
     if not engine.starts and only:
         raise UsageError(f"{', '.join(only)}: --engine {kind} starts nothing, it measures a running server. Remove it.")
     host = getattr(o, "host", None) or "127.0.0.1"
@@ -111,22 +110,38 @@ def engine(kind: str, o: argparse.Namespace) -> EngineSpec:
             f"--host {host}: dyno reaches an engine that it starts at 127.0.0.1. Use 127.0.0.1, or 0.0.0.0 to let "
             "other machines reach it, too."
         )
-    container = flags.values(o, ContainerSpec)
-    container["options"] = flags.shell_words(o.engine_container_args, "--engine-container-args")
-    if not o.engine_image and (lost := flags.given(o, ContainerSpec)):
-        raise UsageError(f"{', '.join(lost)}: only for an engine in a container. Name its image with --engine-image.")
+    container = _container(o)
     own = flags.values(o, EngineSpec)
     args = [*flags.shell_words(o.engine_args, "--engine-args"), *o.own_args]
     own |= {"devices": _devices(o.devices), "args": args}
+    model = o.model or None
+    if model is None and engine.model_variable:
+        model = os.environ.get(engine.model_variable)
     return EngineSpec(
         kind=kind,
-        model=o.model or (os.environ.get(engine.model_variable) if engine.model_variable else None),
+        model=model,
         served_name=o.served_model_name,
-        container=ContainerSpec(**container) if o.engine_image else None,
+        container=container,
         host=HOSTS[host] if engine.starts else "127.0.0.1",
         port=o.port if engine.starts else None,
         **own,
     )
+
+
+def _flags_of_a_start(o: argparse.Namespace) -> list[str]:
+    """Return the given flags that only an engine which dyno starts can take."""
+    given = [flag for flag in given_engine(o) if flag in ("--devices", "--replicas") or flag.startswith("--engine-")]
+    return [*(flag for flag in given if flag != "--engine-version"), *o.own_args[:1]]
+
+
+def _container(o: argparse.Namespace) -> ContainerSpec | None:
+    values = flags.values(o, ContainerSpec)
+    values["options"] = flags.shell_words(o.engine_container_args, "--engine-container-args")
+    if o.engine_image:
+        return ContainerSpec(**values)
+    if lost := flags.given(o, ContainerSpec):
+        raise UsageError(f"{', '.join(lost)}: only for an engine in a container. Name its image with --engine-image.")
+    return None
 
 
 def _devices(words: list[str] | None) -> list[int] | None:
@@ -261,7 +276,7 @@ def check_headers(headers: dict[str, str]) -> None:
 
 
 def proxied(target: TargetSpec) -> tuple[TargetSpec, dict[str, str]]:
-    """The target with the proxy that the environment names for it, and the header that the proxy wants."""
+    """Return the target with the proxy that the environment names for it, and the header that the proxy wants."""
     from dyno.http import Url
     from dyno.transport import proxy_for
 

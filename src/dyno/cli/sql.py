@@ -84,7 +84,8 @@ def _tables(tables: "RunTables") -> str:
     for table, columns in itertools.groupby(tables.columns(), key=lambda row: row[0]):
         rows = [[column, kind, meaning] for _, column, kind, meaning in columns]
         head = wrapped(f"{styled(table, 'best')}: {TABLES[table]}")
-        parts.append("\n".join([*head, *terminal(text_table(["", "", ""], rows, keep=(1, 2)), indent="  ")]))
+        body = terminal(text_table(["", "", ""], rows, keep=(1, 2)), indent="  ")
+        parts.append("\n".join([*head, *body]))
     return "\n\n".join([*parts, "METHOD.md explains settings and numbers.", _EXAMPLES])
 
 

@@ -56,7 +56,7 @@ def _screen(stream: TextIO) -> Screen:
 
 
 def _width(stream: TextIO) -> int:
-    """Columns of a terminal. COLUMNS has the last word, as in other programs."""
+    """Return the columns of a terminal. COLUMNS has the last word, as in other programs."""
     try:
         columns = int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns)
     except (ValueError, OSError):
@@ -65,7 +65,7 @@ def _width(stream: TextIO) -> int:
 
 
 def _colour(stream: TextIO) -> bool:
-    """NO_COLOR and FORCE_COLOR as https://no-color.org and https://force-color.org have them."""
+    """Return whether to use colour: NO_COLOR and FORCE_COLOR work as on no-color.org and force-color.org."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or (_isatty(stream) and os.environ.get("TERM") != "dumb")
@@ -90,7 +90,7 @@ def _hanging(line: str, width: int) -> str:
 
 
 def for_programs() -> TextIO:
-    """Standard output for what a program reads, byte for byte; on a terminal a person reads it."""
+    """Return standard output for what a program reads, byte for byte; on a terminal a person reads it."""
     return sys.stdout if sys.stdout.isatty() else _exact(sys.stdout)
 
 

@@ -116,8 +116,13 @@ def _preview(plan: "TunePlan", budget: "TuneBudget") -> int:
     total = possible(spec.settings)
     print(f"# {plan.study.name}: tune {default.place.engine} for {spec.words}")
     for key, axis in spec.settings.items():
-        what = axis.values if axis.values else f"{axis.least:g} to {axis.most:g}{' (log)' if axis.log else ''}"
-        print(f"#   {key}: {', '.join(map(str, what)) if isinstance(what, list) else what}")
+        if axis.values:
+            choices = ", ".join(map(str, axis.values))
+        else:
+            choices = f"{axis.least:g} to {axis.most:g}"
+            if axis.log:
+                choices += " (log)"
+        print(f"#   {key}: {choices}")
     each = f"a search of up to {duration(spec.seconds * SEARCH)}" if plan.search else f"a load of {spec.seconds:g} s"
     print(f"# {count(total) if total else 'Any number of'} settings; {many(spec.trials, 'trial')}, each with {each}")
     longer = "" if plan.search else "longer loads for the best third, and "

@@ -26,7 +26,7 @@ _FLAG = re.compile(r"(?<![\w-])(?<!has no )(--[a-z]+(?:-[a-z]+)*)(?![\w-])( (?=[
 
 @functools.cache
 def _keys() -> dict[str, str]:
-    """Flag → key, with its section."""
+    """Return flag → key, with its section."""
     known: dict[str, str] = {}
     for section, cells in {**CELLS, "engine.container": hints(ContainerSpec)}.items():
         for name, annotated in cells.items():
@@ -38,7 +38,7 @@ def _keys() -> dict[str, str]:
 
 @functools.cache
 def _flags() -> dict[str, str]:
-    """Key without its section → flag."""
+    """Return key without its section → flag."""
     known: dict[str, str] = {}
     for flag, key in _keys().items():
         known.setdefault(key.removeprefix("engine.container.") if "container" in key else key.partition(".")[2], flag)
@@ -57,12 +57,14 @@ def sentence(mistake: Mistake) -> str:
 
 
 def command(trial: TrialSpec) -> str:
-    """The `dyno bench serve` that measures this setting of an engine at this load."""
+    """Return the `dyno bench serve` that measures this setting of an engine at this load."""
     words = ["dyno", "bench", "serve"]
     for section in (trial.engine, trial.engine and trial.engine.container, trial.workload, trial.load, trial):
+        if section is None:
+            continue
         if isinstance(section, EngineSpec):
             words += ["--engine", section.kind]
-        for field in fields(type(section)).values() if section is not None else ():
+        for field in fields(type(section)).values():
             value, flag = getattr(section, field.name), field.option.flag
             implied = field.name in _PLAIN or (field.name == "ignore_eos" and trial.workload.traits.endless)
             if flag and value != field.default and not implied:
@@ -82,7 +84,7 @@ def _words(flag: str, value: Any, default: Any) -> list[str]:
 
 
 def in_keys(text: str) -> str:
-    """For `dyno run`: the keys of its file."""
+    """Replace settings by the keys of a study's file, for `dyno run`."""
     parts = _QUOTED.split(text)  # every second one is quoted
     parts[::2] = [_FLAG.sub(_key, part) for part in parts[::2]]
     return "".join(parts)

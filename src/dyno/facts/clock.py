@@ -27,14 +27,14 @@ class NodeClock(msgspec.Struct, frozen=True):
 
     @property
     def drift(self) -> float:
-        """Seconds that the node's clock gains in a second."""
+        """Return the seconds that the node's clock gains in a second."""
         if self.after is None or self.after.at_ns <= self.before.at_ns:
             return 0.0
         return (self.after.ahead_ns - self.before.ahead_ns) / (self.after.at_ns - self.before.at_ns)
 
     @property
     def gain_ns(self) -> int:
-        """How far the clocks went apart between the two readings."""
+        """Return how far the clocks went apart between the two readings."""
         return abs(self.after.ahead_ns - self.before.ahead_ns) if self.after else 0
 
     def ahead_ns(self, node_ns: int) -> int:

@@ -79,14 +79,14 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def interval_words(self) -> str:
-        """The two ends, or why they are of no use."""
+        """Return the two ends, or why they are of no use."""
         if self.enough_repeats is not None:
             return self.too_few
         return points_interval(self.low, self.high) if self.points else change_interval(self.low, self.high)
 
     @property
     def interval_phrase(self) -> str:
-        """'95 % interval +11.8 to +12.9 %', or why there is none."""
+        """Return '95 % interval +11.8 to +12.9 %', or why there is none."""
         return self.too_few if self.enough_repeats is not None else f"95 % interval {self.interval_words}"
 
     @property
@@ -95,7 +95,7 @@ class Difference(msgspec.Struct, frozen=True):
 
     @property
     def both_words(self) -> str:
-        """The change with its interval: '+12.3 % ± 0.6', '+30.2 % (-2 to +73 %)'."""
+        """Return the change with its interval: '+12.3 % ± 0.6', '+30.2 % (-2 to +73 %)'."""
         if self.change is None or self.low is None or self.high is None:
             return self.change_words
         if self.enough_repeats is not None:

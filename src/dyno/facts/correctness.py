@@ -43,6 +43,12 @@ class Correctness(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def changed(self) -> list[tuple[GreedyAnswer, GreedyAnswer]]:
         """Return answers before and after the load that differ, where both were completed."""
-        after = {(a.replica, a.prompt): a for a in self.after}
-        pairs = [(b, a) for b in self.before if (a := after.get((b.replica, b.prompt)))]
-        return [(b, a) for b, a in pairs if not b.error and not a.error and a.text != b.text]
+        by_prompt = {(answer.replica, answer.prompt): answer for answer in self.after}
+        changed = []
+        for before in self.before:
+            after = by_prompt.get((before.replica, before.prompt))
+            if after is None or before.error or after.error:
+                continue
+            if after.text != before.text:
+                changed.append((before, after))
+        return changed

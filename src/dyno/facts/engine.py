@@ -193,7 +193,7 @@ class EngineSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def world(self) -> int:
-        """Accelerators of one replica."""
+        """Return the number of accelerators of one replica."""
         return self.tensor_parallel * self.pipeline_parallel
 
 
@@ -285,7 +285,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
 
     @property
     def start(self) -> str:
-        """Tell one start of an engine from another: by its ports, and how long it took."""
+        """Identify a start of an engine by its ports, and how long it took."""
         return " ".join([*(str(launch.port) for launch in self.launches), f"{self.ready_s} s"])
 
 
@@ -302,25 +302,26 @@ def valued(args: Sequence[str], *names: str) -> str | None:
     for i, arg in enumerate(args):
         head, equals, tail = arg.partition("=")
         if head.replace("_", "-") in names:
-            value = tail if equals else args[i + 1] if i + 1 < len(args) else None
+            following = args[i + 1] if i + 1 < len(args) else None
+            value = tail if equals else following
     return value
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """0.6.3.post2.dev308 → (0, 6, 3); b6123 → (6123,). What can't be read sorts first."""
+    """Return a version's numbers: 0.6.3.post2.dev308 → (0, 6, 3), b6123 → (6123,). Unreadable ones sort first."""
     match = re.match(r"\D*(\d+(?:\.\d+)*)", version)
     return tuple(map(int, match[1].split("."))) if match else ()
 
 
 def before(version: str, other: str) -> bool:
-    """0.8 is 0.8.0."""
+    """Return whether a version is older than another; 0.8 is 0.8.0."""
     a, b = numbers(version), numbers(other)
     width = max(len(a), len(b))
     return a + (0,) * (width - len(a)) < b + (0,) * (width - len(b))
 
 
 def is_of(version: str, asked: str) -> bool:
-    """0.6.3 was asked for and 0.6.3.post1 is there, or 0.6 and 0.6.3: the same; 0.6 and 0.10.6 aren't."""
+    """Return whether a version is the requested one: 0.6.3.post1 is 0.6.3, and 0.6.3 is 0.6; 0.10.6 is not 0.6."""
     a = numbers(asked)
     return numbers(version)[: len(a)] == a
 

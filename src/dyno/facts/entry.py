@@ -29,7 +29,7 @@ class Number(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def usable(self) -> bool:
-        """Whether it has an interval that is narrower than itself."""
+        """Return whether it has an interval that is narrower than itself."""
         return self.low is not None and self.high is not None and self.enough is None
 
 
@@ -150,5 +150,5 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def axis(self) -> str:
-        """The axis of its load's level; '' where there is none."""
+        """Return the axis of its load's level; '' where there is none."""
         return self.load.level[0] if self.load.level else ""

@@ -47,7 +47,7 @@ class FindSpec(msgspec.Struct, frozen=True):
 
     @property
     def range(self) -> tuple[float, float, float]:
-        """The lowest and the highest load, and the first one to try."""
+        """Return the lowest and the highest load, and the first one to try."""
         least, most, start = RANGES[self.over]
         low, high = self.least or least, self.most or most
         return low, high, min(max(start, low), high)
@@ -75,7 +75,10 @@ def spec_of(target: Sequence[str], values: dict[str, Any], dashes: str = "--") -
 def span_s(text: str) -> float | None:
     """Read a time in seconds, such as 90, 90s, 20m or 2h. None: it isn't one."""
     match = _SPAN.fullmatch(text)
-    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2] or "s"] if match and float(match[1]) else None
+    if match is None:
+        return None
+    unit_s = {"s": 1, "m": 60, "h": 3600}[match[2] or "s"]
+    return float(match[1]) * unit_s or None
 
 
 class LimitFigure(msgspec.Struct, frozen=True):
@@ -87,7 +90,7 @@ class LimitFigure(msgspec.Struct, frozen=True):
 
     @property
     def margin(self) -> float:
-        """The log of the figure over its limit: below 0 is within."""
+        """Return the log of the figure over its limit: below 0 is within."""
         if self.value is None:
             return 0.0
         if not self.limit.most:
@@ -128,7 +131,7 @@ class ProbeLook(msgspec.Struct, frozen=True):
 
     @property
     def margin(self) -> float:
-        """Of the limit that is nearest to being missed, or missed most."""
+        """Return the margin of the limit that is nearest to being missed, or missed most."""
         worst = max((w.margin for w in self.weighed), default=0.0)
         return max(worst, 0.5) if self.grows else worst
 
@@ -153,7 +156,7 @@ class ProbeFacts(msgspec.Struct, frozen=True):
 
     @property
     def margin(self) -> float:
-        """Of the limit that is nearest to being missed, or missed most."""
+        """Return the margin of the limit that is nearest to being missed, or missed most."""
         return max((figure.margin for figure in self.figures), default=0.0)
 
 
@@ -198,7 +201,7 @@ class FindAnswer(msgspec.Struct, frozen=True):
 
     @property
     def decided(self) -> bool:
-        """Whether both ends are shown, or every load or none was shown to meet the target."""
+        """Return whether both ends are shown, or every load or none was shown to meet the target."""
         if self.ended in ("every load meets", "no load meets"):
             return True
         return self.low is not None and self.high is not None
@@ -208,6 +211,6 @@ class FindAnswer(msgspec.Struct, frozen=True):
         return verdict(self.findings)
 
     def at_level(self, level: float | None) -> ProbeFacts | None:
-        """The longest probe there."""
+        """Return the longest probe at this load."""
         same = [p for p in self.probes if p.level == level]
         return max(same, key=lambda p: p.requests, default=None)

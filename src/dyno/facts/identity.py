@@ -55,14 +55,14 @@ def settings_of(spec: msgspec.Struct) -> dict[str, Scalar]:
 
 
 def _as_given(name: str, value: Any, default: Any) -> Scalar:
-    """A switch that turns something off has the flag's own sense: --no-oversample is True."""
+    """Return the value in the flag's own sense: of a switch that turns something off, --no-oversample is True."""
     if isinstance(value, bool) and default is True and name.startswith("--"):
         return not value
     return value if isinstance(value, str | int | float | bool) else describe(value)
 
 
 def describe(value: Any) -> str:
-    """A value in one line, with all that distinguishes it from another."""
+    """Describe a value in one line, with all that distinguishes it from another."""
     if isinstance(value, list):
         return ",".join(map(describe, value)) or "none"
     if isinstance(value, dict):
@@ -75,7 +75,7 @@ def describe(value: Any) -> str:
 
 
 def described(spec: msgspec.Struct) -> str:
-    """'request_rate_rps=2 input_len=512': what isn't a default."""
+    """Describe what isn't a default: 'request_rate_rps=2 input_len=512'."""
     own = (f for f in fields(type(spec)).values() if f.option.identity)
     values = {f.name: value for f in own if (value := getattr(spec, f.name)) != f.default}
     return " ".join(f"{name}={describe(value)}" for name, value in values.items())

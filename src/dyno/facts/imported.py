@@ -59,7 +59,7 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def place(file: str, line: int) -> str:
-    """For a message. A run of dyno's own has no lines."""
+    """Return the place for a message. A run of dyno's own has no lines."""
     return f"{file}:{line}" if line else file
 
 
@@ -115,7 +115,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def complete(self) -> bool:
-        """A setting that it lacks was not set: it is a run of dyno's own, or the result file of one."""
+        """Return whether a setting that it lacks was not set: it is a run of dyno's own, or the result file of one."""
         return self.form == "run" or bool(self.estimates)
 
     def get(self, name: str) -> float | None:
@@ -132,7 +132,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
         return place(self.file, setting.line) if setting is not None and setting.line else self.location
 
     def number(self, name: str) -> float | None:
-        """A setting, where it is one number."""
+        """Return a setting, where it is one number."""
         value = self.setting(name)
         return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
@@ -191,7 +191,7 @@ class Unread(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def lost(self) -> bool:
-        """A part with numbers. Others are remarks on something that was read, or that holds no number."""
+        """Return whether it is a part with numbers. Others are remarks, on parts that were read or have no number."""
         return self.part != ""
 
     def describe(self, file: str) -> str:

@@ -13,8 +13,10 @@ from dyno.errors import UsageError
 from dyno.facts.metric import STEMS, words
 from dyno.numbers import count, percent
 
-_NAME = re.compile(r"(?:(?P<before>p\d{1,2}(?:\.\d+)?|mean|median|max)_)?(?P<stem>[a-z0-9_]+?)"
-                   r"(?:_(?P<after>p\d{1,2}(?:\.\d+)?|mean|median|max))?(?:_ms)?")  # fmt: skip
+_NAME = re.compile(
+    r"(?:(?P<before>p\d{1,2}(?:\.\d+)?|mean|median|max)_)?(?P<stem>[a-z0-9_]+?)"
+    r"(?:_(?P<after>p\d{1,2}(?:\.\d+)?|mean|median|max))?(?:_ms)?"
+)
 _NUMBER = re.compile(r"(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|[-+]?(?:nan|inf)) ?(?P<unit>[a-zµ%]*)")
 _TIMES = {"": Decimal(1), "ms": Decimal(1), "s": Decimal(1000)}  # milliseconds of a unit
 _SHARES = {"": Decimal(1), "%": Decimal("0.01")}
@@ -28,7 +30,7 @@ class Limit(msgspec.Struct, frozen=True):
 
     @property
     def metric(self) -> str:
-        """The name of the figure in results: p99_ttft_ms."""
+        """Return the name of the figure in results: p99_ttft_ms."""
         return self.stem if self.stem == "failed" else f"{self.statistic}_{self.stem}_ms"
 
     @property
@@ -39,7 +41,7 @@ class Limit(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """'p99 TTFT ≤ 500 ms'."""
+        """Describe the limit: 'p99 TTFT ≤ 500 ms'."""
         if self.stem == "failed":
             return f"failed requests ≤ {percent(self.most)}" if self.most else "no failed request"
         return f"{words(self.metric)} ≤ {count(self.most)} ms"
@@ -95,10 +97,11 @@ def _one(pair: str, flag: str, stems: Sequence[str]) -> Limit:
     if match is None or match["stem"] not in stems or (match["before"] and match["after"]):
         statistics = "_p99, _mean or _max" if len(stems) == len(STEMS) else "_p99 or _mean"
         near = get_close_matches(name, [*stems, *(f"{stem}_p99" for stem in stems), "failed"], n=1)
+        hint = f"Did you mean {near[0]}? " if near else ""
         raise UsageError(
-            f"{subject}: unknown latency {name!r}. " + (f"Did you mean {near[0]}? " if near else "")
-            + f"Known: {', '.join(stems)}, optionally with {statistics} after it, and failed."
-        )  # fmt: skip
+            f"{subject}: unknown latency {name!r}. {hint}"
+            f"Known: {', '.join(stems)}, optionally with {statistics} after it, and failed."
+        )
     if not 0 < most < math.inf:
         raise UsageError(f"{subject}: the limit must be above 0 milliseconds.")
     statistic = match["before"] or match["after"] or ""

@@ -1,7 +1,7 @@
 """llama.cpp's own flags, in every spelling of llama-server and llama-bench, by the names that their reports use."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 Report = Mapping[str, Any]  # what llama-bench or a server's log says that it did: name → value
@@ -27,7 +27,8 @@ _SWITCHES = {
     "kv_unified": ("-kvu --kv-unified", "-no-kvu --no-kv-unified"),
     "cont_batching": ("-cb --cont-batching", "-nocb --no-cont-batching"),
 }  # fmt: skip
-NAMES = {key: names.split() for key, names in (*_VALUED.items(), *((k, on) for k, (on, _) in _SWITCHES.items()))}
+NAMES = {key: names.split() for key, names in _VALUED.items()}
+NAMES |= {key: on.split() for key, (on, _) in _SWITCHES.items()}
 AUTO = -1
 _TRUTH = {"1": 1, "on": 1, "true": 1, "enabled": 1, "0": 0, "off": 0, "false": 0, "disabled": 0}
 _FLASH = {**_TRUTH, "auto": AUTO, "-1": AUTO}
@@ -58,21 +59,33 @@ def split(args: Sequence[str]) -> Iterator[LlamaSetting | str]:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
         name = name.replace("_", "-")
+        key = _KEYS.get(name)
         if name in _OFF:
             yield LlamaSetting(_OFF[name], 0, (name,))
-        elif (key := _KEYS.get(name)) is None:
+            continue
+        if key is None:
             yield word
-        elif key in _SWITCHES:
-            on = truth(key, value if equals else rest[0] if rest else "")
-            if on is not None:
-                yield LlamaSetting(key, on, (name, value if equals else rest.pop(0)))
-            else:
-                yield word if equals else LlamaSetting(key, 1, (name,))
-        elif equals or rest:
-            value = value if equals else rest.pop(0)
-            yield LlamaSetting(key, int(value) if re.fullmatch(r"-?\d+", value) else value, (name, value))
+            continue
+        follows = not equals and bool(rest)
+        if follows:
+            value = rest[0]
+        setting = _read(key, name, value) if equals or follows else None
+        if setting is not None:
+            yield setting
+            if follows:
+                rest.pop(0)
+        elif key in _SWITCHES and not equals:
+            yield LlamaSetting(key, 1, (name,))
         else:
             yield word
+
+
+def _read(key: str, name: str, value: str) -> LlamaSetting | None:
+    """Return a setting with its value; None: the word is not a value of this switch."""
+    if key not in _SWITCHES:
+        return LlamaSetting(key, int(value) if re.fullmatch(r"-?\d+", value) else value, (name, value))
+    on = truth(key, value)
+    return LlamaSetting(key, on, (name, value)) if on is not None else None
 
 
 def given(args: Sequence[str]) -> dict[str, LlamaSetting]:
@@ -108,29 +121,46 @@ def differences(command: Sequence[str], report: Report, program: str) -> Iterato
 def _agree(asked: LlamaSetting, served: Any, report: Report) -> bool:
     key, value = asked.key, asked.value
     if key in _SWITCHES:
-        # A server that chose by itself reports the choice; an old llama-bench reads auto as 0.
-        on = truth(key, str(int(served) if isinstance(served, bool) else served))
-        return on == value or (value == AUTO and on == 1)
+        return _switches_agree(key, value, served)
     if key == "n_gpu_layers" and "n_layers" in report:  # a server reports what it did; below 0: as many as fit
         return value in ("auto", "all") or value < 0 or served == min(value, report["n_layers"])
-    if key in ("n_batch", "n_ubatch") and "n_ctx" in report:  # a server cuts them to its context
-        return bool(served == min(value, report["n_ctx"], report["n_batch"] if key == "n_ubatch" else value))
+    if key in _WITHIN and "n_ctx" in report:
+        return bool(served == min(value, *(report[other] for other in _WITHIN[key])))
     if key == "n_ctx":  # rounded up; 0: the model's
         return bool(served >= value)
-    if key == "tensor_split":
-        return _shares(str(value)) == _shares(str(served))
-    if key == "model_filename":
-        return str(value).rpartition("/")[2] == str(served).rpartition("/")[2]
-    if key == "cpu_mask":
-        return int(str(value), 16) == int(str(served), 16)
-    if key == "defrag_thold":
-        return float(value) == float(served)
-    return str(value).lower() == str(served).lower()
+    normal: Callable[[Any], Any] = _NORMAL.get(key, _lower)
+    return bool(normal(value) == normal(served))
 
 
-def _shares(text: str) -> list[float]:
-    """3/1 or 3,1 → [3.0, 1.0]; llama-bench prints two digits, and no zeros at the end."""
-    shares = [round(float(word), 2) for word in re.split(r"[,;/]", text)]
+def _switches_agree(key: str, value: int, served: Any) -> bool:
+    """Compare switches. A server that chose by itself reports the choice; an old llama-bench reads auto as 0."""
+    on = truth(key, str(int(served) if isinstance(served, bool) else served))
+    return on == value or (value == AUTO and on == 1)
+
+
+def _lower(value: Any) -> str:
+    return str(value).lower()
+
+
+def _file_name(value: Any) -> str:
+    return str(value).rpartition("/")[2]
+
+
+def _mask(value: Any) -> int:
+    return int(str(value), 16)
+
+
+def _shares(value: Any) -> list[float]:
+    """Read 3/1 or 3,1 as [3.0, 1.0]; llama-bench prints two digits, and no zeros at the end."""
+    shares = [round(float(word), 2) for word in re.split(r"[,;/]", str(value))]
     while len(shares) > 1 and not shares[-1]:
         shares.pop()
     return shares
+
+
+# A server cuts its batches to its context.
+_WITHIN = {"n_batch": ["n_ctx"], "n_ubatch": ["n_ctx", "n_batch"]}
+# How to read a setting before two of them are compared.
+_NORMAL: dict[str, Callable[[Any], Any]] = {
+    "tensor_split": _shares, "model_filename": _file_name, "cpu_mask": _mask, "defrag_thold": float,
+}  # fmt: skip

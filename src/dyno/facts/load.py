@@ -107,13 +107,19 @@ class LoadSpec(msgspec.Struct, frozen=True):
 
     @property
     def level(self) -> tuple[float, float]:
-        """How much load: by rate (or speedup), then by concurrency. No limit is the most."""
-        rate = self.request_rate_rps or self.ramp_end_rps or (self.rates and self.rates.peak)
-        rate = self.speedup if self.arrivals else rate
-        return rate or math.inf, self.max_concurrency or (self.slots and self.slots.peak) or math.inf
+        """Return how much load there is: by rate (or speedup), then by concurrency. No limit is the most."""
+        rate = self.request_rate_rps or self.ramp_end_rps
+        if self.arrivals:
+            rate = self.speedup
+        elif not rate and self.rates:
+            rate = self.rates.peak
+        concurrency: float | None = self.max_concurrency
+        if not concurrency and self.slots:
+            concurrency = self.slots.peak
+        return rate or math.inf, concurrency or math.inf
 
     def without_level(self) -> "LoadSpec":
-        """The same for all loads that differ by how much they ask for alone."""
+        """Return what is the same for all loads that differ only in their level."""
         return msgspec.structs.replace(
             self,
             request_rate_rps=None,
@@ -133,18 +139,26 @@ class LoadSpec(msgspec.Struct, frozen=True):
             Load({name: value for name, value in limits.items() if value}).words + (" (ramp)" if self.ramp else "")
         ]
         for axis, changing in (("concurrency", self.slots), ("rate", self.rates)):
-            parts += [f"{_words(axis, changing.words)} ({changing.shape})"] if changing else []
+            if changing:
+                parts.append(f"{_words(axis, changing.words)} ({changing.shape})")
         return ", ".join(filter(None, parts)) or "all at once"
 
     @property
     def slug(self) -> str:
-        """For the name of a folder: r60c3; x2c3 for recorded times at 2× speed."""
-        rate = f"r{self.request_rate_rps:g}" if self.request_rate_rps else "ramp" if self.ramp else ""
-        rate = f"x{self.speedup:g}" if self.arrivals else rate
-        rate += f"c{self.max_concurrency}" if self.max_concurrency else ""
+        """Return a part of a folder's name: r60c3; x2c3 for recorded times at 2× speed."""
+        name = ""
+        if self.arrivals:
+            name = f"x{self.speedup:g}"
+        elif self.request_rate_rps:
+            name = f"r{self.request_rate_rps:g}"
+        elif self.ramp:
+            name = "ramp"
+        if self.max_concurrency:
+            name += f"c{self.max_concurrency}"
         for letter, changing in (("r", self.rates), ("c", self.slots)):
-            rate += f"{letter}{changing.low:g}-{changing.peak:g}{changing.shape}" if changing else ""
-        return rate or "all"
+            if changing:
+                name += f"{letter}{changing.low:g}-{changing.peak:g}{changing.shape}"
+        return name or "all"
 
 
 # ---- the load of a result: its settings by their names ----
@@ -264,12 +278,12 @@ class Load(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def level(self) -> tuple[str, float] | None:
-        """How much load, by what a sweep raises: ('concurrency', 8)."""
+        """Return how much load there is, by what a sweep raises: ('concurrency', 8)."""
         return next(((axis, value) for axis, value in self.axes.items() if axis in LOADS), None)
 
     @property
     def axes(self) -> dict[str, float]:
-        """Of AXES those that it has."""
+        """Return the AXES that it has."""
         axes = {name: self.number(name) for name in LEVELS}
         prompt, prefix = self.number("input_len"), self.number("--random-prefix-len") or 0.0
         if "test" in self.settings:
@@ -281,16 +295,16 @@ class Load(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def workload(self) -> "Load":
-        """Without its level."""
+        """Return the load without its level."""
         return self.beside(self.level[0] if self.level else "")
 
     def beside(self, axis: str) -> "Load":
-        """Without what an axis shows: results that agree in this may be joined by a line."""
+        """Return the load without what an axis shows: results that agree in this may be joined by a line."""
         return self.without(*_SHOWN_BY.get(axis, (axis,)), *([COUNTED] if self.paced else []))
 
     @property
     def rank(self) -> tuple[object, ...]:
-        """A sort key: by workload, then by level."""
+        """Return a sort key: by workload, then by level."""
         rest = [(k, str(v)) for k, v in self.settings.items() if k not in AXES and k != COUNTED]
         return rest, [self.axes.get(name, math.inf) for name in AXES]
 
@@ -298,7 +312,7 @@ class Load(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def words(self) -> str:
-        """'concurrency 8, 512 in, 128 out': without what goes without saying."""
+        """Describe the load without what goes without saying: 'concurrency 8, 512 in, 128 out'."""
         silent = [COUNTED] if self.paced else []
         if "input_len" in self.settings and self.get("dataset") == "random":
             silent.append("dataset")
@@ -307,57 +321,73 @@ class Load(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def level_words(self) -> str:
-        """'concurrency 8'; '' where there is none."""
+        """Describe the level: 'concurrency 8'; '' where there is none."""
         return span(self.level[0], [self.level[1]]) if self.level else ""
 
     # ---- the same ----
 
     @property
     def compared(self) -> "Load":
-        """What two loads must agree in."""
+        """Return what two loads must agree in."""
         return Load({**self.without(*([COUNTED] if self.paced else [])).settings, **self.seldom})
 
     def both(self, other: "Load") -> "Load":
-        """Of two that are compared, all that is known."""
+        """Return all that is known of two loads that are compared."""
         return Load({**self.compared.settings, **other.compared.settings})
 
     def same(self, other: "Load") -> bool:
         return not any(self.conflicts(other))
 
     def conflicts(self, other: "Load") -> Iterator[tuple[str, Scalar | None, Scalar | None]]:
-        """The settings in which they differ. An unknown one conflicts with nothing."""
+        """Yield the settings in which they differ. An unknown one conflicts with nothing."""
         sure = self.complete and other.complete
         one, two = self.compared.settings, other.compared.settings
         for name in dict.fromkeys((*one, *two)):
-            x, y = one.get(name), two.get(name)
-            if name == "rate":  # an unlimited one is a known one
-                x, y = x or ("inf" if self.unlimited else None), y or ("inf" if other.unlimited else None)
-            if x != y and (sure or None not in (x, y)) and not (name == "dataset" and self.tool != other.tool):
+            x, y = self._known(name, one), other._known(name, two)
+            unknown = not sure and None in (x, y)
+            own_words = name == "dataset" and self.tool != other.tool
+            if x != y and not unknown and not own_words:
                 yield name, x, y
+        if not sure and not ("input_len" in one and "input_len" in two):
+            yield from self._prompt_conflict(other)
+
+    def _prompt_conflict(self, other: "Load") -> Iterator[tuple[str, Scalar, Scalar]]:
+        """Yield the lengths of prompts as measured, where they are too far apart for one text."""
         read, other_read = self.input_tokens, other.input_tokens
-        if sure or ("input_len" in one and "input_len" in two) or not read or not other_read:
-            return
-        if not near(max(read, other_read), min(read, other_read), ONE_TEXT):
+        if read and other_read and not near(max(read, other_read), min(read, other_read), ONE_TEXT):
             yield "tokens of a prompt", read, other_read
+
+    def _known(self, name: str, compared: Mapping[str, Scalar]) -> Scalar | None:
+        """Return a compared setting; an unlimited rate is a known one."""
+        value = compared.get(name)
+        if name == "rate" and not value:
+            return "inf" if self.unlimited else None
+        return value
 
     @property
     def lengths_unknown(self) -> bool:
-        """Prompts of other lengths are then another load, and not a mistake."""
+        """Return whether prompts of other lengths are another load, and not a mistake."""
         return not self.settings.keys() & {"dataset", "input_len"}
 
     def same_prompts(self, other: "Load") -> bool:
-        """By their lengths. Answers that all have one length, and another one, were asked for so."""
-        x, y, out_x, out_y = self.input_tokens, other.input_tokens, self.output_tokens, other.output_tokens
-        if x is None or y is None or not near(min(x, y), max(x, y), COMPARABLE):
+        """Compare prompts by their lengths. Answers that all have one length, and another one, were asked for so."""
+        x, y = self.input_tokens, other.input_tokens
+        if x is None or y is None:
             return x is None and y is None
-        whole = out_x is not None and out_y is not None and out_x.is_integer() and out_y.is_integer()
-        return not (whole and out_x != out_y)
+        if not near(min(x, y), max(x, y), COMPARABLE):
+            return False
+        out_x, out_y = self.output_tokens, other.output_tokens
+        if out_x is None or out_y is None or out_x == out_y:
+            return True
+        return not (out_x.is_integer() and out_y.is_integer())
 
 
 def span(axis: str, levels: Iterable[float]) -> str:
-    """'concurrency 1 to 64'; '' where there are none."""
+    """Describe levels: 'concurrency 1 to 64'; '' where there are none."""
     each = [count(level) for level in sorted(set(levels))]
-    return _words(axis, each[0] if len(each) == 1 else f"{each[0]} to {each[-1]}") if each else ""
+    if not each:
+        return ""
+    return _words(axis, each[0] if len(each) == 1 else f"{each[0]} to {each[-1]}")
 
 
 def _words(name: str, value: Scalar) -> str:
@@ -371,16 +401,18 @@ def _words(name: str, value: Scalar) -> str:
 
 
 def plain(value: Scalar | None) -> Scalar | None:
-    """8, 8.0 and '8' are one; no rate is written inf by some."""
+    """Normalize a value: 8, 8.0 and '8' are one; no rate is written inf by some."""
     if value is None or isinstance(value, bool):
         return value
     try:
         number = float(value)
     except ValueError:
         return value
-    return None if number == math.inf else int(number) if number.is_integer() else number
+    if number == math.inf:
+        return None
+    return int(number) if number.is_integer() else number
 
 
 def near(length: float, other: float, share: float) -> bool:
-    """Whether two mean lengths of prompts are of one load. `share`: of the other."""
+    """Return whether two mean lengths of prompts are of one load. `share`: of the other."""
     return abs(length - other) <= share * other

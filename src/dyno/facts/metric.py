@@ -38,7 +38,7 @@ def _filled(m: Metric) -> Metric:
     words = m.words or m.name.replace("_", " ")
     axis = m.axis or words[0].upper() + words[1:]
     unit = m.unit or (words if m.kind == "rate" else "")
-    labels = (*((m.label.lower(),) if m.label else ()), *m.labels)
+    labels = (m.label.lower(), *m.labels) if m.label else m.labels
     return msgspec.structs.replace(m, words=words, explained=m.explained or words, axis=axis, unit=unit, labels=labels)
 
 
@@ -212,7 +212,7 @@ _LOSS = re.compile(r"perplexity|ppl|loss|bits_per_byte|wer\b|error")
 
 @lru_cache(4096)
 def latency(name: str) -> tuple[str, str] | None:
-    """p99_ttft_ms → (p99, ttft)."""
+    """Split a latency's name: p99_ttft_ms → (p99, ttft)."""
     match = _LATENCY.fullmatch(name)
     return (match[1], match[2]) if match else None
 
@@ -241,12 +241,12 @@ def metric(name: str) -> Metric:
 
 
 def better(name: str, task: str = "") -> Better | None:
-    """None: of counts and deviations. `task`: what a score is of."""
+    """Return which way is better; None: of counts and deviations. `task`: the task of a score."""
     return "lower" if name == "score" and _LOSS.search(task) else metric(name).better
 
 
 def words(name: str) -> str:
-    """p99_ttft_ms → p99 TTFT."""
+    """Describe a metric: p99_ttft_ms → p99 TTFT."""
     return metric(name).words
 
 
@@ -306,7 +306,7 @@ DEFINITIONS: Final[dict[str, str]] = {
 
 
 def definition(tool: str, stem: str) -> str:
-    """The key of what a tool means by a stem such as ttft; '' where that isn't known."""
+    """Return the key of what a tool means by a stem such as ttft; '' where that isn't known."""
     key = f"{tool}.{stem}"
     return key if key in DEFINITIONS else ""
 
@@ -329,7 +329,7 @@ _MEANINGS: Final = (
 
 
 def one_meaning(keys: Iterable[str]) -> bool:
-    """Whether figures of these definitions may share a column."""
+    """Return whether figures of these definitions may share a column."""
     wanted = set(keys)
     return len(wanted) <= 1 or any(wanted <= meaning for meaning in _MEANINGS)
 

@@ -39,7 +39,7 @@ class ModelShape(msgspec.Struct, frozen=True):
 
     @property
     def active_parameters(self) -> int | None:
-        """That a token goes through, the embeddings among them, as makers count."""
+        """Return the parameters that a token goes through, the embeddings among them, as makers count."""
         if self.parameters is None:
             return None
         if not self.expert_parameters:
@@ -50,7 +50,7 @@ class ModelShape(msgspec.Struct, frozen=True):
         return round(self.parameters - self.expert_parameters * idle)
 
     def kv_bytes_per_token(self, bytes_per_value: float = 2.0) -> float | None:
-        """Keys and values of all layers that keep any."""
+        """Return the bytes of keys and values of all layers that keep any."""
         each = self._kv_values
         if self.layers is None or each is None:
             return None
@@ -58,17 +58,17 @@ class ModelShape(msgspec.Struct, frozen=True):
         return layers * each * bytes_per_value
 
     def kv_bytes_read(self, context: float, bytes_per_value: float = 2.0) -> float | None:
-        """For one token that attends to `context` tokens before it."""
+        """Return the bytes for one token that attends to `context` tokens before it."""
         tokens, each = self._attended(context, min), self._kv_values
         return None if tokens is None or each is None else tokens * each * bytes_per_value
 
     def attention_operations(self, context: float) -> float:
-        """For one token: its query by each key, and the weights by each value. 0 where the shape isn't known."""
+        """Count for one token: its query by each key, and the weights by each value. 0 where the shape isn't known."""
         tokens = self._attended(context, _mean_in_window)
         return 0.0 if tokens is None else 4 * tokens * (self.heads or 0) * (self.head_dim or 0)
 
     def _attended(self, context: float, in_window: Callable[[float, float], float]) -> float | None:
-        """Tokens, summed over the layers."""
+        """Return the attended tokens, summed over the layers."""
         if self.layers is None:
             return None
         if self.full_layers is None:
@@ -85,5 +85,5 @@ class ModelShape(msgspec.Struct, frozen=True):
 
 
 def _mean_in_window(context: float, window: float) -> float:
-    """Over positions from 0 on whose mean is `context`: the first ones have less before them than the window holds."""
+    """Return the mean over positions from 0 on, whose mean is `context`: the first have less before them."""
     return context if 2 * context <= window else window - window * window / (4 * context)

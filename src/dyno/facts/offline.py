@@ -100,7 +100,7 @@ class Speculation(msgspec.Struct, frozen=True):
 
     @property
     def tokens_per_step(self) -> float | None:
-        """Mean acceptance length: what is accepted of a draft, and the model's own token."""
+        """Return the mean acceptance length: what is accepted of a draft, and the model's own token."""
         return 1 + self.accepted_tokens / self.drafts if self.drafts else None
 
 

@@ -52,12 +52,12 @@ class ModelRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     @property
     def base(self) -> "ModelRecipe":
-        """The same files, nothing made of them."""
+        """Return the recipe of the same files, nothing made of them."""
         return ModelRecipe(source=self.source, include=self.include, exclude=self.exclude)
 
     @property
     def name(self) -> str:
-        """Of its folder: the source's last part, what is made of it, and a hash of everything asked for."""
+        """Return its folder's name: the source's last part, what is made of it, and a hash of everything asked for."""
         asked = hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:8]
         last = re.sub(r"@.*", "", self.source).rstrip("/").rpartition("/")[2].rpartition(":")[2]
         parts = [last, *(text.replace(":", "-") for text in (self.convert, self.quantize) if text), asked]
@@ -80,8 +80,15 @@ class ModelOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
     def describe(self) -> str:
         """Return hub:OWNER/NAME@1a2b3c4, quark:fp8 by AMD Quark 0.10."""
         source, pinned, commit = self.origin.rpartition("@")
-        by = f" by {self.tool}{f' {self.tool_version}' if self.tool_version else ''}" if self.tool else ""
-        changes = ", ".join(text for text in (self.convert, self.quantize) if text)
-        kv_cache = f", KV cache {self.kv_cache}" if self.kv_cache else ""
         where = f"{source}@{commit[:7]}" if pinned and self.origin.startswith("hub:") else self.origin
-        return where + (f", {changes}{kv_cache}{by}" if changes else "")
+        parts = [where, *(text for text in (self.convert, self.quantize) if text)]
+        if len(parts) == 1:
+            return where
+        if self.kv_cache:
+            parts.append(f"KV cache {self.kv_cache}")
+        text = ", ".join(parts)
+        if self.tool:
+            text += f" by {self.tool}"
+            if self.tool_version:
+                text += f" {self.tool_version}"
+        return text

@@ -26,7 +26,7 @@ class GivenSettings(NamedTuple):
     micro: bool = False  # a micro benchmark, whose prompts may be empty
 
     def has(self, *names: str) -> bool:
-        """Whether one of them was given."""
+        """Return whether one of them was given."""
         return any(name in self.values for name in names)
 
     def number(self, name: str) -> float | None:
@@ -52,7 +52,7 @@ class Mistake(NamedTuple):
 
     @property
     def inside(self) -> str | None:
-        """The key of the setting's table that is wrong."""
+        """Return the key of the setting's table that is wrong."""
         return self.rule.inside(self.given.values[self.rule.setting]) if self.rule.inside else None
 
     def text(self, name: Callable[[str], str]) -> str:
@@ -132,7 +132,7 @@ def _grows_from_nothing(given: GivenSettings) -> bool:
 
 
 def _has_no_level(given: GivenSettings) -> bool:
-    """Whether nothing sets how many requests there are at once, or in a second."""
+    """Return whether nothing sets how many requests there are at once, or in a second."""
     paced = given.recorded or given.number("request_rate_rps") or given.has("max_concurrency", "ramp", *SCHEDULES)
     return given.has("duration_s") and not paced
 

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain, count, pairwise
+from itertools import count, pairwise
 from pathlib import Path
 
 import msgspec
@@ -71,7 +71,7 @@ class Schedule(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """'2 to 8'."""
+        """Describe the range: '2 to 8'."""
         return f"{self.low:g} to {self.peak:g}"
 
     def area(self, until_s: float) -> float:
@@ -105,11 +105,16 @@ class Schedule(msgspec.Struct, frozen=True):
         for start, length, first, last in self._lines():
             if start >= until_s:
                 break
-            now, end, sign = round(first), round(last), 1 if last > first else -1
+            now, end = round(first), round(last)
+            sign = 1 if last > first else -1
             changes = [(start, now)]
             for level in range(now, end, sign):
                 changes.append((start + length * (level + sign / 2 - first) / (last - first), level + sign))
-            out += [c for i, c in enumerate(changes) if c[1] != (changes[i - 1][1] if i else out and out[-1][1])]
+            before = out[-1][1] if out else None
+            for change in changes:
+                if change[1] != before:
+                    out.append(change)
+                before = change[1]
         return [change for change in out if change[0] < until_s]
 
     def _lines(self) -> Iterator[tuple[float, float, float, float]]:
@@ -152,6 +157,16 @@ def located(text: str, folder: Path) -> str:
         lines = files.read(folder / Path(name).expanduser(), files.TEXT).decode().splitlines()
     except (OSError, ValueError) as e:
         raise UsageError(f"The schedule's file {name} can't be read: {getattr(e, 'strerror', None) or e}.") from None
+    pairs = _pairs(name, lines)
+    first = float(pairs[0][0])
+    resolved = "step: " + " ".join(f"{float(time) - first:.9g}={value}" for time, value in pairs)
+    if why := problem(resolved):
+        raise UsageError(f"{name} {why[:300]}.")
+    return resolved
+
+
+def _pairs(name: str, lines: list[str]) -> list[list[str]]:
+    """Return time and value of each line, without a header. Raise UsageError."""
     pairs = []
     for number, line in enumerate(lines, 1):
         words = line.replace(",", " ").split()
@@ -162,11 +177,7 @@ def located(text: str, folder: Path) -> str:
         pairs.append(words)
     if not pairs:
         raise UsageError(f"{name} has no lines 'seconds,value'.")
-    first = float(pairs[0][0])
-    resolved = "step: " + " ".join(f"{float(time) - first:.9g}={value}" for time, value in pairs)
-    if why := problem(resolved):
-        raise UsageError(f"{name} {why[:300]}.")
-    return resolved
+    return pairs
 
 
 def _pair(word: str) -> Point:
@@ -177,12 +188,13 @@ def _pair(word: str) -> Point:
 
 
 def _steps(pairs: list[Point]) -> list[Point]:
+    """Return two points for each step but the first: the value before it, and its own."""
     if not pairs or pairs[0][0] != 0:
         raise ValueError("must have steps from 0 s on: '0=2 30=8'")
-    return [
-        pairs[0],
-        *chain.from_iterable(((end, before), (end, value)) for (_, before), (end, value) in pairwise(pairs)),
-    ]
+    points = [pairs[0]]
+    for (_, before), (time, value) in pairwise(pairs):
+        points += [(time, before), (time, value)]
+    return points
 
 
 def _checked(points: list[Point]) -> tuple[Point, ...]:

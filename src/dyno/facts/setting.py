@@ -90,7 +90,13 @@ def name_of(field: Field) -> str:
 
 def _names(*fields: str) -> dict[str, str]:
     """Return the setting for each name that other tools use."""
-    return {word: a.name for a in ALIASES for field in fields for word in getattr(a, field).split(", ") if word}
+    settings: dict[str, str] = {}
+    for alias in ALIASES:
+        for field in fields:
+            others: str = getattr(alias, field)
+            if others:
+                settings |= dict.fromkeys(others.split(", "), alias.name)
+    return settings
 
 
 TITLES = _names("both", "titles")

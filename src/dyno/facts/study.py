@@ -78,14 +78,14 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The same for all repeats of a trial. Empty where flags made the study: the settings say which is which."""
+        """Return a key that all repeats of a trial share. It is empty where flags made the study."""
         if self.by_flags:
             return ()
         settings = msgspec.json.encode(self.settings, order="sorted").decode()
         return self.study, self.rig or "", self.engine, self.workload, self.load, settings
 
     def varying(self, part: str) -> dict[str, Any]:
-        """The settings of one part, by their own names."""
+        """Return the settings of one part, by their own names."""
         return {k.partition(".")[2]: v for k, v in self.settings.items() if k.startswith(f"{part}.")}
 
     @property
@@ -94,7 +94,7 @@ class Place(msgspec.Struct, frozen=True):
         return ", ".join(filter(None, map(self.part_label, (*PARTS, "trial"))))
 
     def part_label(self, part: str) -> str:
-        """'vllm tensor_parallel=4'"""
+        """Describe one part: 'vllm tensor_parallel=4'."""
         name = [getattr(self, part)] if part in PARTS else []
         return " ".join([*name, *(_words(key, v, self.sessions) for key, v in self.varying(part).items())])
 
@@ -125,7 +125,7 @@ class Study(msgspec.Struct, frozen=True):
 
 
 def label_matches(label: str, pattern: str) -> bool:
-    """Whether a user's pattern chooses a trial: it is whole words of the label, or fills the label by its * and ?."""
+    """Return whether a pattern chooses a trial: it is whole words of the label, or fills the label by its * and ?."""
     if set(pattern) & set("*?"):
         return fnmatchcase(label, pattern)
     return re.search(rf"(?<![^\s,=]){re.escape(pattern)}(?![^\s,=])", label) is not None
@@ -148,7 +148,7 @@ def _words(key: str, value: Any, sessions: bool) -> str:
 
 
 def short(value: Any) -> str:
-    """A setting's value as a label shows it: a path by its last part."""
+    """Return a setting's value as a label shows it: a path by its last part."""
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, float):

@@ -121,7 +121,7 @@ class CancelSummary(msgspec.Struct, frozen=True):
 
     @property
     def undelivered_tokens(self) -> int | None:
-        """Output tokens that the server generated for clients that had gone."""
+        """Return the output tokens that the server generated for clients that had gone."""
         return None if self.generated_tokens is None else max(self.generated_tokens - self.delivered_tokens, 0)
 
 
@@ -136,7 +136,7 @@ class ReuseSummary(msgspec.Struct, frozen=True):
 
     @property
     def possible_share(self) -> float:
-        """Of requests answered before. An engine that shares the prompts of running requests can have more."""
+        """Return the share from requests answered before. An engine that shares running prompts can have more."""
         return self.possible_tokens / max(self.prompt_tokens, 1)
 
     @property
@@ -174,7 +174,7 @@ class SessionSummary(msgspec.Struct, frozen=True):
 
     @property
     def latencies(self) -> dict[str, Latency]:
-        """By their stems (facts/metric.py)."""
+        """Return the latencies by their stems (facts/metric.py)."""
         names = ("session", "session_busy", "first_turn_ttft", "later_turn_ttft", "first_turn_e2el", "later_turn_e2el")
         return {name: getattr(self, name) for name in names}
 
@@ -260,7 +260,7 @@ class Summary(msgspec.Struct, frozen=True):
 
     @property
     def events(self) -> int:
-        """Events that may be tokens, with or without text."""
+        """Return the number of events that may be tokens, with or without text."""
         return self.chunks + self.leading_chunks
 
     @property
@@ -284,22 +284,22 @@ class Summary(msgspec.Struct, frozen=True):
 
     @property
     def tpot(self) -> Latency:
-        """vLLM's."""
+        """Return vLLM's time per output token."""
         return self.latencies["tpot"]
 
     @property
     def own_tpot(self) -> Latency | None:
-        """(last chunk − first chunk) ÷ tokens after the first chunk. None: the same as vLLM's."""
+        """Return (last chunk − first chunk) ÷ tokens after the first chunk. None: the same as vLLM's."""
         return self.latencies.get("own_tpot")
 
     @property
     def true_tpot(self) -> Latency:
-        """The time per output token by which dyno judges: its own, where vLLM's differs."""
+        """Return the time per output token by which dyno judges: its own, where vLLM's differs."""
         return self.own_tpot or self.tpot
 
     @property
     def itl(self) -> Latency:
-        """Gaps between chunks."""
+        """Return the gaps between chunks."""
         return self.latencies["itl"]
 
     @property
@@ -308,7 +308,7 @@ class Summary(msgspec.Struct, frozen=True):
 
     @property
     def figures(self) -> dict[str, Latency]:
-        """The latencies by the names that rows have: `tpot` is dyno's own, `vllm_tpot` vLLM's where that differs."""
+        """Return the latencies as rows name them: `tpot` is dyno's own, `vllm_tpot` vLLM's where that differs."""
         both = {"tpot": self.true_tpot} | ({"vllm_tpot": self.tpot} if self.own_tpot else {})
         every = self.latencies | both | (self.sessions.latencies if self.sessions else {})
         return {name: every[name] for name in STEMS if name in every}
@@ -332,7 +332,7 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def completed(self) -> int:
-        """Requests, or items of a quality test."""
+        """Return the completed requests, or items of a quality test."""
         if self.quality is not None:
             return sum(score.items for score in self.quality.scores)
         return (self.offline or self.served).completed
@@ -345,6 +345,6 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def served(self) -> Summary:
-        """Where it is known that a server was measured."""
+        """Return the summary, where it is known that a server was measured."""
         assert self.summary is not None
         return self.summary

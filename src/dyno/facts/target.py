@@ -77,5 +77,5 @@ def known(reported: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_name(text: object) -> bool:
-    """Whether it can be a model's name: short, without control characters."""
+    """Return whether it can be a model's name: short, without control characters."""
     return isinstance(text, str) and 0 < len(text) <= _LONGEST and not CONTROL.search(text)

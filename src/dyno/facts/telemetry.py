@@ -116,7 +116,7 @@ class TelemetrySummary(msgspec.Struct, frozen=True):
     notes: list[str] = []
 
     def total(self, name: str) -> float | None:
-        """Over the engine's copies. None where one is unknown."""
+        """Return the sum over the engine's copies; None where one is unknown."""
         values = [getattr(e, name) for e in self.engines]
         return sum(values) if values and None not in values else None
 
@@ -126,11 +126,11 @@ class TelemetrySummary(msgspec.Struct, frozen=True):
 
     @property
     def acceptance(self) -> float | None:
-        """Share of drafted tokens that the model accepted."""
+        """Return the share of drafted tokens that the model accepted."""
         return self.ratio("accepted_tokens", "drafted_tokens")
 
     @property
     def accepted_length(self) -> float | None:
-        """Mean tokens per step, the model's own among them."""
+        """Return the mean tokens per step, the model's own among them."""
         total = self.total("accepted_length_mean")
         return None if total is None else total / len(self.engines)

@@ -76,11 +76,16 @@ class TrialSpec(msgspec.Struct, frozen=True):
 
     @property
     def replays(self) -> bool:
-        """Whether requests are sent at recorded times, and not at a rate of the load or the workload."""
+        """Return whether requests are sent at recorded times, and not at a rate of the load or the workload."""
         return self.load.arrivals is not None and self.workload.own_rate_rps is None
 
 
 def micro_name(prompt: int, generated: int, depth: int) -> str:
     """Return llama-bench's name of the test: pp512, tg128, pp512+tg128, pp512 @ d4096."""
-    parts = [f"pp{prompt}"] * bool(prompt) + [f"tg{generated}"] * bool(generated)
-    return "+".join(parts) + (f" @ d{depth}" if depth else "")
+    parts = []
+    if prompt:
+        parts.append(f"pp{prompt}")
+    if generated:
+        parts.append(f"tg{generated}")
+    name = "+".join(parts)
+    return f"{name} @ d{depth}" if depth else name

@@ -33,7 +33,7 @@ class TuneAxis(msgspec.Struct, frozen=True):
 
     @property
     def ordered(self) -> bool:
-        """Whether neighbours in the list are alike."""
+        """Return whether neighbours in the list are alike."""
         plain = all(isinstance(v, int | float) and not isinstance(v, bool) for v in self.values)
         return plain and self.values == sorted(self.values)
 
@@ -66,7 +66,7 @@ class TuneSpec(msgspec.Struct, frozen=True):
 
     @property
     def latency(self) -> Limit | None:
-        """The latency that is the objective."""
+        """Return the latency that is the objective."""
         if self.objective in OBJECTIVES:
             return None
         [limit] = parse([f"{self.objective}:1"], "objective")
@@ -74,12 +74,12 @@ class TuneSpec(msgspec.Struct, frozen=True):
 
     @property
     def lower(self) -> bool:
-        """Whether less is better."""
+        """Return whether less is better."""
         return self.objective not in ("throughput", "load")
 
     @property
     def words(self) -> str:
-        """'output tokens/s', 'p99 TTFT (ms)'."""
+        """Describe the objective: 'output tokens/s', 'p99 TTFT (ms)'."""
         return f"{self.latency.words.partition(' ≤')[0]} (ms)" if self.latency else OBJECTIVES[self.objective]
 
 
@@ -123,7 +123,7 @@ class TuneTrial(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> float | None:
-        """The objective of the load that its other figures are of."""
+        """Return the objective of the load that its other figures are of."""
         return {"short": self.value, "longer": self.long_value, "repeat": self.repeat_value}[self.load]
 
     @property
@@ -168,7 +168,7 @@ class TuneAnswer(msgspec.Struct, frozen=True):
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether the best setting lacks repeats that were asked for: there was no time for them."""
+        """Return whether the best setting lacks repeats that were asked for: there was no time for them."""
         if self.best is None or self.best.repeats or not self.spec.confirm_repeats:
             return False
         return bool(self.best.setting or self.spec.target or self.refused_in_repeats)
@@ -178,22 +178,27 @@ class TuneAnswer(msgspec.Struct, frozen=True):
         return f"{self.spec.words} ({self.currency})" if self.spec.objective == "cost" else self.spec.words
 
     def effects(self) -> dict[str, dict[str, tuple[float, int]]]:
-        """Key → value → median objective of the settings with it, and how many those are."""
+        """Return key → value → median objective of the settings with it, and how many those are."""
         out: dict[str, dict[str, list[float]]] = {}
         for trial in self.trials:
-            for key, value in trial.setting.items() if trial.value is not None else ():
-                out.setdefault(key, {}).setdefault(shown(value), []).append(trial.value or 0.0)
+            if trial.value is None:
+                continue
+            for key, value in trial.setting.items():
+                out.setdefault(key, {}).setdefault(shown(value), []).append(trial.value)
         return {key: {v: (_median(x), len(x)) for v, x in by.items()} for key, by in out.items()}
 
     def front(self) -> list[TuneTrial]:
-        """The Pareto front: settings that no other beats in both throughput and p99 TTFT."""
-        known = [t for t in [self.default, *self.trials] if t.throughput and t.p99_ttft_ms and not t.objection]
-        known.sort(key=lambda t: (-(t.throughput or 0), t.p99_ttft_ms or 0))
-        out: list[TuneTrial] = []
-        for trial in known:
-            if not out or (trial.p99_ttft_ms or 0) < (out[-1].p99_ttft_ms or 0):
-                out.append(trial)
-        return out
+        """Return the Pareto front: settings that no other beats in both throughput and p99 TTFT."""
+        points: list[tuple[float, float, TuneTrial]] = []
+        for trial in [self.default, *self.trials]:
+            if trial.throughput and trial.p99_ttft_ms and not trial.objection:
+                points.append((trial.throughput, trial.p99_ttft_ms, trial))
+        points.sort(key=lambda point: (-point[0], point[1]))
+        front: list[tuple[float, float, TuneTrial]] = []
+        for point in points:
+            if not front or point[1] < front[-1][1]:
+                front.append(point)
+        return [trial for _, _, trial in front]
 
 
 def _median(values: list[float]) -> float:
@@ -210,6 +215,6 @@ def shown(value: Any) -> str:
 
 
 def words(setting: Setting) -> str:
-    """'max_num_seqs=8 --threads=2'."""
+    """Describe a setting: 'max_num_seqs=8 --threads=2'."""
     each = (f"{key}{'' if key.endswith('=') else '='}{shown(value)}" for key, value in setting.items())
     return " ".join(each) or "default"

@@ -23,7 +23,7 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 def without_text(document: Document) -> Document:
-    """The document without others' sentences; of single requests, only what a check reads."""
+    """Return the document without others' sentences; of single requests, only what a check reads."""
     rows = []
     for row in document.rows:
         samples = _short(row.samples) if row.samples else None
@@ -70,7 +70,7 @@ def is_import(head: bytes) -> bool:
 
 
 def is_stored(path: Path, runs: Path) -> bool:
-    """Whether it is an import among the runs, and not the file that was imported."""
+    """Return whether it is an import among the runs, and not the file that was imported."""
     return path.is_file() and path.resolve().parent == (runs / FOLDER).resolve()
 
 

@@ -37,7 +37,7 @@ class Packed(msgspec.Struct, frozen=True):
 
 
 def pack(folders: Sequence[Path], archive: Path, words: bool = True) -> Packed:
-    """Without `words`: no prompt, no answer, and nothing that may quote them."""
+    """Pack folders into an archive. Without `words`: no prompt, no answer, and nothing that may quote them."""
     by_name: dict[str, Path] = {}
     for folder in folders:
         name = folder.absolute().name
@@ -60,13 +60,16 @@ def _write(by_name: dict[str, Path], archive: Path, words: bool) -> Packed:
     with _compressed(archive) as out, tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         for name, folder in sorted(by_name.items()):
             for path in sorted(folder.rglob("*")):
-                inside = path.relative_to(folder)
-                if path.is_symlink() or not (path.is_file() or path.is_dir()) or _is_raw(path):
+                if not _is_plain(path) or _is_raw(path):
                     left_out.append(str(path))
                 elif path.is_file() and not _passing(path) and (words or not _has_words(path)):
-                    _add(tar, path, f"{name}/{inside.as_posix()}", words)
+                    _add(tar, path, f"{name}/{path.relative_to(folder).as_posix()}", words)
                     count += 1
     return Packed(count, left_out)
+
+
+def _is_plain(path: Path) -> bool:
+    return not path.is_symlink() and (path.is_file() or path.is_dir())
 
 
 def _passing(path: Path) -> bool:
@@ -87,11 +90,15 @@ def _has_words(path: Path) -> bool:
 
 
 def _refuse_undecoded(folder: Path, words: bool) -> None:
-    study = kind_of(folder) == "study"  # whose cut trials are measured anew: their raw bytes stay behind
-    if kind_of(folder) == "search":
+    kind = kind_of(folder)
+    if kind == "search":
         lines = [look(probe) for probe in probe_folders(folder)]
+    elif kind != "study":
+        lines = [look(folder)]
+    elif words:  # a study's cut trials are measured anew: their raw bytes stay behind
+        lines = []
     else:
-        lines = ([] if words else look_at_study(folder).trials) if study else [look(folder)]
+        lines = look_at_study(folder).trials
     for line in lines:
         if line.state == "cut off":
             raise UsageError(
@@ -114,7 +121,7 @@ def _add(tar: tarfile.TarFile, path: Path, name: str, words: bool) -> None:
 
 @contextlib.contextmanager
 def _without_words(file: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
-    """A copy on disk, since a tar's header holds the size and records may be long."""
+    """Make a copy on disk, since a tar's header holds the size and records may be long."""
     with tempfile.TemporaryFile() as out:
         encode = msgspec.json.Encoder().encode
         try:

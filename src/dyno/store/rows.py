@@ -24,7 +24,7 @@ from dyno.facts.metric import METRICS, OWN_TPOT, definition
 from dyno.facts.offline import Iteration, OfflineSpec, OfflineSummary
 from dyno.facts.quality import ItemAnswer, QualitySpec, QualitySummary, TaskScore
 from dyno.facts.record import Record
-from dyno.facts.rig import Rig
+from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.setting import SETTINGS, name_of
 from dyno.facts.spread import Distribution, Latency, Spread
 from dyno.facts.study import Place, PlannedTrial
@@ -63,7 +63,7 @@ Settings = dict[str, Scalar | None]
 
 
 def read_rows(run: Run, samples: bool = True) -> list[Row]:
-    """A finished run: one row, or, of a quality test, one of each task and metric."""
+    """Return the rows of a finished run: one, or one for each task and metric of a quality test."""
     result = run.result()
     if result.quality is None:
         return [read_row(run, samples)]
@@ -72,7 +72,7 @@ def read_rows(run: Run, samples: bool = True) -> list[Row]:
 
 
 def read_row(run: Run, samples: bool = True) -> Row:
-    """A finished run with one result. `samples`: with its single requests, where they were stored."""
+    """Return the row of a finished run with one result. `samples`: with its single requests, where they were stored."""
     manifest, result = run.manifest(), run.result()
     if result.summary is None and result.offline is None:
         raise StoreError(f"{run.summary_path} has no figures: it is damaged.")
@@ -86,30 +86,43 @@ def read_row(run: Run, samples: bool = True) -> Row:
 
 
 def row_of(
-    file: str, manifest: Manifest, result: Result, engine: EngineFacts | None = None, records: Iterable[Record] = (),
+    file: str,
+    manifest: Manifest,
+    result: Result,
+    engine: EngineFacts | None = None,
+    records: Iterable[Record] = (),
     iterations: Sequence[Iteration] = (),
-) -> Row:  # fmt: skip
-    """`records`: of a serving benchmark, `iterations`: of the others, warm-ups too; without them, no samples."""
-    trial, place = manifest.trial, manifest.place
-    rig = _rig(manifest)
-    measured = [i for i in iterations if not i.warmup]
+) -> Row:
+    """Return the row of a result. Samples come from `records` in a serving benchmark, from `iterations` (warm-ups
+    included) in the others; without them there are none."""
+    trial, telemetry = manifest.trial, result.telemetry
     settings = {**_load(trial), **_circumstances(manifest, result, engine)}
     if result.offline is not None:
-        figures, samples = _of_offline(result.offline, trial, measured), _of_iterations(trial, measured)
+        measured = [i for i in iterations if not i.warmup]
+        figures = _of_offline(result.offline, trial, measured)
+        samples = _of_iterations(trial, measured)
     else:
-        figures, samples = _of_serving(result.served, result.telemetry), _of_records(records, result.served)
-    if result.telemetry is not None and result.telemetry.power_mean_w is not None:
-        figures["power_w"] = Figure(result.telemetry.power_mean_w, 0)
+        figures = _of_serving(result.served, telemetry)
+        samples = _of_records(records, result.served)
+    if telemetry is not None and telemetry.power_mean_w is not None:
+        figures["power_w"] = Figure(telemetry.power_mean_w, 0)
     return _row(
-        trial, RunFacts(place, result, engine), file, settings, figures=figures, samples=samples,
-        findings=result.findings, rig=rig, prompts_sha256=manifest.workload_sha256,
-    )  # fmt: skip
+        trial,
+        RunFacts(manifest.place, result, engine),
+        file,
+        settings,
+        figures=figures,
+        samples=samples,
+        findings=result.findings,
+        rig=_rig(manifest),
+        prompts_sha256=manifest.workload_sha256,
+    )
 
 
 def quality_rows(
     file: str, manifest: Manifest, result: Result, engine: EngineFacts | None, answers: Sequence[ItemAnswer]
 ) -> list[Row]:
-    """A row of each score, and one of all tasks. `answers`: of the first pass, which gives the scores."""
+    """Return a row for each score, and one for all tasks. `answers`: from the first pass, which gives the scores."""
     trial, summary = manifest.trial, result.quality
     assert trial.quality is not None and summary is not None
     by_score: dict[tuple[str, str, str], list[ItemAnswer]] = {}
@@ -119,17 +132,32 @@ def quality_rows(
     rows = []
     for score in summary.scores:
         items = by_score.get((score.task, score.metric, score.filter), [])
-        failed = sum(answer.error is not None for answer in items)
-        values = {"score": score.score, "stderr": score.stderr, "completed": score.items - failed, "failed": failed}
-        prompts = sha256("".join(sorted(answer.prompt_sha256 for answer in items)).encode()).hexdigest()
-        rows.append(_row(
-            trial, RunFacts(manifest.place, result, engine), file, about | _task(score, trial.quality),
-            figures={name: Figure(float(value), 0) for name, value in values.items() if value is not None},
+        row = _row(
+            trial,
+            RunFacts(manifest.place, result, engine),
+            file,
+            about | _task(score, trial.quality),
+            figures=_of_score(score, items),
             samples=Samples(scores={answer.item: answer.score for answer in items}),
             answers={a.item: GreedyAnswer(a.item, a.answer) for a in items if a.error is None and a.answer},
-            findings=result.findings, rig=_rig(manifest), prompts_sha256=prompts if items else None,
-        ))  # fmt: skip
+            findings=result.findings,
+            rig=_rig(manifest),
+            prompts_sha256=_digest(items) if items else None,
+        )
+        rows.append(row)
     return with_total(rows)
+
+
+def _of_score(score: TaskScore, items: Sequence[ItemAnswer]) -> dict[str, Figure]:
+    failed = sum(answer.error is not None for answer in items)
+    values = {"score": score.score, "stderr": score.stderr, "completed": score.items - failed, "failed": failed}
+    return {name: Figure(float(value), 0) for name, value in values.items() if value is not None}
+
+
+def _digest(items: Sequence[ItemAnswer]) -> str:
+    """Return a digest of the prompts, whatever their order."""
+    prompts = "".join(sorted(answer.prompt_sha256 for answer in items))
+    return sha256(prompts.encode()).hexdigest()
 
 
 def _asked(spec: QualitySpec, summary: QualitySummary) -> Settings:
@@ -169,7 +197,7 @@ def row_of_trial(planned: PlannedTrial, result: Result) -> Row:
 
 
 def row_without(planned: PlannedTrial, file: str, failure: str) -> Row:
-    """A trial that has no result: what was asked for, and why it failed."""
+    """Return the row of a trial that has no result: the requested settings, and why it failed."""
     trial = planned.trial
     settings = {**_load(trial), "engine": trial.engine.kind if trial.engine is not None else None}
     return _row(trial, RunFacts(planned.place), file, settings, figures={}, failure=failure)
@@ -177,6 +205,11 @@ def row_without(planned: PlannedTrial, file: str, failure: str) -> Row:
 
 def _row(trial: TrialSpec, run: RunFacts, file: str, settings: Settings, **more: Any) -> Row:
     place = run.place
+    known: dict[str, Setting] = {}
+    for name in sorted(settings, key=_order):
+        value = settings[name]
+        if value is not None:
+            known[name] = Setting(value, 0)
     return Row(
         kind=cast("RowKind", trial.kind),  # a trial's kinds are a row's
         tool=_TOOL,
@@ -184,9 +217,7 @@ def _row(trial: TrialSpec, run: RunFacts, file: str, settings: Settings, **more:
         file=file,
         line=0,
         end=0,
-        settings={
-            name: Setting(value, 0) for name in sorted(settings, key=_order) if (value := settings[name]) is not None
-        },
+        settings=known,
         label=place.label if place is not None else trial.label or "",
         series=place.engine if place is not None else "",
         run=run,
@@ -195,21 +226,23 @@ def _row(trial: TrialSpec, run: RunFacts, file: str, settings: Settings, **more:
 
 
 def _order(name: str) -> int:
-    """Shared settings come first, in their own order."""
+    """Return a sort key: shared settings come first, in their own order."""
     return SETTINGS.index(name) if name in SETTINGS else len(SETTINGS)
 
 
 def _load(trial: TrialSpec) -> Settings:
     """Return workload, load and requests as their specs declare them, then what rows call or write otherwise."""
-    work, offline = trial.workload, trial.offline is not None
-    parts = [trial, work, trial.client] + ([] if offline else [trial.load, trial.target])
-    settings: Settings = {name: value for part in parts for name, value in settings_of(part).items()}
+    work, offline = trial.workload, trial.offline
+    settings: Settings = {**settings_of(trial), **settings_of(work), **settings_of(trial.client)}
+    if offline is None:
+        settings |= settings_of(trial.load)
+        settings |= settings_of(trial.target)
     settings |= dict.fromkeys(_WRITTEN_OTHERWISE)
     settings |= _workload(work)
-    if not offline:
+    if offline is None:
         settings |= _pace(trial.load, work.traits.sessions)
-    if trial.offline is not None:
-        settings |= _batches(trial, trial.offline)
+    else:
+        settings |= _batches(trial, offline)
     if trial.find is not None:
         settings |= settings_of(trial.find)
     settings |= dict.fromkeys(_ABSENT.get(trial.kind, ()))
@@ -258,37 +291,64 @@ def _batches(trial: TrialSpec, how: OfflineSpec) -> Settings:
 
 def _engine(manifest: Manifest, engine: EngineFacts | None) -> Settings:
     """Return engine settings as reported, else from its files, else as requested."""
-    trial, target, model, spec = manifest.trial, manifest.target, manifest.model, manifest.trial.engine
+    trial, spec = manifest.trial, manifest.trial.engine
     settings: Settings = {**settings_of(spec)} if spec is not None else {}
-    # Two models may be served under one name.
-    attached = spec is not None and not is_started(spec.kind)
-    started = spec.model if spec is not None and not attached else None
-    settings |= {
-        "model": started or trial.target.model or (spec.model if spec is not None else None) or target.model,
-        "engine": (engine.kind if engine is not None else None) or target.kind or (spec.kind if spec else None),
-        "engine_version": (engine.version if engine is not None else None) or target.version,
-        # Of a server that was there before: one that dyno starts gets any free port.
-        "--base-url": (trial.target.base_url or None) if spec is None or attached else None,
-    }
+    settings |= _server(manifest, engine)
     if len(trial.target.urls) > 1:
         settings["replicas"] = len(trial.target.urls)
-    reported = {name: getattr(target, attribute) for name, attribute in _REPORTED.items()}
-    if model is not None:
-        reported["quantization"] = reported["quantization"] or model.quantization
-        reported |= {"model_bytes": model.weights_bytes, "parameters": model.parameters}
-    settings |= {name: value for name, value in reported.items() if value is not None}
-    if engine is not None and spec is not None and (origin := engine.models.get(spec.model or "")):
+    settings |= _reported(manifest)
+    if spec is None:
+        return settings
+    origin = engine.models.get(spec.model or "") if engine is not None else None
+    if origin:
         settings["origin"] = origin.describe()  # a study's name for a model doesn't say which one it is
-    if spec is not None:
-        settings |= dict.fromkeys(("--engine-args", "--engine-env"))
-        settings["speculative"] = f"{spec.draft_model or ''} {spec.draft_tokens or ''}".strip() or None
-        settings |= _flags(spec.args)
-        settings |= spec.env
+    settings |= dict.fromkeys(("--engine-args", "--engine-env"))
+    settings["speculative"] = f"{spec.draft_model or ''} {spec.draft_tokens or ''}".strip() or None
+    settings |= _flags(spec.args)
+    settings |= spec.env
     return settings
 
 
+def _server(manifest: Manifest, engine: EngineFacts | None) -> Settings:
+    """Return the names of model and engine, and the URL of a server that dyno didn't start."""
+    target, spec = manifest.target, manifest.trial.engine
+    kind = version = requested = None
+    if engine is not None:
+        kind, version = engine.kind, engine.version
+    if spec is not None:
+        requested = spec.kind
+    # Of a server that was there before: one that dyno starts gets any free port.
+    attached = spec is None or not is_started(spec.kind)
+    return {
+        "model": _model_name(manifest),
+        "engine": kind or target.kind or requested,
+        "engine_version": version or target.version,
+        "--base-url": (manifest.trial.target.base_url or None) if attached else None,
+    }
+
+
+def _model_name(manifest: Manifest) -> str | None:
+    trial, spec = manifest.trial, manifest.trial.engine
+    # Two models may be served under one name.
+    if spec is not None and spec.model and is_started(spec.kind):
+        return spec.model
+    requested = spec.model if spec is not None else None
+    return trial.target.model or requested or manifest.target.model
+
+
+def _reported(manifest: Manifest) -> Settings:
+    """Return the settings that the server reports, and those that the model's files have."""
+    model = manifest.model
+    values: Settings = {name: getattr(manifest.target, attribute) for name, attribute in _REPORTED.items()}
+    if model is not None:
+        values["quantization"] = values["quantization"] or model.quantization
+        values["model_bytes"] = model.weights_bytes
+        values["parameters"] = model.parameters
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def _flags(args: Sequence[str]) -> dict[str, Scalar]:
-    """--swap-space 16 --enforce-eager → by their names; what is no flag, together."""
+    """Return the flags by name (--swap-space 16 --enforce-eager), and the other arguments together."""
     out: dict[str, Scalar] = {}
     loose, name = [], ""
     for arg in args:
@@ -300,7 +360,9 @@ def _flags(args: Sequence[str]) -> dict[str, Scalar]:
             out[name], name = arg, ""
         else:
             loose.append(arg)
-    return out | ({"args": " ".join(loose)} if loose else {})
+    if loose:
+        out["args"] = " ".join(loose)
+    return out
 
 
 def _circumstances(manifest: Manifest, result: Result, engine: EngineFacts | None) -> Settings:
@@ -322,19 +384,26 @@ def _rig(manifest: Manifest) -> Rig | None:
 
 
 def _machine(rig: Rig | None, result: Result, place: Place | None) -> Settings:
-    cards = [] if rig is None else rig.accelerators
-    if result.telemetry is not None and (used := [a.index for a in result.telemetry.accelerators if a.engine]):
-        cards = [a for a in cards if a.index in used]
-    else:
-        cards = [a for a in cards if a.engine] or cards
-    price = place.price if place is not None else None
-    # The number of accelerators of a remote machine is unknown.
-    paid = hour(price, len(cards) if rig else None, len(rig.accelerators) if rig else None) if price else None
+    used = _accelerators(rig, result.telemetry) if rig is not None else []
+    paid = None
+    if place is not None and place.price:
+        # The number of accelerators of a remote machine is unknown.
+        count, all_ = (len(used), len(rig.accelerators)) if rig is not None else (None, None)
+        paid = hour(place.price, count, all_)
     return {
-        "accelerator": ", ".join(dict.fromkeys(a.name for a in cards)) or None,
-        "accelerators": len(cards) or None,
+        "accelerator": ", ".join(dict.fromkeys(a.name for a in used)) or None,
+        "accelerators": len(used) or None,
         "price_per_hour": paid[0] if paid is not None else None,
     }
+
+
+def _accelerators(rig: Rig, telemetry: TelemetrySummary | None) -> list[Accelerator]:
+    """Return the accelerators that the engine used: as sampled, else as planned, else all of them."""
+    if telemetry is not None:
+        sampled = {a.index for a in telemetry.accelerators if a.engine}
+        if sampled:
+            return [a for a in rig.accelerators if a.index in sampled]
+    return [a for a in rig.accelerators if a.engine] or rig.accelerators
 
 
 def _of_serving(s: Summary, telemetry: TelemetrySummary | None) -> dict[str, Figure]:
@@ -389,7 +458,8 @@ def _of_offline(s: OfflineSummary, trial: TrialSpec, measured: Sequence[Iteratio
 def _distribution(stem: str, d: Distribution | Latency, meaning: str) -> dict[str, Figure]:
     if d.empty:
         return {}
-    values = {"mean": d.mean, "median": d.median, "std": d.std, **{f"p{p}": v for p, v in d.percentiles.items()}}
+    values = {"mean": d.mean, "median": d.median, "std": d.std}
+    values |= {f"p{p}": value for p, value in d.percentiles.items()}
     return {f"{name}_{stem}_ms": Figure(v, 0, definition=meaning) for name, v in values.items() if v is not None}
 
 
@@ -398,26 +468,43 @@ def _spread(s: Spread, meaning: str = "") -> Figure:
 
 
 def _of_records(records: Iterable[Record], s: Summary) -> Samples | None:
-    """Without the samples of a latency that a busy client knows in part: those it has seen are the quick ones."""
+    """Return the samples, without those of a latency that a busy client knows in part: it has seen the quick ones."""
     rows = sorted(records, key=lambda r: r.sent_ns)
     if not rows:
         return None
-    completed = [] if s.itl.bounds else [r for r in rows if r.error is None]
-
-    def each(latency: Callable[[Record], Span | None]) -> list[float]:
-        spans = [latency(r) if r.error is None else None for r in rows]
-        return [math.nan if span is None else span.middle / NS_PER_MS for span in spans]
-
     known = [stem for stem, latency in s.figures.items() if stem in _BY_REQUEST and not latency.bounds]
-    times_ms = {stem: each(_BY_REQUEST[stem]) for stem in known}
-    times_ms["itl"] = [ms for r in completed for ms in (np.diff(timing.likely_ns(r)) / NS_PER_MS).tolist()]
+    times_ms = {stem: _each_ms(rows, _BY_REQUEST[stem]) for stem in known}
+    times_ms["itl"] = [] if s.itl.bounds else _gaps_ms(rows)
     return Samples(
-        input_lens=[r.prompt_tokens if r.prompt_tokens is not None else r.prompt_tokens_planned for r in rows],
-        output_lens=[(r.output_tokens or 0) if r.error is None else 0 for r in rows],
+        input_lens=[_input_tokens(r) for r in rows],
+        output_lens=[_output_tokens(r) for r in rows],
         times_ms=times_ms,
         starts_s=[seconds(r.sent_ns) for r in rows],
         errors=[r.error or "" for r in rows],
     )
+
+
+def _input_tokens(record: Record) -> int:
+    return record.prompt_tokens if record.prompt_tokens is not None else record.prompt_tokens_planned
+
+
+def _output_tokens(record: Record) -> int:
+    return (record.output_tokens or 0) if record.error is None else 0
+
+
+def _each_ms(rows: Sequence[Record], latency: Callable[[Record], Span | None]) -> list[float]:
+    """Return the latency of each request; NaN: it failed, or its latency is unknown."""
+    spans = [latency(r) if r.error is None else None for r in rows]
+    return [math.nan if span is None else span.middle / NS_PER_MS for span in spans]
+
+
+def _gaps_ms(rows: Sequence[Record]) -> list[float]:
+    """Return the times between the tokens of completed requests."""
+    gaps: list[float] = []
+    for record in rows:
+        if record.error is None:
+            gaps += (np.diff(timing.likely_ns(record)) / NS_PER_MS).tolist()
+    return gaps
 
 
 def _of_iterations(trial: TrialSpec, measured: Sequence[Iteration]) -> Samples | None:
@@ -427,9 +514,14 @@ def _of_iterations(trial: TrialSpec, measured: Sequence[Iteration]) -> Samples |
 
 
 def _speeds(trial: TrialSpec, measured: Sequence[Iteration]) -> list[float]:
-    """Tokens/s of each: of a micro test its own, else of outputs."""
+    """Return the tokens/s of each test of a micro benchmark, else the output tokens/s of each iteration."""
     if trial.kind == "micro":
         tests = [t for i in measured for a in i.answers if (t := micro_sample(trial, a)) is not None]
         return [count * NS_PER_S / took for count, took in tests]
-    done = ((sum(a.output_tokens for a in i.answers if a.error is None), i.end_ns - i.start_ns) for i in measured)
-    return [count * NS_PER_S / took for count, took in done if took > 0]
+    speeds = []
+    for iteration in measured:
+        count = sum(answer.output_tokens for answer in iteration.answers if answer.error is None)
+        took = iteration.end_ns - iteration.start_ns
+        if took > 0:
+            speeds.append(count * NS_PER_S / took)
+    return speeds

@@ -90,7 +90,7 @@ class Run:
         self.summary_path = path / "summary.json"  # RAW has its name
 
     def spools_of(self, processes: int, warmup: bool = False) -> list[Path]:
-        """Of each process of the client, whether it has written one or not."""
+        """Return the spool of each client process, whether it was written or not."""
         first = self.warmup_path if warmup else self.spool_path
         return [first, *(first.with_stem(f"{first.stem}-{k}") for k in range(1, processes))]
 
@@ -117,7 +117,7 @@ class Run:
         return list(_lines(self.requests_path, StoredRequest))
 
     def running(self) -> bool:
-        """Whether a live process is writing it."""
+        """Return whether a live process is writing it."""
         held = (*self.path.glob("*.spool"), self.iterations_path, self.path / ".lock")
         return any(map(locked, held))
 
@@ -134,7 +134,7 @@ class Run:
         write(self.engine_path, pretty(engine))
 
     def engine(self) -> EngineFacts | None:
-        """None: dyno started none."""
+        """Return the facts of the engine; None: dyno started none."""
         return read_optional(self.engine_path, EngineFacts)
 
     def write_first_failure(self, why: str) -> None:
@@ -194,7 +194,7 @@ class Run:
             raise unwritable(self.iterations_path, e) from None
 
     def iterations(self) -> Iterator[Iteration]:
-        """Those of an offline trial. One that was cut in the middle of a line is left out."""
+        """Yield the iterations of an offline trial. One that was cut in the middle of a line is left out."""
         return _lines(self.iterations_path, Iteration, cut=True) if self.iterations_path.exists() else iter(())
 
     def answers_path(self, concurrency: int) -> Path:
@@ -239,7 +239,7 @@ def create(runs: Path, name: str) -> Run:
 
 
 def make_folder(path: Path, new: bool = False) -> None:
-    """For its owner alone, like those above it that don't exist yet. What exists keeps its mode."""
+    """Make a folder for its owner alone, and those above it that don't exist yet. What exists keeps its mode."""
     for folder in reversed(path.parents):
         if not folder.exists():
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -247,7 +247,7 @@ def make_folder(path: Path, new: bool = False) -> None:
 
 
 def private(path: str, flags: int) -> int:
-    """An opener: the words of engines and servers are for the owner alone."""
+    """Open a file for its owner alone: it has the words of engines and servers."""
     return os.open(path, flags, 0o600)
 
 
@@ -257,7 +257,7 @@ def slug(text: str) -> str:
 
 
 def sent_before(runs: Path, workload_sha256: str, target: TargetSpec) -> str | None:
-    """The latest of the last hundred runs that sent these prompts to this target."""
+    """Return the latest of the last hundred runs that sent these prompts to this target."""
     for run in reversed(listed(runs)[-100:]):
         try:
             manifest = run.manifest()
@@ -273,7 +273,7 @@ def listed(runs: Path) -> list[Run]:
 
 
 def locked(path: Path) -> bool:
-    """Whether a live process holds the file."""
+    """Return whether a live process holds the file."""
     try:
         with files.opened(path) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -312,7 +312,7 @@ def _unreadable(path: Path, error: OSError) -> StoreError:
 
 
 def _lines(path: Path, kind: type[T], cut: bool = False) -> Iterator[T]:
-    """`cut`: the last line may have been cut by a crash, and is left out."""
+    """Yield the lines. `cut`: the last one may have been cut by a crash, and is left out."""
     decoder = msgspec.json.Decoder(kind)
     try:
         for number, line in enumerate(files.lines(path), 1):
@@ -327,7 +327,7 @@ def _lines(path: Path, kind: type[T], cut: bool = False) -> Iterator[T]:
 
 
 def read(path: Path, kind: type[T], upgrade: Callable[[bytes], bytes] = bytes) -> T:
-    """`upgrade`: turns what earlier versions wrote into what this one reads."""
+    """Read a file. `upgrade`: turns what earlier versions wrote into what this one reads."""
     try:
         return msgspec.json.decode(upgrade(files.read(path)), type=kind)
     except OSError as e:

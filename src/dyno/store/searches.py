@@ -47,7 +47,7 @@ def look_at_search(path: Path) -> SearchLine:
 
 
 def answer_of(path: Path) -> Answer | None:
-    """None: it has none yet."""
+    """Return the answer of a search; None: it has none yet."""
     if is_tuning(path):
         return read_optional(path / "tune.json", TuneAnswer)
     return read_optional(path / "find.json", FindAnswer)

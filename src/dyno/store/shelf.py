@@ -88,11 +88,13 @@ class _Result(msgspec.Struct):
 
     @property
     def numbers(self) -> _Numbers:
-        o, q = self.offline, self.quality
-        if q is not None:
-            items, failed = sum({s.task: s.items for s in q.scores}.values()), q.passes[0].failed
-            return _Numbers(items - failed, failed)
-        return _Numbers(o.completed, o.failed, o.speed) if o else self.summary or _Numbers()
+        if self.quality is not None:
+            by_task = {score.task: score.items for score in self.quality.scores}
+            failed = self.quality.passes[0].failed
+            return _Numbers(sum(by_task.values()) - failed, failed)
+        if self.offline is not None:
+            return _Numbers(self.offline.completed, self.offline.failed, self.offline.speed)
+        return self.summary or _Numbers()
 
 
 class _Planned(msgspec.Struct):
@@ -110,7 +112,7 @@ class _Engine(msgspec.Struct):
 
 
 def look_around(top: Path) -> Shelf:
-    """Everything below `top`, which may be a run or a study itself. Links and hidden folders are not entered."""
+    """Return everything below `top`, which may be a run or a study itself. Links and hidden folders are not entered."""
     shelf = Shelf()
     if top.is_dir():
         _scan(top, shelf, depth=0)
@@ -118,7 +120,7 @@ def look_around(top: Path) -> Shelf:
 
 
 def _scan(path: Path, shelf: Shelf, depth: int) -> bool:
-    """Whether it holds anything of dyno's."""
+    """Return whether the folder holds anything of dyno's."""
     try:
         with os.scandir(path) as entries:
             inside = sorted((e.name, e.is_dir(follow_symlinks=False)) for e in entries)
@@ -126,29 +128,45 @@ def _scan(path: Path, shelf: Shelf, depth: int) -> bool:
         shelf.unreadable.append(f"{path} can't be read: {e.strerror}.")
         return True
     names = {name for name, _ in inside}
+    if _add(path, names, shelf):
+        return True
+    ours, before = False, len(shelf.runs)
+    for name in _folders(path, inside, shelf, depth):
+        below = _scan(path / name, shelf, depth + 1)
+        ours |= below
+        if depth == 0 and not below:
+            shelf.foreign.append(path / name)
+    if names & _FIND_FILES and any(run.parent == path for run in shelf.runs[before:]):  # only where probes are inside
+        shelf.searches.append(path)
+    return ours
+
+
+def _add(path: Path, names: set[str], shelf: Shelf) -> bool:
+    """Add a folder that is a study or a run. `names`: of its files."""
     if "study.json" in names:
         shelf.studies.append(path)
-        shelf.searches += [path] if _TUNE_FILE in names else []
+        if _TUNE_FILE in names:
+            shelf.searches.append(path)
         return True
     if names & {"trial.json", "engine.json"}:
         shelf.runs.append(path)
         return True
-    ours, before = False, len(shelf.runs)
-    for name, is_dir in inside:
-        if is_dir and depth == 0 and name == imports.FOLDER:
-            shelf.imports += imports.listed(path)
-        elif is_dir and not name.startswith(".") and not (depth and name == "engines"):  # a start is not a run
-            below = _scan(path / name, shelf, depth + 1)
-            ours |= below
-            if depth == 0 and not below:
-                shelf.foreign.append(path / name)
-    if names & _FIND_FILES:
-        shelf.searches += {run.parent for run in shelf.runs[before:]} & {path}  # only where probes are inside
-    return ours
+    return False
+
+
+def _folders(path: Path, inside: list[tuple[str, bool]], shelf: Shelf, depth: int) -> list[str]:
+    """Return the names of the folders to enter. The imports at the top are added to the shelf."""
+    folders = [name for name, is_dir in inside if is_dir and not name.startswith(".")]
+    if depth:
+        return [name for name in folders if name != "engines"]  # a start is not a run
+    if imports.FOLDER in folders:
+        shelf.imports += imports.listed(path)
+        folders.remove(imports.FOLDER)
+    return folders
 
 
 def look(path: Path, study_runs: bool = False) -> RunLine:
-    """`study_runs`: a dyno is at work on the study that this trial belongs to."""
+    """Return the line of a run. `study_runs`: a dyno is at work on the study that this trial belongs to."""
     run = str(path)
     try:
         names = {p.name for p in path.iterdir()}
@@ -171,16 +189,18 @@ def look(path: Path, study_runs: bool = False) -> RunLine:
 def _without_result(run: Run, names: set[str], study_runs: bool) -> tuple[State, str]:
     if run.running() or (study_runs and "trial.json" not in names):
         return "running", ""
+    in_study = study_of(run.path) is not None
     if "sittings.json" in names:
-        return "cut off", "`dyno run` continues it" if study_of(run.path) else "the same `dyno eval` continues it"
+        return "cut off", "`dyno run` continues it" if in_study else "the same `dyno eval` continues it"
     if "exchanges.spool" in names:
-        return "cut off", "`dyno run` measures it again" if study_of(run.path) else "`dyno runs show` decodes it"
+        return "cut off", "`dyno run` measures it again" if in_study else "`dyno runs show` decodes it"
     if "trial.json" not in names and "engine.json" in names:
         return "no measurement", "see its engine.log"
     return "no measurement", ""
 
 
 def look_at_study(path: Path) -> StudyLine:
+    """Return the line of a study, with those of its trials."""
     folder = StudyFolder(path)
     running = study_runs(path)
     try:
@@ -188,22 +208,16 @@ def look_at_study(path: Path) -> StudyLine:
         tags, skipped = tags_of(path), folder.skipped()
     except StoreError as e:
         return StudyLine(str(path), path.name, 0, 0, 0, 0, 0, 0, running, None, [], [], str(e))
-    begun = {p.name.rpartition("-")[2]: p for p in trial_folders(path)}
-    # Of a study for several machines, those that were begun.
-    rigs = {t.place.rig for t in plan.trials if t.place.id in begun} or {t.place.rig for t in plan.trials}
-    planned = {t.place.id: t.place for t in plan.trials if t.place.rig in rigs}
-
-    def line(place: Place) -> RunLine:
+    begun = {_id_of(p): p for p in trial_folders(path)}
+    planned = _planned_here(plan, begun)
+    lines = []
+    for place in planned.values():
         if place.id in begun:
-            return look(begun[place.id], running)
-        name = str(folder.trials_path / trial_name(place))
-        return RunLine(name, "left out", skipped[place.id]) if place.id in skipped else RunLine(name, "not begun")
-
-    lines = [line(place) for place in planned.values()]
+            lines.append(look(begun[place.id], running))
+        else:
+            lines.append(_without_folder(folder, place, skipped))
     done = [trial for trial in lines if trial.state == "done"]
-    # Trials of an earlier state of the file are shown, and don't count.
-    for trial in (look(folder, running) for id, folder in begun.items() if id not in planned):
-        lines.append(msgspec.structs.replace(trial, state="no longer in it") if trial.state == "done" else trial)
+    lines += [_look_at_former(begun[id], running) for id in begun if id not in planned]
     return StudyLine(
         study=str(path),
         name=plan.name,
@@ -220,22 +234,43 @@ def look_at_study(path: Path) -> StudyLine:
     )
 
 
+def _planned_here(plan: _Plan, begun: dict[str, Path]) -> dict[str, Place]:
+    """Return the planned places by id. Of a study for several machines, only those of machines with begun trials."""
+    places = [t.place for t in plan.trials]
+    rigs = {place.rig for place in places if place.id in begun}
+    return {place.id: place for place in places if not rigs or place.rig in rigs}
+
+
+def _without_folder(study: StudyFolder, place: Place, skipped: dict[str, str]) -> RunLine:
+    name = str(study.trials_path / trial_name(place))
+    if place.id in skipped:
+        return RunLine(name, "left out", skipped[place.id])
+    return RunLine(name, "not begun")
+
+
+def _look_at_former(path: Path, running: bool) -> RunLine:
+    """Return the line of a trial of an earlier state of the file: it is shown, and doesn't count."""
+    trial = look(path, running)
+    return msgspec.structs.replace(trial, state="no longer in it") if trial.state == "done" else trial
+
+
 def trial_folders(study: Path) -> list[Path]:
     trials = StudyFolder(study).trials_path
     try:
         with os.scandir(trials) as entries:
-            return [trials / name for name in sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))]
+            names = sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
     except OSError:  # nothing was begun
         return []
+    return [trials / name for name in names]
 
 
 def probe_folders(search: Path) -> list[Path]:
-    """The runs that `dyno find` has made."""
+    """Return the runs that `dyno find` has made."""
     return sorted(path.parent for path in search.glob("*/trial.json"))
 
 
 def is_tuning(path: Path) -> bool:
-    """Whether `dyno tune` has made this folder."""
+    """Return whether `dyno tune` has made this folder."""
     return (path / _TUNE_FILE).exists() and StudyFolder(path).exists
 
 
@@ -244,13 +279,13 @@ def study_runs(path: Path) -> bool:
 
 
 def study_of(path: Path) -> Path | None:
-    """The study that a trial's folder belongs to."""
+    """Return the study that a trial's folder belongs to."""
     study = path.absolute().parent.parent
     return study if path.absolute().parent.name == "trials" and StudyFolder(study).exists else None
 
 
 def kind_of(path: Path) -> Kind | None:
-    """None: neither, or a file in it is not dyno's: many a program writes a study.json."""
+    """Return what a folder holds. None: neither, or a file in it is not dyno's; many a program writes a study.json."""
     try:
         if (path / "study.json").exists():
             read(path / "study.json", _Plan)
@@ -275,21 +310,40 @@ _ENOUGH = 3  # letters of a name: one or two match by chance
 
 
 def find(word: str, runs: Path) -> Path:
-    """A run or study by its path, else by its name under `runs`: whole, or as much of either end as is enough."""
+    """Return a run or study by its path, else by its name under `runs`: whole, or enough of either end."""
     path = Path(word)
     if word and kind_of(path) is not None:
         return path
-    all_ = list(_all(runs)) if word else []
-    hits = [p for p in all_ if word in (p.name, str(p.relative_to(runs)))]
-    if len(word) >= _ENOUGH and not path.exists():
-        hits = hits or [p for p in all_ if p.name.startswith(word) or p.name.endswith(word)]
-        hits = hits or [p for p in all_ if p.name.rpartition("-")[2].startswith(word)]  # an id's beginning
+    hits = _matches(word, runs) if word else []
     if len(hits) > 1:
-        some = ", ".join(map(str, hits[:4])) + (" …" if len(hits) > 4 else "")
+        some = ", ".join(map(str, hits[:4]))
+        if len(hits) > 4:
+            some += " …"
         raise UsageError(f"{len(hits)} runs match {word}: {some}. Give more of the name, or the path.")
     if not hits:
         raise NotFound(f"No run or study named {word!r} in {runs}/. `dyno runs` lists all of them.")
     return hits[0]
+
+
+def _matches(word: str, runs: Path) -> list[Path]:
+    """Return those with this name, else those whose name begins or ends with it, else those whose id begins with it."""
+    every = list(_all(runs))
+    whole = [path for path in every if word in (path.name, str(path.relative_to(runs)))]
+    if whole or not _is_part(word):
+        return whole
+    either_end = [path for path in every if path.name.startswith(word) or path.name.endswith(word)]
+    if either_end:
+        return either_end
+    return [path for path in every if _id_of(path).startswith(word)]
+
+
+def _is_part(word: str) -> bool:
+    """Return whether the word may be a part of a name: it is long enough, and not a path."""
+    return len(word) >= _ENOUGH and not Path(word).exists()
+
+
+def _id_of(path: Path) -> str:
+    return path.name.rpartition("-")[2]
 
 
 def _all(runs: Path) -> Iterator[Path]:
@@ -303,14 +357,18 @@ def _all(runs: Path) -> Iterator[Path]:
 
 def in_use(path: Path) -> str | None:
     """Say why a folder must be left alone now."""
-    import psutil  # takes a moment, and a help text needs none of it
-
     study = path if (path / "study.json").exists() else study_of(path)
     if study is not None and study_runs(study):
         return f"another dyno runs the study {study}"
     if any(Run(run).running() for run in (path, *probe_folders(path))):
         return "it is still running"
-    # An engine that is still starting, or a decoding under way, holds no lock; but it has files open there.
+    return _open_files(path)
+
+
+def _open_files(path: Path) -> str | None:
+    """Say which process has files open there: an engine that is still starting, or a decoding, holds no lock."""
+    import psutil  # takes a moment, and a help text needs none of it
+
     inside = f"{path.resolve()}{os.sep}"
     for process in psutil.process_iter():
         try:

@@ -219,13 +219,12 @@ _FAMILIES = {
 }
 
 # A setting has the words of its flag. Those of a switch may say what it turns off.
-_SETTINGS = {
-    prefix + field.name: field.option.help or ""
-    for prefix, _, part in _PARTS
-    if prefix
-    for field in fields(part).values()
-    if field.hint not in (bool, bool | None) and not (field.option.help or "").startswith("default")
-}
+_SETTINGS: dict[str, str] = {}
+for _prefix, _, _part in _PARTS[:-1]:  # the last one is the summary
+    for _setting in fields(_part).values():
+        _help = _setting.option.help or ""
+        if _setting.hint not in (bool, bool | None) and not _help.startswith("default"):
+            _SETTINGS[_prefix + _setting.name] = _help
 _FILES = ("trial", "client", "engine", "summary", "failed")
 
 
@@ -306,8 +305,8 @@ class RunTables:
         return readable
 
     def _fit(self, tables: list[str]) -> None:
-        """DuckDB takes twice the longest line for each thread: as much room as these files need, and no more threads
-        than there is room for."""
+        """Allow as much room as these files need, and no more threads than there is room for: DuckDB takes twice the
+        longest line for each thread."""
         longest = {table: max((_longest_line(path) for path in self._long[table]), default=0) for table in tables}
         for table, size in longest.items():
             self._view(table, self._long[table], min(max(size, _OBJECT), _OBJECT_MAX))
@@ -321,12 +320,16 @@ class RunTables:
     def _left_out(self, error: duckdb.Error) -> bool:
         """Leave out the file that the error names."""
         named = _IN_FILE.search(str(error))
+        if not named:
+            return False
         for table, paths in self._long.items():
-            if named and (rest := [p for p in paths if str(p) != named[1]]) != paths:
-                self._long[table] = rest
-                self._view(table, rest, self._sizes[table])
-                self.unreadable.append(str(error).partition(": ")[2].partition("\n")[0].strip())
-                return True
+            rest = [path for path in paths if str(path) != named[1]]
+            if rest == paths:
+                continue
+            self._long[table] = rest
+            self._view(table, rest, self._sizes[table])
+            self.unreadable.append(str(error).partition(": ")[2].partition("\n")[0].strip())
+            return True
         return False
 
     def columns(self) -> Iterator[tuple[str, str, str, str]]:
@@ -334,46 +337,21 @@ class RunTables:
         rows = self._db.execute("SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE NOT internal")
         by_table = sorted(rows.fetchall(), key=lambda row: list(TABLES).index(row[0]))  # columns keep their order
         for table, column, kind in by_table:
-            if table == "trials" and column in _NAMED:
-                meaning = _NAMED[column][2]
-            elif table in ("imported", "scores"):
-                meaning = (_IMPORTED if table == "imported" else _SCORES)[column][1]
-            else:
-                family = next(prefix for prefix in _FAMILIES if column.startswith(prefix))
-                meaning = _MEANINGS.get(column) or _SETTINGS.get(column) or _FAMILIES[family]
-            yield table, column, kind, meaning
+            yield table, column, kind, _meaning(table, column)
 
     def _fill(self, folders: list[Path], searches: set[Path]) -> None:
-        trials, scores, findings, failures = [], [], [], []
-        planned: dict[Path, dict[str, Any]] = {}
+        rows = _FolderRows(searches)
         for folder in folders:
             try:
-                files = {name: _json(folder / f"{name}.json") for name in _FILES}
-                if files["summary"]:
-                    upgrade.result_fields(files["summary"])
-                if files["failed"] and not files["trial"]:  # its engine didn't come up: what was planned is known
-                    study = folder.parent.parent
-                    planned.setdefault(study, _planned(study))
-                    files["trial"] = planned[study].get(folder.name.rpartition("-")[2])
-                trials += [{**_trial(folder, files), "search": _search_of(folder, searches)}] if files["trial"] else []
-                scores += [
-                    {"run": str(folder), "concurrency": each["concurrency"], "n_shot": 0, **score}
-                    for each in _within(files, "summary.quality.passes") or []
-                    for score in each["scores"]
-                ]
-                findings += [{"run": str(folder), **f} for f in _within(files, "summary.findings") or []]
+                rows.add(folder)
             except StoreError as e:
                 self.unreadable.append(str(e))
-                continue
             except (TypeError, AttributeError, KeyError, ValueError) as e:  # JSON of another shape than dyno writes
                 self.unreadable.append(f"{folder} is not what this version of dyno writes: {e}.")
-                continue
-            if failed := files["failed"]:
-                failures.append({"run": str(folder), "study": folder.parent.parent.name, **failed})
-        self._insert("trials", _trial_columns(trials), trials)
-        self._insert("scores", {name: kind for name, (kind, _) in _SCORES.items()}, scores)
-        self._insert("findings", _FINDINGS, findings)
-        self._insert("failures", _FAILURES, failures)
+        self._insert("trials", _trial_columns(rows.trials), rows.trials)
+        self._insert("scores", {name: kind for name, (kind, _) in _SCORES.items()}, rows.scores)
+        self._insert("findings", _FINDINGS, rows.findings)
+        self._insert("failures", _FAILURES, rows.failures)
 
     def _imported(self, path: Path) -> Iterator[dict[str, Any]]:
         try:
@@ -382,11 +360,18 @@ class RunTables:
             self.unreadable.append(str(e))
             return
         for row in document.rows:
-            settings = {name: s.value for name, s in row.settings.items()}
+            about = {
+                "import": str(path),
+                "file": row.file,
+                "row": row.line,
+                "tool": row.tool,
+                "kind": row.kind,
+                "label": row.label,
+                "series": row.series,
+                "settings": {name: s.value for name, s in row.settings.items()},
+            }
             for name, f in row.figures.items():
-                yield {"import": str(path), "file": row.file, "row": row.line, "line": f.line, "tool": row.tool,
-                       "kind": row.kind, "label": row.label, "series": row.series, "settings": settings, "name": name,
-                       "value": f.value, "definition": f.definition}  # fmt: skip
+                yield {**about, "line": f.line, "name": name, "value": f.value, "definition": f.definition}
 
     def _insert(self, table: str, columns: dict[str, str], rows: list[dict[str, Any]]) -> None:
         declared = ", ".join(f"{_identifier(name)} {kind}" for name, kind in columns.items())
@@ -421,7 +406,56 @@ class RunTables:
         self._db.execute(f"CREATE OR REPLACE VIEW {table} AS {body}")
 
 
+class _FolderRows:
+    """The rows of each table that is made of the small files of runs."""
+
+    def __init__(self, searches: set[Path]) -> None:
+        self._searches = searches
+        self._plans: dict[Path, dict[str, Any]] = {}  # study → its planned trials by id
+        self.trials: list[dict[str, Any]] = []
+        self.scores: list[dict[str, Any]] = []
+        self.findings: list[dict[str, Any]] = []
+        self.failures: list[dict[str, Any]] = []
+
+    def add(self, folder: Path) -> None:
+        run, files = str(folder), self._files(folder)
+        if files["trial"]:
+            self.trials.append({**_trial(folder, files), "search": _search_of(folder, self._searches)})
+        self.scores += list(_scores(run, files))
+        self.findings += [{"run": run, **finding} for finding in _within(files, "summary.findings") or []]
+        if failed := files["failed"]:
+            self.failures.append({"run": run, "study": folder.parent.parent.name, **failed})
+
+    def _files(self, folder: Path) -> dict[str, Any]:
+        files = {name: _json(folder / f"{name}.json") for name in _FILES}
+        if files["summary"]:
+            upgrade.result_fields(files["summary"])
+        if files["failed"] and not files["trial"]:  # its engine didn't come up: what was planned is known
+            study = folder.parent.parent
+            if study not in self._plans:
+                self._plans[study] = _planned(study)
+            files["trial"] = self._plans[study].get(folder.name.rpartition("-")[2])
+        return files
+
+
+def _scores(run: str, files: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for each in _within(files, "summary.quality.passes") or []:
+        for score in each["scores"]:
+            yield {"run": run, "concurrency": each["concurrency"], "n_shot": 0, **score}
+
+
 _NUMBERS = ("BIGINT", "DOUBLE", "HUGEINT", "INTEGER", "FLOAT", "DECIMAL", "UBIGINT", "SMALLINT", "TINYINT", "UINTEGER")
+
+
+def _meaning(table: str, column: str) -> str:
+    if table == "trials" and column in _NAMED:
+        return _NAMED[column][2]
+    if table == "imported":
+        return _IMPORTED[column][1]
+    if table == "scores":
+        return _SCORES[column][1]
+    family = next(prefix for prefix in _FAMILIES if column.startswith(prefix))
+    return _MEANINGS.get(column) or _SETTINGS.get(column) or _FAMILIES[family]
 
 
 def _rows(result: Any) -> Iterator[Sequence[Any]]:
@@ -453,24 +487,19 @@ def _search_of(folder: Path, searches: set[Path]) -> str | None:
 
 
 def _within(value: Any, where: str) -> Any:
-    for name in where.split(".") if where else ():
+    if not where:
+        return value
+    for name in where.split("."):
         value = value.get(name) if isinstance(value, dict) else None
     return value
 
 
 def _trial(folder: Path, files: dict[str, Any]) -> dict[str, Any]:
     line = look(folder)
-    accelerators = _within(files, "trial.rig.accelerators") or []
-    first = accelerators[0] if accelerators else {}
     row: dict[str, Any] = {name: _within(files, where) for name, (_, where, _) in _NAMED.items() if where}
     row |= {"run": str(folder), "state": line.state, "tags": line.tags}
-    row |= {"accelerator": first.get("name"), "accelerators": len(accelerators), "driver": first.get("driver")}
-    for share in _within(files, "summary.roofline.shares") or []:
-        row |= {
-            f"{share['what']}_{limit}_share": share.get(limit)
-            for limit in ("bandwidth", "arithmetic")
-            if share.get(limit) is not None
-        }
+    row |= _first_accelerator(files)
+    row |= _shares(files)
     row["engine_kind"] = row["engine_kind"] or _within(files, "trial.target.kind")
     row["engine"] = row["engine"] or row["engine_kind"]
     row["engine_version"] = row["engine_version"] or _within(files, "trial.target.version")
@@ -485,6 +514,22 @@ def _trial(folder: Path, files: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
+def _shares(files: dict[str, Any]) -> dict[str, Any]:
+    """Return the shares of the hardware's peaks that are known."""
+    shares = {}
+    for share in _within(files, "summary.roofline.shares") or []:
+        for limit in ("bandwidth", "arithmetic"):
+            if share.get(limit) is not None:
+                shares[f"{share['what']}_{limit}_share"] = share[limit]
+    return shares
+
+
+def _first_accelerator(files: dict[str, Any]) -> dict[str, Any]:
+    accelerators = _within(files, "trial.rig.accelerators") or []
+    first = accelerators[0] if accelerators else {}
+    return {"accelerator": first.get("name"), "accelerators": len(accelerators), "driver": first.get("driver")}
+
+
 def _trial_columns(trials: list[dict[str, Any]]) -> dict[str, str]:
     columns = {name: kind for name, (kind, _, _) in _NAMED.items()}
     for name, kind, _ in itertools.chain(*_parts(Result)):
@@ -493,7 +538,10 @@ def _trial_columns(trials: list[dict[str, Any]]) -> dict[str, str]:
         else:
             columns.setdefault(name, kind)
     # The runs decide which percentiles there are.
-    return columns | {name: "DOUBLE" for row in trials for name in row if name not in columns}
+    for row in trials:
+        for name in row:
+            columns.setdefault(name, "DOUBLE")
+    return columns
 
 
 @functools.cache
@@ -504,7 +552,7 @@ def _fields(kind: type) -> tuple[inspect.Field, ...]:
 
 
 def _plain(kind: inspect.Type) -> inspect.Type:
-    """The type without None."""
+    """Return the type without None."""
     if isinstance(kind, inspect.UnionType):
         return next(t for t in kind.types if not isinstance(t, inspect.NoneType))
     return kind
@@ -514,15 +562,20 @@ def _sql_type(kind: inspect.Type) -> str:
     kind = _plain(kind)
     if isinstance(kind, inspect.ListType) and (inner := _SCALARS.get(type(kind.item_type))):
         return f"{inner}[]"
-    return _SCALARS.get(type(kind)) or ("VARCHAR" if isinstance(kind, _TEXTS) else "JSON")
+    if isinstance(kind, _TEXTS):
+        return "VARCHAR"
+    return _SCALARS.get(type(kind), "JSON")
 
 
 @functools.cache
 def _parts(result: type) -> list[list[tuple[str, str, str]]]:
-    """Yield the leaves of each part: column, SQL type, and location in the files."""
-    rest = [(f"{f.name}_", f"summary.{f.name}", _plain(f.type)) for f in _fields(result) if f.name != "summary"]
-    parts = [*_PARTS, *((p, where, kind.cls) for p, where, kind in rest if isinstance(kind, inspect.StructType))]
-    return [list(_leaves(kind, prefix, where)) for prefix, where, kind in parts]
+    """Return the leaves of each part: column, SQL type, and location in the files."""
+    parts = list(_PARTS)
+    for field in _fields(result):
+        kind = _plain(field.type)
+        if field.name != "summary" and isinstance(kind, inspect.StructType):
+            parts.append((f"{field.name}_", f"summary.{field.name}", kind.cls))
+    return [list(_leaves(cls, prefix, where)) for prefix, where, cls in parts]
 
 
 def _leaves(kind: type, prefix: str, where: str) -> Iterator[tuple[str, str, str]]:
@@ -562,8 +615,8 @@ def _quoted(text: str) -> str:
 
 
 def _lines(paths: list[Path], columns: dict[str, str], largest: int, cut: bool = False) -> str:
-    """The files' lines as a source of rows. Types are given, so that nothing is opened before it is asked for. `cut`:
-    lines that can't be read are empty."""
+    """Return the files' lines as a source of rows. Types are given, so that nothing is opened before it is asked for.
+    `cut`: lines that can't be read are empty."""
     if not paths:
         nothing = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in columns.items())
         return f"(SELECT {nothing}, NULL::VARCHAR AS filename WHERE false)"

@@ -48,7 +48,7 @@ class StudyFolder:
 
     @property
     def blank(self) -> bool:
-        """Whether it is empty, or holds only what a dyno killed while making it has left."""
+        """Return whether it is empty, or holds only what a dyno killed while making it has left."""
         if not any(self.path.iterdir()):
             return True
         known = (path.relative_to(self.path).as_posix() in _BEGINNINGS for path in self.path.rglob("*"))
@@ -58,7 +58,7 @@ class StudyFolder:
         return read(self.json_path, Study)
 
     def text(self) -> str:
-        """Its file; '' where that can't be read."""
+        """Return the text of its file; '' where that can't be read."""
         try:
             return files.read(self.toml_path, files.TEXT).decode(errors="replace")
         except OSError:
@@ -107,7 +107,7 @@ class StudyFolder:
                         self.path.rmdir()
 
     def run(self, place: Place) -> Run:
-        """The folder of a trial, by its id: it stays the same where the file's words for the trial change."""
+        """Return the folder of a trial, by its id: it stays the same where the file's words for the trial change."""
         if self._names is None:
             self._names = {name.rpartition("-")[2]: name for name in self._listed()}
         return Run(self.trials_path / self._names.get(place.id, trial_name(place)))
@@ -116,7 +116,7 @@ class StudyFolder:
         return sorted(path.name for path in self.trials_path.iterdir()) if self.trials_path.is_dir() else []
 
     def fresh(self, place: Place, keep: bool = False) -> Run:
-        """A trial's folder, empty: what a cut or failed attempt has left is deleted. `keep`: but for its failure."""
+        """Return a trial's folder without the rest of a cut or failed attempt. `keep`: with the failure."""
         if keep and (run := self.run(place)).path.is_dir():
             (run.path / "failed.json").unlink(missing_ok=True)
             return run
@@ -144,7 +144,7 @@ class StudyFolder:
         return path
 
     def done(self) -> set[str]:
-        """The ids of the trials that have a result: one look at each, and nothing is read."""
+        """Return the ids of the trials that have a result: one look at each, and nothing is read."""
         names = (name for name in self._listed() if (self.trials_path / name / "summary.json").exists())
         return {name.rpartition("-")[2] for name in names}
 
@@ -165,7 +165,7 @@ def failure_of(run: Run) -> Failure | None:
 
 
 def trial_name(place: Place) -> str:
-    """Names and values: vllm-4-fp8-chat-closed-128-r1-4f14c74afd."""
+    """Return a folder's name from names and values: vllm-4-fp8-chat-closed-128-r1-4f14c74afd."""
     words = [word for part in PARTS for word in (getattr(place, part), *map(short, place.varying(part).values()))]
     words += map(short, place.varying("trial").values())
     repeat = f"-r{place.repeat}" if place.repeats > 1 else ""

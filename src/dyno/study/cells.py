@@ -122,7 +122,7 @@ def converted(document: TomlDocument, path: Path, hint: Any, value: Any) -> Any:
 
 
 def _too_large(value: Any) -> bool:
-    """Whether it holds a whole number beyond 64 bits, which JSON readers and DuckDB don't take."""
+    """Return whether it holds a whole number beyond 64 bits, which JSON readers and DuckDB don't take."""
     if isinstance(value, list | dict):
         return any(map(_too_large, value.values() if isinstance(value, dict) else value))
     return isinstance(value, int) and not -(1 << 63) <= value < 1 << 63
@@ -130,9 +130,9 @@ def _too_large(value: Any) -> bool:
 
 def _as_text(hint: Any, value: Any) -> Any:
     """Turn numbers into text among a command's words and the values of its environment."""
-    if get_origin(hint) is list and get_args(hint) == (str,) and isinstance(value, list):
+    if isinstance(value, list) and hint == list[str]:
         return [_number_as_text(v) for v in value]
-    if get_origin(hint) is dict and get_args(hint) == (str, str) and isinstance(value, dict):
+    if isinstance(value, dict) and hint == dict[str, str]:
         return {k: _number_as_text(v) for k, v in value.items()}
     return value
 

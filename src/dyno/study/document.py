@@ -39,7 +39,7 @@ class TomlDocument:
         self._unknown: set[Path] = set()
 
     def line(self, path: Path) -> int:
-        """The line of the path, or of the nearest table around it."""
+        """Return the line of the path, or of the nearest table around it."""
         while path and path not in self._lines:
             path = path[:-1]
         return self._lines.get(path, 1)

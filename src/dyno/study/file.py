@@ -57,7 +57,7 @@ _BESIDE_LEVEL = ("burstiness", "request_timeout_s", "cancel_rate", "cancel_after
 
 
 def read(text: str, path: FilePath, known: Known, given: Mapping[str, str] | None = None) -> Study:
-    """`given`: variables set from outside, as text."""
+    """Read a study. `given`: variables set from outside, as text."""
     document = TomlDocument(text, str(path))
     return _Reader(document, known, path.absolute().parent).study(path.stem, given or {})
 
@@ -91,13 +91,16 @@ class StudyTables:
     def rig(self, path: Path, table: Any) -> RigWanted:
         if isinstance(table.get("ssh"), str):
             table = {**table, "ssh": {"host": table["ssh"]}}
-        inner = {
-            key: self.struct((*path, key), struct, table[key])
-            for key, struct in _RIG_TABLES.items()
-            if isinstance(table.get(key), dict)
-        }
-        table = {k: v for k, v in table.items() if k not in inner}
-        rig = msgspec.structs.replace(self.struct(path, RigWanted, table), **inner)
+        inner = {}
+        for key, struct in _RIG_TABLES.items():
+            if isinstance(table.get(key), dict):
+                inner[key] = self.struct((*path, key), struct, table[key])
+        own = {key: value for key, value in table.items() if key not in inner}
+        rig = msgspec.structs.replace(self.struct(path, RigWanted, own), **inner)
+        self._check_rig(path, rig)
+        return rig
+
+    def _check_rig(self, path: Path, rig: RigWanted) -> None:
         if rig.ssh and (why := ssh_problem(rig.ssh.host)):
             self.doc.mistake((*path, "ssh"), why)
         if rig.ssh and rig.dstack:
@@ -108,7 +111,6 @@ class StudyTables:
             )
         if rig.client == "here" and not rig.elsewhere:
             self.doc.mistake((*path, "client"), "needs ssh or dstack: this rig is the machine that runs dyno.")
-        return rig
 
     def struct(self, path: Path, struct: type[T], table: Any) -> T:
         if not isinstance(table, dict):
@@ -184,20 +186,22 @@ class StudyTables:
     def _check(self, path: Path, hint: Any, value: Any) -> None:
         """Check values here, since no trial may come of them; those with variables are checked when these are known."""
         several = choices(hint, value)
-        for one in [value] if several is None else several:
+        if several is None:
+            several = [value]
+        for one in several:
             if not any(used(one)):
                 converted(self.doc, path, hint, one)
 
     def _zipped(self, path: Path, value: Any, cells: dict[str, Any]) -> list[list[str]]:
-        nested = isinstance(value, list) and value and all(isinstance(g, list) for g in value)
-        groups = value if nested else [value] if value else []
-        if not all(isinstance(g, list) and all(isinstance(k, str) for k in g) for g in groups):
+        groups = [value] if value else []
+        if isinstance(value, list) and all(isinstance(group, list) for group in value):
+            groups = value
+        if not all(_is_keys(group) for group in groups):
             self.doc.mistake((*path, "zip"), "must be a list of this table's keys, or a list of such lists.")
             return []
-        for group in groups:
-            for key in group:
-                if key not in cells:
-                    self.doc.mistake((*path, "zip"), f"{key!r} is not a key of this table.")
+        for key in itertools.chain(*groups):
+            if key not in cells:
+                self.doc.mistake((*path, "zip"), f"{key!r} is not a key of this table.")
         return groups
 
     def _rules(self, table: dict[str, Any], path: Path, known: dict[str, list[str]]) -> dict[str, list[str]]:
@@ -210,6 +214,10 @@ class StudyTables:
                         self.doc.unknown((*path, key), name, names, key.removesuffix("s"))
                 rules[key] = [name for name in asked if name in names]
         return rules
+
+
+def _is_keys(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(key, str) for key in value)
 
 
 class _Reader:
@@ -239,30 +247,14 @@ class _Reader:
         self.parts = self.tables.parts(list(self.rigs))
         self.find = self._find()
         tune = tune_table.read(self.doc, list(self.parts.engines), self.trials.models)
-        trials: dict[str, PlannedTrial] = {}
-        quality = self._quality()
-        grid = list(self._grid())
-        slotted = self.trials.known.with_slots([trial for _, trial, _ in grid], quality)
-        for (place, _, api_key), trial in zip(grid, slotted, strict=True):
-            times = 1 if trial.find else repeats
-            for repeat in range(1, times + 1):
-                planned = placed(place, trial, api_key, name, seed, repeat, times)
-                trials.setdefault(planned.place.id, planned)
-        if quality:
-            settings = {setting_key(p): p for p in reversed(trials.values()) if p.trial.kind == "serve"}
-            for served in reversed(settings.values()):
-                planned = self._quality_trial(served, quality, name, seed)
-                trials.setdefault(planned.place.id, planned)
+        trials = self._planned(name, seed, repeats)
         if not trials and not self.doc.mistaken:
-            needed = ("engines", "workloads", *(() if self.find else ("loads",)))
-            missing = [f"[{name}.NAME]" for name in needed if not tree.get(name)]
-            why = f"add {', '.join(missing)}" if missing else "rules of engines and workloads, or exclude, leave none"
-            self.doc.mistake((), f"The study has no trials: {why}.")
+            self.doc.mistake((), f"The study has no trials: {self._why_empty()}.")
         self.doc.check()
         return Study(
             name=name,
             about=top.get("about"),
-            trials=list(trials.values()),
+            trials=trials,
             seed=seed,
             repeats=repeats,
             interleave=top.get("interleave", "engines"),
@@ -272,35 +264,67 @@ class _Reader:
             tune=tune,
         )
 
+    def _planned(self, study: str, seed: int, repeats: int) -> list[PlannedTrial]:
+        """Return the trials of the grid with all their repeats, then those of quality. Equal trials are one."""
+        quality = self._quality()
+        grid = list(self._grid())
+        slotted = self.trials.known.with_slots([trial for _, trial, _ in grid], quality)
+        trials: dict[str, PlannedTrial] = {}
+        for (place, _, api_key), trial in zip(grid, slotted, strict=True):
+            times = 1 if trial.find else repeats
+            for repeat in range(1, times + 1):
+                planned = placed(place, trial, api_key, study, seed, repeat, times)
+                trials.setdefault(planned.place.id, planned)
+        if quality:
+            for served in _first_served(list(trials.values())):
+                planned = self._quality_trial(served, quality, study, seed)
+                trials.setdefault(planned.place.id, planned)
+        return list(trials.values())
+
+    def _why_empty(self) -> str:
+        needed = ("engines", "workloads") if self.find else ("engines", "workloads", "loads")
+        missing = [f"[{name}.NAME]" for name in needed if not self.doc.tree.get(name)]
+        if missing:
+            return f"add {', '.join(missing)}"
+        return "rules of engines and workloads, or exclude, leave none"
+
     def _find(self) -> FindSpec | None:
         """Read [find]: its keys are the flags of `dyno find`."""
         if "find" not in self.doc.tree:
             return None
-        table, fields_by_key = self.doc.tree["find"], {f.option.flags[2:]: f.name for f in fields(FindSpec).values()}
+        table = self.doc.tree["find"]
         if not isinstance(table, dict):
             self.doc.mistake((_FIND,), "must be a table.")
             return None
+        values = self._find_values(table)
+        if _FIND in self.parts.loads:
+            self.doc.mistake(("loads", _FIND), "can't be the name of a load in a study with [find].")
+        target = values.pop("target", None)
+        if not target:
+            text = f"target is missing. Write target = {EXAMPLE.split()}."
+            self.doc.missing((_FIND,), text, ["target"], [(_FIND,)])
+            return None
+        fields_by_key = {f.option.flags[2:]: f.name for f in fields(FindSpec).values()}
+        try:
+            return spec_of(target, {fields_by_key[k]: v for k, v in values.items() if v is not None}, dashes="")
+        except UsageError as e:
+            self.doc.mistake((_FIND, "target" if "target" in str(e) else "from"), str(e))
+            return None
+
+    def _find_values(self, table: dict[str, Any]) -> dict[str, Any]:
+        """Return the values of [find] by key; None: not a time."""
         values: dict[str, Any] = {}
         for key, value in table.items():
             if key not in FIND:
                 self.doc.unknown_key((_FIND, key), list(FIND))
             elif (own := converted(self.doc, (_FIND, key), FIND[key], value)) is not None:
                 values[key] = own
-        for key in [k for k, v in values.items() if k in _SPANS and isinstance(v, str)]:
-            if (span := span_s(values[key])) is None:
-                self.doc.mistake((_FIND, key), f"{values[key]!r} is not a time: write seconds, or '5m', or '2h'.")
-            values[key] = span
-        if _FIND in self.parts.loads:
-            self.doc.mistake(("loads", _FIND), "can't be the name of a load in a study with [find].")
-        if not (target := values.pop("target", None)):
-            text = f"target is missing. Write target = {EXAMPLE.split()}."
-            self.doc.missing((_FIND,), text, ["target"], [(_FIND,)])
-            return None
-        try:
-            return spec_of(target, {fields_by_key[k]: v for k, v in values.items() if v is not None}, dashes="")
-        except UsageError as e:
-            self.doc.mistake((_FIND, "target" if "target" in str(e) else "from"), str(e))
-            return None
+        for key, value in values.items():
+            if key in _SPANS and isinstance(value, str):
+                values[key] = span_s(value)
+                if values[key] is None:
+                    self.doc.mistake((_FIND, key), f"{value!r} is not a time: write seconds, or '5m', or '2h'.")
+        return values
 
     def _search_load(self, own: Section) -> Section:
         """Return the load at which a search begins. An engine's own settings hold, but for how much load there is."""
@@ -308,8 +332,9 @@ class _Reader:
         start = self.find.range[2]
         level = {"max_concurrency": int(start)} if self.find.over == "concurrency" else {"request_rate_rps": start}
         cells = {**level, "num_prompts": 1000}  # a probe sends as many as it needs
+        paths: dict[str, Path] = {**dict.fromkeys(cells, (_FIND,)), **own.paths}
         rest = {k: v for k, v in own.cells.items() if k in _BESIDE_LEVEL}
-        return Section("load", {**cells, **rest}, {**dict.fromkeys(cells, (_FIND,)), **own.paths}, [], (_FIND,))
+        return Section("load", {**cells, **rest}, paths, [], (_FIND,))
 
     def _quality(self) -> QualitySpec | None:
         if "quality" not in self.doc.tree:
@@ -347,6 +372,7 @@ class _Reader:
         if not isinstance(variables, dict):
             self.doc.mistake(("variables",), "must be a table: write [variables], and NAME = VALUE below it.")
             return {}
+        variables = dict(variables)
         for name, text in given.items():
             if name not in variables:
                 known = ", ".join(variables) or "none"
@@ -354,23 +380,29 @@ class _Reader:
             value = _value(text)
             # What is text in the file stays text: version=0.10 is not a number.
             is_text = isinstance(variables[name], str) and not isinstance(value, list)
-            variables = {**variables, name: text if is_text else value}
-        out = dict(variables)
-        for _ in range(_DEEPEST):  # one may name another
-            plain = {k: v for k, v in out.items() if isinstance(v, str | int | float)}
-            before, out = out, {k: v if k in used(v) else self.room.filled(v, plain) for k, v in out.items()}
-            if out == before:
-                break
-        for name, value in out.items():
+            variables[name] = text if is_text else value
+        variables = self._filled(variables)
+        for name, value in variables.items():
             for other in used(value):
-                if other not in out:
-                    self.doc.unknown(("variables", name), other, list(out), "variable")
-        return out
+                if other not in variables:
+                    self.doc.unknown(("variables", name), other, list(variables), "variable")
+        return variables
+
+    def _filled(self, variables: dict[str, Any]) -> dict[str, Any]:
+        """Return the variables with the values of those that they name."""
+        for _ in range(_DEEPEST):
+            plain = {k: v for k, v in variables.items() if isinstance(v, str | int | float)}
+            filled = {k: v if k in used(v) else self.room.filled(v, plain) for k, v in variables.items()}
+            if filled == variables:
+                break
+            variables = filled
+        return variables
 
     def _grid(self) -> Iterator[tuple[Place, TrialSpec, str | None]]:
         excluding = self._choosers("exclude")
         matched = set()
-        for rig in [*self.rigs, *([] if self.rigs else [None])]:
+        rigs: list[str | None] = [*self.rigs] or [None]
+        for rig in rigs:
             for names in self._trios(rig):
                 for place, cell, trial, key in self._trials(names, rig):
                     out = {i for i, rule in enumerate(excluding) if _matches(rule, names, cell)}
@@ -379,8 +411,11 @@ class _Reader:
                         yield place, trial, key
             for i, rule in enumerate(self._choosers("include")):
                 yield from self._included(i, rule, rig)
-        for i in sorted({*range(len(excluding))} - matched) if not self.doc.mistaken else []:
-            self.doc.mistake(("exclude", i), "matches no trial.")
+        if self.doc.mistaken:
+            return
+        for i in range(len(excluding)):
+            if i not in matched:
+                self.doc.mistake(("exclude", i), "matches no trial.")
 
     def _trios(self, rig: str | None) -> Iterator[Trio]:
         parts = self.parts
@@ -399,24 +434,41 @@ class _Reader:
         self, names: Trio, rig: str | None, extra: dict[str, Section] | None = None
     ) -> Iterator[tuple[Place, GridCell, TrialSpec, str | None]]:
         engine, workload, load = names
-        parts = self.parts
-        own = parts.engines[engine]
-        sections = [
-            own["engine"],
-            _merged(parts.workloads[workload], own["workload"]),
-            _merged(parts.loads[load], own["load"]) if load != _FIND else self._search_load(own["load"]),
-            _merged(parts.trial, own["trial"]),
-        ]
-        sections = [_merged(s, extra[s.part]) if extra and s.part in extra else s for s in sections]
+        sections = self._sections(names)
+        if extra:
+            sections = [_merged(s, extra[s.part]) if s.part in extra else s for s in sections]
+        machine = self.rigs[rig] if rig else RigWanted()
         for cell in expand(self.doc, sections, self.variables, self.room):
             trial = self.trials.trial({s.part: s for s in sections}, cell)
-            if trial is not None:
-                trial = msgspec.structs.replace(trial, find=self.find) if load == _FIND else trial
-                machine = self.rigs[rig] if rig else RigWanted()
-                settings = {k: _shown(v, k) for k, v in cell.varying.items()}
-                place = Place("", "", engine, workload, load, settings, rig=rig, price=machine.price,
-                              host=machine.host, sessions=trial.workload.traits.sessions)  # fmt: skip
-                yield place, cell, trial, cell.sections["engine"].get("api_key_env")
+            if trial is None:
+                continue
+            if load == _FIND:
+                trial = msgspec.structs.replace(trial, find=self.find)
+            place = Place(
+                "",
+                "",
+                engine,
+                workload,
+                load,
+                settings={k: _shown(v, k) for k, v in cell.varying.items()},
+                rig=rig,
+                price=machine.price,
+                host=machine.host,
+                sessions=trial.workload.traits.sessions,
+            )
+            yield place, cell, trial, cell.sections["engine"].get("api_key_env")
+
+    def _sections(self, names: Trio) -> list[Section]:
+        """Return the sections of a trial. An engine's own settings take precedence."""
+        engine, workload, load = names
+        parts = self.parts
+        own = parts.engines[engine]
+        return [
+            own["engine"],
+            _merged(parts.workloads[workload], own["workload"]),
+            self._search_load(own["load"]) if load == _FIND else _merged(parts.loads[load], own["load"]),
+            _merged(parts.trial, own["trial"]),
+        ]
 
     def _choosers(self, name: str) -> list[Rule]:
         """Read the rules of [[include]] or [[exclude]]. `engine = 'vllm'` is short for its name."""
@@ -434,22 +486,31 @@ class _Reader:
         ]
 
     def _chooser(self, path: Path, part: str, wanted: Any) -> dict[str, Any]:
-        tables, chosen = self.parts.tables[part], {}
-        for key, value in (wanted if isinstance(wanted, dict) else {"name": wanted}).items():
+        if not isinstance(wanted, dict):
+            wanted = {"name": wanted}
+        chosen: dict[str, Any] = {}
+        for key, value in wanted.items():
             if key == "name":
-                names = value if isinstance(value, list) else [value]
-                for one in names:
-                    if not isinstance(one, str) or one not in tables:
-                        self.doc.unknown(path, one, list(tables), part)
-                chosen[key] = [one for one in names if isinstance(one, str) and one in tables]
+                chosen[key] = self._chosen_names(path, part, value)
             elif key in CELLS[part]:
                 chosen[key] = value
             else:
                 self.doc.unknown_key((*path, key), ["name", *CELLS[part]])
         return chosen
 
+    def _chosen_names(self, path: Path, part: str, value: Any) -> list[str]:
+        tables = self.parts.tables[part]
+        names = []
+        wanted = value if isinstance(value, list) else [value]
+        for name in wanted:
+            if isinstance(name, str) and name in tables:
+                names.append(name)
+            else:
+                self.doc.unknown(path, name, list(tables), part)
+        return names
+
     def _included(self, index: int, rule: Rule, rig: str | None) -> Iterator[tuple[Place, TrialSpec, str | None]]:
-        """Trials beside the grid: the named tables, with the keys that the rule changes."""
+        """Yield trials beside the grid: those of the named tables, with the keys that the rule changes."""
         names = [rule.get(part, {}).get("name", list(table)) for part, table in self.parts.tables.items()]
         extra = {}
         for part, cells in rule.items():
@@ -460,6 +521,12 @@ class _Reader:
             if rig in self.parts.rules[f"engine {trio[0]}"].get("rigs", [rig]):
                 for place, _, trial, key in self._trials(trio, rig, extra):
                     yield msgspec.structs.replace(place, settings={**changed, **place.settings}), trial, key
+
+
+def _first_served(trials: list[PlannedTrial]) -> list[PlannedTrial]:
+    """Return the first serving trial of each engine setting."""
+    by_setting = {setting_key(p): p for p in reversed(trials) if p.trial.kind == "serve"}
+    return list(reversed(by_setting.values()))
 
 
 def _merged(section: Section, over: Section) -> Section:
@@ -482,30 +549,43 @@ def placed(
     place: Place, trial: TrialSpec, key: str | None, study: str, seed: int, repeat: int, repeats: int
 ) -> PlannedTrial:
     """Give each repeat prompts of its own, the same for every engine: comparisons are then of pairs."""
-    w, load = trial.workload, trial.load
-    if w.seed == 0:
-        plain = _canonical(msgspec.structs.replace(w, num_warmups=0))
+    work, load = trial.workload, trial.load
+    if work.seed == 0:
+        plain = _canonical(msgspec.structs.replace(work, num_warmups=0))
         shape = f"{seed} {repeat} {place.workload} {place.load} {plain} {_canonical(load)} {trial.offline}"
         own = zlib.crc32(shape.encode()) & 0x7FFFFFFF
-        w, load = msgspec.structs.replace(w, seed=own), msgspec.structs.replace(load, seed=own)
-        trial = msgspec.structs.replace(trial, workload=w, load=load)
-    # By name: the same setting twice is A against A. Without what moves no number (a renewed key, a port, a timeout);
-    # with what a dataset's file holds.
-    engine = trial.engine
-    if engine is not None:
-        plain = {"env": _shown(engine.env), "args": _shown(engine.args), "port": None, "accepts": None}
-        # 0.0 as in earlier versions: the trial keeps its id.
-        engine = msgspec.structs.replace(engine, **plain, ready_timeout_s=0.0, ready_stall_s=READY_STALL_S)
-    body = secrets.public(trial.extra_body)
-    target = msgspec.structs.replace(trial.target, cacert=None, cert=None, cert_key=None)
-    same = msgspec.structs.replace(
-        trial, target=target, engine=engine, extra_body=body, metadata={}, ready_check_timeout_s=None,
-        correctness_check=True, client=msgspec.structs.replace(trial.client, ray_address=None),
-    )  # fmt: skip
-    identity = [place.engine, _canonical(same), place.rig, repeat, _fingerprint(w.path)]
+        work, load = msgspec.structs.replace(work, seed=own), msgspec.structs.replace(load, seed=own)
+        trial = msgspec.structs.replace(trial, workload=work, load=load)
+    # By the engine's name: the same setting twice is A against A. With what a dataset's file holds.
+    identity = [place.engine, _canonical(_identical(trial)), place.rig, repeat, _fingerprint(work.path)]
     number = hashlib.sha256(msgspec.json.encode(identity, order="deterministic")).hexdigest()[:10]
     place = msgspec.structs.replace(place, study=study, id=number, repeat=repeat, repeats=repeats)
     return PlannedTrial(place, trial, key)
+
+
+def _identical(trial: TrialSpec) -> TrialSpec:
+    """Return the trial without what moves no number (a renewed key, a port, a timeout)."""
+    engine = trial.engine
+    if engine is not None:
+        engine = msgspec.structs.replace(
+            engine,
+            env=_shown(engine.env),
+            args=_shown(engine.args),
+            port=None,
+            accepts=None,
+            ready_timeout_s=0.0,  # as in earlier versions: the trial keeps its id
+            ready_stall_s=READY_STALL_S,
+        )
+    return msgspec.structs.replace(
+        trial,
+        target=msgspec.structs.replace(trial.target, cacert=None, cert=None, cert_key=None),
+        engine=engine,
+        extra_body=secrets.public(trial.extra_body),
+        metadata={},
+        ready_check_timeout_s=None,
+        correctness_check=True,
+        client=msgspec.structs.replace(trial.client, ray_address=None),
+    )
 
 
 def _fingerprint(path: str | None) -> str | None:
@@ -535,7 +615,7 @@ def _canonical(value: Any) -> Any:
 
 
 def _shown(value: Any, name: str = "") -> Any:
-    """A setting's value in labels and folder names: without secrets."""
+    """Return a setting's value as labels and folder names have it: without secrets."""
     if isinstance(value, float) and math.isinf(value):
         return "inf"  # JSON has no word for it
     return secrets.public(value, name)

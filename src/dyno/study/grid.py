@@ -64,61 +64,115 @@ class Room:
     def _counted(self, text: str) -> str:
         self._filled += len(text)
         if self._filled > _FILLED_MOST:
-            self._doc.mistake(
-                ("variables",), f"expand to more than {_FILLED_MOST >> 20} million characters in all trials. Shorten "
-                "them.",
-            )  # fmt: skip
+            most = f"{_FILLED_MOST >> 20} million characters"
+            self._doc.mistake(("variables",), f"expand to more than {most} in all trials. Shorten them.")
             self._doc.check()
         return text
+
+
+class _Axes:
+    """The axes that a trial's sections span: one for each list, for lists that are zipped, and for each variable."""
+
+    def __init__(self, document: TomlDocument, sections: list[Section], variables: Mapping[str, Any]) -> None:
+        self._doc, self._variables = document, variables
+        self.sizes: dict[str, int] = {}  # its name → how many choices
+        self.by_key: dict[tuple[str, str], str] = {}  # part, key → the axis that picks its value
+        self.wrong: set[tuple[str, str]] = set()  # part, key: reported, and left out
+        for section in sections:
+            for key, value in section.cells.items():
+                if not self._collect(section, key, value):
+                    self.wrong.add((section.part, key))
+        self.varying: set[tuple[str, str]] = set()
+        for section in sections:
+            for key, value in section.cells.items():
+                if self._varies(section.part, key, value):
+                    self.varying.add((section.part, key))
+
+    def points(self) -> Iterator[dict[str, int]]:
+        """Yield each point of the grid: the index of the choice on each axis."""
+        for indices in itertools.product(*(range(n) for n in self.sizes.values())):
+            yield dict(zip(self.sizes, indices, strict=True))
+
+    def _collect(self, section: Section, key: str, value: Any) -> bool:
+        """Add the axes of a key. False: a mistake was reported."""
+        path = section.paths[key]
+        if not self._collect_variables(path, value):
+            return False
+        several = choices(CELLS[section.part].get(key), _plain(value, self._variables))
+        if several is None:
+            return True
+        group = next((g for g in section.zipped if key in g), [key])
+        axis = f"{section.part}." + "+".join(group)
+        self.by_key[section.part, key] = axis
+        return self._add(axis, len(several), path)
+
+    def _collect_variables(self, path: Path, value: Any) -> bool:
+        right = True
+        for name in dict.fromkeys(used(value)):
+            if name not in self._variables:
+                self._doc.unknown(path, name, list(self._variables), "variable")
+                right = False
+                continue
+            listed = self._variables[name]
+            if isinstance(listed, list) and not self._add(_variable_axis(name), len(listed), path):
+                right = False
+        return right
+
+    def _add(self, axis: str, count: int, path: Path) -> bool:
+        """Add an axis. False: its list is empty."""
+        if not count:
+            self._doc.mistake(path, "is an empty list. Give at least one value, or remove it.")
+        elif self.sizes.setdefault(axis, count) != count:
+            self._doc.mistake(path, f"has {count} values, but the list it is zipped with has {self.sizes[axis]}.")
+            self.sizes[axis] = min(self.sizes[axis], count)
+        return count > 0
+
+    def _varies(self, part: str, key: str, value: Any) -> bool:
+        """Return whether a key distinguishes trials."""
+        if any(self.sizes.get(_variable_axis(name), 1) > 1 for name in used(value)):
+            return True
+        axis = self.by_key.get((part, key))
+        # The number of requests follows from the load: it distinguishes no trials.
+        if key in ("num_prompts", "num_warmups") and axis != f"{part}.{key}":
+            return False
+        return axis is not None and self.sizes.get(axis, 1) > 1
+
+
+def _variable_axis(name: str) -> str:
+    return f"${{{name}}}"
 
 
 def expand(
     document: TomlDocument, sections: list[Section], variables: Mapping[str, Any], room: Room
 ) -> Iterator[GridCell]:
     """Yield a cell for each point of the grid that these sections span."""
-    axes: dict[str, int] = {}  # its name → how many choices
-    on_axis: dict[tuple[str, str], str] = {}  # part, key → the axis that picks its value
-    wrong: set[tuple[str, str]] = set()  # part, key: reported, and left out
-    for section in sections:
-        for key, value in section.cells.items():
-            for name in dict.fromkeys(used(value)):
-                if name not in variables:
-                    document.unknown(section.paths[key], name, list(variables), "variable")
-                    wrong.add((section.part, key))
-                elif isinstance(variables[name], list) and not _add(
-                    document, axes, f"${{{name}}}", len(variables[name]), section.paths[key]
-                ):
-                    wrong.add((section.part, key))
-            if (section.part, key) in wrong:
-                continue
-            hint = CELLS[section.part].get(key)
-            several = choices(hint, _plain(value, variables))
-            if several is not None:
-                group = next((g for g in section.zipped if key in g), [key])
-                axis = f"{section.part}." + "+".join(group)
-                on_axis[section.part, key] = axis
-                if not _add(document, axes, axis, len(several), section.paths[key]):
-                    wrong.add((section.part, key))
-    room.trials(math.prod(axes.values()))
-    for indices in itertools.product(*(range(n) for n in axes.values())):
-        point = dict(zip(axes, indices, strict=True))
-        chosen = {name: v[point[f"${{{name}}}"]] if f"${{{name}}}" in point else v for name, v in variables.items()}
+    axes = _Axes(document, sections, variables)
+    room.trials(math.prod(axes.sizes.values()))
+    for point in axes.points():
+        chosen = _chosen(variables, point)
         out: dict[str, dict[str, Any]] = {}
         varying: dict[str, Any] = {}
         for section in sections:
             cells = out[section.part] = {}
             for key, value in section.cells.items():
-                if (section.part, key) in wrong:
+                if (section.part, key) in axes.wrong:
                     continue
-                picked_by = on_axis.get((section.part, key))
+                axis = axes.by_key.get((section.part, key))
                 plain = _plain(value, variables)
-                cells[key] = room.filled(plain[point[picked_by]] if picked_by else plain, chosen)
-                # The number of requests follows from the load: it distinguishes no trials.
-                counts = key in ("num_prompts", "num_warmups") and picked_by != f"{section.part}.{key}"
-                by_variable = any(axes.get(f"${{{name}}}", 1) > 1 for name in used(value))
-                if by_variable or (picked_by and axes[picked_by] > 1 and not counts):
-                    varying[f"{section.part}.{key}"] = _distinct(cells[key], plain if picked_by else [])
+                picked = plain[point[axis]] if axis else plain
+                cells[key] = room.filled(picked, chosen)
+                if (section.part, key) in axes.varying:
+                    varying[f"{section.part}.{key}"] = _distinct(cells[key], plain if axis else [])
         yield GridCell(out, varying)
+
+
+def _chosen(variables: Mapping[str, Any], point: Mapping[str, int]) -> dict[str, Any]:
+    """Return each variable's single value at a point of the grid."""
+    values = {}
+    for name, value in variables.items():
+        axis = _variable_axis(name)
+        values[name] = value[point[axis]] if axis in point else value
+    return values
 
 
 def _distinct(value: Any, several: Any) -> Any:
@@ -131,16 +185,6 @@ def _distinct(value: Any, several: Any) -> Any:
         for name, own in value.items()
         if not several or any(each.get(name, missing) != several[0].get(name, missing) for each in several)
     }
-
-
-def _add(document: TomlDocument, axes: dict[str, int], axis: str, count: int, path: Path) -> bool:
-    """Add an axis. False: its list is empty."""
-    if not count:
-        document.mistake(path, "is an empty list. Give at least one value, or remove it.")
-    elif axes.setdefault(axis, count) != count:
-        document.mistake(path, f"has {count} values, but the list it is zipped with has {axes[axis]}.")
-        axes[axis] = min(axes[axis], count)
-    return count > 0
 
 
 def used(value: Any) -> Iterator[str]:
@@ -156,7 +200,7 @@ def used(value: Any) -> Iterator[str]:
 
 
 def _plain(value: Any, variables: Mapping[str, Any]) -> Any:
-    """A key that is nothing but a variable takes its value, unless that is a list: then the variable is the axis."""
+    """Replace a value that is nothing but a variable, unless that is a list: then the variable is the axis."""
     if isinstance(value, str) and (whole := _VARIABLE.fullmatch(value)) and whole[1] in variables:
         named = variables[whole[1]]
         return value if isinstance(named, list) else named

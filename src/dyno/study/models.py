@@ -48,7 +48,8 @@ class StudyModels:
                 self._doc.mistake((*path, key), f"${{{variable}}} is a list, but a model takes one value.")
             if not (unknown or lists):
                 value = converted(self._doc, (*path, key), MODEL[key], room.filled(value, variables))
-                out |= {} if value is None else {key: self._resolved(key, value)}
+                if value is not None:
+                    out[key] = self._resolved(key, value)
         if "from" not in table:
             text = "from is missing. Give hub:OWNER/NAME@REVISION, file:PATH, or the name of another model."
             self._doc.missing(path, text, ["from"], [path])
@@ -64,13 +65,8 @@ class StudyModels:
 
     def _recipe(self, name: str, rows: Mapping[str, dict[str, Any]]) -> ModelRecipe | None:
         """Return it with the recipes of the models that it is made from; None: one of them is wrong."""
-        chain = [name]
-        while (source := str(rows[chain[-1]].get("from", ""))) in rows:
-            if source in chain:
-                text = f"is circular: {' → '.join([*chain, source])}."
-                self._doc.mistake(("models", name, "from"), text)
-                return None
-            chain.append(source)
+        chain = self._chain(name, rows)
+        source = str(rows[chain[-1]].get("from", "")) if chain else ""
         if not source:
             return None
         if not source.startswith(("hub:", "file:")):
@@ -79,15 +75,9 @@ class StudyModels:
             return None
         values: dict[str, Any] = {}
         for ancestor in reversed(chain):
-            own = rows[ancestor]
-            for i, step in enumerate(_STEPS):
-                if step in own and (done := next((s for s in _STEPS[i:] if s in values), None)):
-                    text = (
-                        f"can't follow {done} = {values[done]!r} of the model {own['from']!r}: each step is done once."
-                    )
-                    self._doc.mistake(("models", ancestor, step), text)
-                    return None
-            values |= {**own, "from": source}
+            if not self._check_steps(ancestor, rows[ancestor], values):
+                return None
+            values |= {**rows[ancestor], "from": source}
         recipe = msgspec.convert(values, ModelRecipe)
         if problem := self._problem(recipe):
             key, why = problem
@@ -95,3 +85,26 @@ class StudyModels:
             self._doc.mistake(("models", owner, key), why)
             return None
         return recipe
+
+    def _chain(self, name: str, rows: Mapping[str, dict[str, Any]]) -> list[str]:
+        """Return the model, the one that it is made from, and so on; none where the chain is circular."""
+        chain = [name]
+        while (source := str(rows[chain[-1]].get("from", ""))) in rows:
+            if source in chain:
+                text = f"is circular: {' → '.join([*chain, source])}."
+                self._doc.mistake(("models", name, "from"), text)
+                return []
+            chain.append(source)
+        return chain
+
+    def _check_steps(self, name: str, own: dict[str, Any], before: dict[str, Any]) -> bool:
+        """Return whether the model's own steps can follow those of the model that it is made from."""
+        for i, step in enumerate(_STEPS):
+            if step not in own:
+                continue
+            done = next((s for s in _STEPS[i:] if s in before), None)
+            if done:
+                text = f"can't follow {done} = {before[done]!r} of the model {own['from']!r}: each step is done once."
+                self._doc.mistake(("models", name, step), text)
+                return False
+        return True

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from dyno.facts.load import LoadSpec
+from dyno.facts.quality import QualitySpec
 from dyno.facts.study import PlannedTrial, Study
 from dyno.facts.trial import TrialSpec
 from dyno.workload.datasets import DATASETS
@@ -65,7 +67,7 @@ def sessions(study: Study, wanted: Collection[str] | None = None) -> list[TrialG
 
 
 def setting_key(planned: PlannedTrial) -> bytes:
-    """Trials with the same one can share an engine."""
+    """Return a key shared by trials that can share an engine."""
     t = planned.trial
     # What isn't served has no server to share, but a loaded engine.
     return msgspec.json.encode([planned.place.rig, t.engine, t.target.urls, t.target.backend, t.offline is not None])
@@ -80,7 +82,10 @@ def _rounds(study: Study) -> Iterator[tuple[bytes, list[PlannedTrial]]]:
     if study.interleave == "trials":
         rng.shuffle(order)
         for key in order:
-            yield key, [p for repeat in _repeats(study) for p in _shuffled(settings[key], repeat, study, rng)]
+            trials = []
+            for repeat in _repeats(study):
+                trials += _shuffled(settings[key], repeat, study, rng)
+            yield key, trials
         return
     for repeat in _repeats(study):
         if repeat % 2:
@@ -101,21 +106,28 @@ def _shuffled(trials: list[PlannedTrial], repeat: int, study: Study, rng: random
 
     With a stop rule the loads of a series rise instead, to know when to stop."""
     here = [p for p in trials if p.place.repeat == repeat]
-    mine = [p for p in here if p.trial.quality is None and p.trial.find is None]
-    last = [*(p for p in here if p.trial.find), *(p for p in here if p.trial.quality)]
+    searches = [p for p in here if p.trial.find]
+    quality = [p for p in here if p.trial.quality]
+    rest = [p for p in here if p.trial.quality is None and p.trial.find is None]
     if study.stop is None:
-        rng.shuffle(mine)
-        return mine + last
+        rng.shuffle(rest)
+    else:
+        rest = _rising(rest, rng)
+    return rest + searches + quality
+
+
+def _rising(trials: list[PlannedTrial], rng: random.Random) -> list[PlannedTrial]:
+    """Shuffle the series; in each, loads rise."""
     series: dict[tuple[str, ...], list[PlannedTrial]] = {}
-    for planned in mine:
+    for planned in trials:
         series.setdefault(series_key(planned), []).append(planned)
     groups = list(series.values())
     rng.shuffle(groups)
-    return [p for group in groups for p in sorted(group, key=level)] + last
+    return [p for group in groups for p in sorted(group, key=level)]
 
 
 def series_key(planned: PlannedTrial) -> tuple[str, ...]:
-    """A key shared by trials that differ only in how much load there is, and with it in number and seed of prompts."""
+    """Return a key shared by trials that differ only in the amount of load, and so in number and seed of prompts."""
     t, place = planned.trial, planned.place
     w = msgspec.structs.replace(t.workload, num_prompts=1, num_warmups=0, seed=0)
     rest = msgspec.json.encode(msgspec.structs.replace(t, workload=w, load=t.load.without_level())).decode()
@@ -133,27 +145,48 @@ def level(planned: PlannedTrial) -> tuple[float, float]:
 def trial_s(trial: TrialSpec, pace: EnginePace | None = None) -> float:
     """Estimate how long a trial's load takes. `pace`: None: that of a large model on a current accelerator."""
     pace = pace or EnginePace()
-    w, load = trial.workload, trial.load
     output = output_tokens(trial)
     if trial.offline:
         return _offline_s(trial, pace, output)
     if trial.quality:
-        rounds = ((min(n, TOGETHER), math.ceil(w.num_prompts / min(n, TOGETHER))) for n in trial.quality.concurrency)
-        return sum(number * pace.answer_s(output, streams) for streams, number in rounds)
+        return _quality_s(trial.quality, trial.workload.num_prompts, pace, output)
     if trial.find:
         return trial.find.budget_s + (trial.find.confirm_s or 0.0)
-    streams = min(load.max_concurrency or TOGETHER, TOGETHER, max(w.num_prompts, 1))
+    return _serving_s(trial.workload, trial.load, pace, output)
+
+
+def _quality_s(quality: QualitySpec, prompts: int, pace: EnginePace, output: int) -> float:
+    passes_s = []
+    for concurrency in quality.concurrency:
+        streams = min(concurrency, TOGETHER)
+        passes_s.append(math.ceil(prompts / streams) * pace.answer_s(output, streams))
+    return sum(passes_s)
+
+
+def _serving_s(work: WorkloadSpec, load: LoadSpec, pace: EnginePace, output: int) -> float:
+    streams = min(load.max_concurrency or TOGETHER, TOGETHER, max(work.num_prompts, 1))
     request_s = pace.answer_s(output, streams)
-    warmup_s = math.ceil(w.num_warmups / streams) * request_s
+    warmup_s = math.ceil(work.num_warmups / streams) * request_s
     if load.duration_s:
         return warmup_s + load.duration_s + request_s
-    rate = load.request_rate_rps or (load.ramp_end_rps and (load.ramp_start_rps or 0) / 2 + load.ramp_end_rps / 2)
+    if load.arrivals == "recorded" and work.trace_end_s:
+        served_s = (work.trace_end_s - work.trace_start_s) / load.speedup + request_s
+    else:
+        served_s = math.ceil(work.num_prompts / streams) * request_s + _prompts_s(work, pace)
+    rate = _rate_rps(work, load)
+    sent_s = work.num_prompts / rate + request_s if rate else 0.0
+    return warmup_s + max(sent_s, served_s)
+
+
+def _rate_rps(work: WorkloadSpec, load: LoadSpec) -> float | None:
+    """Return the mean rate of an open loop."""
     if load.rates:
-        rate = w.num_prompts / next(load.rates.times([w.num_prompts]))
-    served_s = math.ceil(w.num_prompts / streams) * request_s + _prompts_s(w, pace)
-    if load.arrivals == "recorded" and w.trace_end_s:
-        served_s = (w.trace_end_s - w.trace_start_s) / load.speedup + request_s
-    return warmup_s + max(w.num_prompts / rate + request_s if rate else 0.0, served_s)
+        return work.num_prompts / next(load.rates.times([work.num_prompts]))
+    if load.request_rate_rps:
+        return load.request_rate_rps
+    if load.ramp_end_rps:
+        return (load.ramp_start_rps or 0) / 2 + load.ramp_end_rps / 2
+    return None
 
 
 def output_tokens(trial: TrialSpec) -> int:

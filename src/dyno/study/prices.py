@@ -73,7 +73,7 @@ def _rule(doc: TomlDocument, index: int, table: dict[str, Any]) -> PriceRule:
 
 
 def price_rules(words: Sequence[str], energy: float | None, file: FilePath | None) -> list[PriceRule]:
-    """Prices of the command line take precedence over those of the file."""
+    """Return the prices of the command line, which take precedence, then those of the file."""
     return [*prices_from(words, energy), *(read(file) if file is not None else [])]
 
 
@@ -81,6 +81,19 @@ def prices_from(words: Sequence[str], energy: float | None = None) -> list[Price
     """Read prices of an hour: 2.99, H100=2.99, machine=12. `energy`: of a kilowatt-hour, for all."""
     if energy is not None and not 0 <= energy < _MOST:
         raise UsageError(f"--energy-price {energy:g} is not a price. Write the price of a kilowatt-hour, such as 0.12.")
+    named = _by_name(words)
+    machine = next((named.pop(k) for k in list(named) if k.lower() == "machine"), None)
+    everywhere = Price(accelerator_hour=named.pop("", None), machine_hour=machine, energy_kwh=energy)
+    rules = [PriceRule(Price(v, energy_kwh=energy), accelerator=name, origin="--price") for name, v in named.items()]
+    if everywhere.accelerator_hour is not None or machine is not None:
+        rules.append(PriceRule(everywhere, origin="--price"))
+    elif energy is not None:
+        rules.append(PriceRule(everywhere, origin="--energy-price"))
+    return rules
+
+
+def _by_name(words: Sequence[str]) -> dict[str, float]:
+    """Return the price of each accelerator or machine; '': of all accelerators."""
     named: dict[str, float] = {}
     for word in words:
         name, equals, text = word.rpartition("=")
@@ -93,14 +106,7 @@ def prices_from(words: Sequence[str], energy: float | None = None) -> list[Price
             which = f"for {key}" if key else "for all accelerators"
             raise UsageError(f"--price gives two prices {which}: {named[key]:g}, {value:g}. Give one.")
         named[key] = value
-    machine = next((named.pop(k) for k in list(named) if k.lower() == "machine"), None)
-    everywhere = Price(accelerator_hour=named.pop("", None), machine_hour=machine, energy_kwh=energy)
-    rules = [PriceRule(Price(v, energy_kwh=energy), accelerator=name, origin="--price") for name, v in named.items()]
-    if everywhere.accelerator_hour is not None or machine is not None:
-        rules.append(PriceRule(everywhere, origin="--price"))
-    elif energy is not None:
-        rules.append(PriceRule(everywhere, origin="--energy-price"))
-    return rules
+    return named
 
 
 def _amount(text: str) -> float | None:

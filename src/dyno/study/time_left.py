@@ -25,7 +25,7 @@ class TimeLeft:
 
     @property
     def known(self) -> bool:
-        """Whether a trial has been finished. Before that, it is a guess."""
+        """Return whether a trial has been finished. Before that, it is a guess."""
         return self._estimated > 0
 
     def progress(self, share: float, elapsed_s: float, now: float) -> None:

@@ -35,6 +35,9 @@ _WARMUPS = 8  # where no concurrency says better
 _COUNTS = ("num_prompts", "num_sessions", "requests_per_stream", "duration_s")
 _UNKNOWN = Dataset(name="", about="", make="", traits=DatasetTraits(times=True))  # breaks no rule
 _TURNS = "5"  # of a conversation, where nothing says how many
+_PATHS = (
+    "model", "draft_model", "path", "tokenizer", "python", "binary", "cacert", "cert", "cert_key",
+)  # fmt: skip
 
 
 class Known(NamedTuple):
@@ -57,22 +60,14 @@ class Trials:
         self.models: dict[str, ModelRecipe | None] = {}  # None: it is wrong
 
     def trial(self, sections: dict[str, Section], cell: GridCell) -> TrialSpec | None:
-        values: dict[str, dict[str, Any]] = {}
-        for part, section in sections.items():
-            cells = {k: self._relative(k, v) for k, v in cell.sections[part].items()}
-            values[part] = {
-                k: value
-                for k, v in cells.items()
-                if (value := converted(self.doc, section.paths[k], CELLS[part][k], v)) is not None
-            }
+        values = {part: self._converted(section, cell.sections[part]) for part, section in sections.items()}
         if weights := self._weights(values, sections):
             values["engine"]["weights"] = weights
         engine, target = self._engine(values["engine"], sections["engine"])
         cells = values["workload"]
         cells.setdefault("dataset", DEFAULT_OF_CLASSES if cells.get("classes") else DEFAULT)
-        paced = any(part.request_rate_rps for part in cells.get("classes", {}).values())
         dataset = DATASETS.get(cells["dataset"], _UNKNOWN)
-        paced = (paced or dataset.traits.paced) and not values["load"].keys() & set(rules.LEVELS)
+        paced = _is_paced(cells, dataset) and not values["load"].keys() & set(rules.LEVELS)
         load, offline = self._load(values["load"], sections["load"], paced)
         self._check_rules(values, sections, dataset, recorded=paced or "arrivals" in values["load"])
         workload = self._workload(values, sections, load, offline)
@@ -80,21 +75,11 @@ class Trials:
         self._check_figures(t, sections["trial"])
         if engine is None or target is None or workload is None:
             return None  # after all of it was checked
-        sampling = t.pop("sampling", _SAMPLING)
-        fields = self.known.fields[target.backend]
-        if fields is not None:
-            unknown = sorted({*sampling, *t.get("extra_body", {})} - fields)
-            if unknown and "sampling" in cell.sections["trial"] | t:
-                where = (
-                    sections["trial"].paths.get("sampling") or sections["trial"].paths.get("extra_body") or ("trial",)
-                )
-                self.doc.mistake(where, f"the backend {target.backend} doesn't take {', '.join(unknown)}.")
-            sampling = {k: v for k, v in sampling.items() if k in fields}
         return TrialSpec(
             target=target,
             workload=workload,
             load=load,
-            sampling=sampling,
+            sampling=self._sampling(t, sections["trial"], cell, target.backend),
             ignore_eos=t.pop("ignore_eos", workload.traits.endless),
             percentiles=t.pop("percentiles", _PERCENTILES),
             reset_cache=t.pop("cache", "empty") == "empty",
@@ -105,6 +90,28 @@ class Trials:
             **t,
         )
 
+    def _converted(self, section: Section, cells: dict[str, Any]) -> dict[str, Any]:
+        """Return the cells with values of their types, without those that are mistakes."""
+        resolved = {key: self._relative(key, value) for key, value in cells.items()}
+        values = {}
+        for key, value in resolved.items():
+            own = converted(self.doc, section.paths[key], CELLS[section.part][key], value)
+            if own is not None:
+                values[key] = own
+        return values
+
+    def _sampling(self, t: dict[str, Any], section: Section, cell: GridCell, backend: str) -> dict[str, Any]:
+        """Take the sampling parameters out of a trial's settings, without those that the backend doesn't take."""
+        sampling: dict[str, Any] = t.pop("sampling", _SAMPLING)
+        fields = self.known.fields[backend]
+        if fields is None:
+            return sampling
+        unknown = sorted({*sampling, *t.get("extra_body", {})} - fields)
+        if unknown and "sampling" in cell.sections["trial"]:
+            where = section.paths.get("sampling") or section.paths.get("extra_body") or ("trial",)
+            self.doc.mistake(where, f"the backend {backend} doesn't take {', '.join(unknown)}.")
+        return {k: v for k, v in sampling.items() if k in fields}
+
     def _check_figures(self, t: dict[str, Any], section: Section) -> None:
         for name in t.get("goodput_ms", {}).keys() - set(GOODPUT):
             self.doc.unknown_key((*section.paths["goodput_ms"], name), list(GOODPUT))
@@ -114,48 +121,30 @@ class Trials:
 
     def _relative(self, key: str, value: Any) -> Any:
         """Resolve a path that begins with a dot from the study's folder."""
-        pathlike = key in (
-            "model", "draft_model", "path", "tokenizer", "python", "binary", "cacert", "cert", "cert_key",
-        )  # fmt: skip
         if key == "classes" and isinstance(value, dict):
-            tables = {name: part for name, part in value.items() if isinstance(part, dict)}
-            return value | {n: {k: self._relative(k, v) for k, v in part.items()} for n, part in tables.items()}
-        if pathlike and isinstance(value, str) and value.startswith(("./", "../")):
+            classes = dict(value)
+            for name, part in value.items():
+                if isinstance(part, dict):
+                    classes[name] = {k: self._relative(k, v) for k, v in part.items()}
+            return classes
+        if key in _PATHS and isinstance(value, str) and value.startswith(("./", "../")):
             return str((self.folder / value).resolve())
         return value
 
     def _engine(self, cells: dict[str, Any], section: Section) -> tuple[EngineSpec | None, TargetSpec | None]:
-        where = section.table
-        kind = cells.get("kind")
+        kind = self._kind(cells, section)
         if kind is None:
-            kinds = ", ".join(self.known.backends)
-            self.doc.missing(where, f"kind is missing. Give one of {kinds}.", ["kind"], _tables(section))
-            return None, None
-        if kind not in self.known.backends:
-            self.doc.unknown(section.paths["kind"], kind, list(self.known.backends), "engine kind")
             return None, None
         urls = cells.pop("base_url", [])
-        urls = [urls] if isinstance(urls, str) else urls
+        if isinstance(urls, str):
+            urls = [urls]
         cells.pop("api_key_env", None)
         backend = cells.pop("backend", self.known.backends[kind])
         if backend not in self.known.paths:
             self.doc.unknown(section.paths["backend"], backend, list(self.known.paths), "backend")
             return None, None
-        if kind in self.known.attached and not urls:
-            self.doc.missing(
-                where, f"base_url is missing: kind = {kind!r} is a running server.", ["base_url"], _tables(section)
-            )
+        if not self._check_urls(urls, kind, section):
             return None, None
-        if urls and kind not in self.known.attached:
-            self.doc.mistake(
-                section.paths["base_url"], f"dyno starts {kind} itself. For a running server write kind = 'openai'."
-            )
-            return None, None
-        for url in urls:
-            try:
-                Url(url)
-            except UsageError as e:
-                self.doc.mistake(section.paths["base_url"], str(e))
         endpoint = cells.pop("endpoint", self.known.paths[backend])
         try:
             check_plain(endpoint, "it")
@@ -171,6 +160,36 @@ class Trials:
         base, *more = urls or [""]
         target = TargetSpec(base, backend, endpoint, cells.get("model"), more_urls=more, **transport)
         return EngineSpec(**cells), target
+
+    def _kind(self, cells: dict[str, Any], section: Section) -> str | None:
+        """Return an engine's kind; None: it is missing or unknown, and that is reported."""
+        kind: str | None = cells.get("kind")
+        if kind is None:
+            kinds = ", ".join(self.known.backends)
+            self.doc.missing(section.table, f"kind is missing. Give one of {kinds}.", ["kind"], _tables(section))
+            return None
+        if kind not in self.known.backends:
+            self.doc.unknown(section.paths["kind"], kind, list(self.known.backends), "engine kind")
+            return None
+        return kind
+
+    def _check_urls(self, urls: list[str], kind: str, section: Section) -> bool:
+        """Return whether an engine of this kind has a URL exactly if it is a running server."""
+        attached = kind in self.known.attached
+        if attached and not urls:
+            text = f"base_url is missing: kind = {kind!r} is a running server."
+            self.doc.missing(section.table, text, ["base_url"], _tables(section))
+            return False
+        if urls and not attached:
+            text = f"dyno starts {kind} itself. For a running server write kind = 'openai'."
+            self.doc.mistake(section.paths["base_url"], text)
+            return False
+        for url in urls:
+            try:
+                Url(url)
+            except UsageError as e:
+                self.doc.mistake(section.paths["base_url"], str(e))
+        return True
 
     def _weights(self, values: dict[str, dict[str, Any]], sections: dict[str, Section]) -> dict[str, ModelRecipe]:
         """Return the recipes of this study's models that a trial names. A slip of the pen in a name is a mistake."""
@@ -188,10 +207,7 @@ class Trials:
 
     def _load(self, cells: dict[str, Any], section: Section, paced: bool) -> tuple[LoadSpec, OfflineSpec | None]:
         kind = cells.get("kind", "serve")
-        wrong = [k for k in cells if k in (OFFLINE if kind == "serve" else SERVING)]
-        for key in wrong:
-            which = "an offline load (kind = 'throughput', 'latency', 'micro')" if kind == "serve" else "kind = 'serve'"
-            self.doc.mistake(section.paths[key], f"is for {which}, but this load is {kind!r}.")
+        self._check_load_keys(kind, cells, section)
         if kind != "serve":
             return LoadSpec(), OfflineSpec(kind, **{k: v for k, v in cells.items() if k in OFFLINE})
         serving = {k: v for k, v in cells.items() if k in SERVING}
@@ -205,6 +221,15 @@ class Trials:
             if serving.get(key) == math.inf:
                 serving[key] = None
         return LoadSpec(**serving), None
+
+    def _check_load_keys(self, kind: str, cells: dict[str, Any], section: Section) -> None:
+        if kind == "serve":
+            foreign, which = OFFLINE, "an offline load (kind = 'throughput', 'latency', 'micro')"
+        else:
+            foreign, which = SERVING, "kind = 'serve'"
+        for key in cells:
+            if key in foreign:
+                self.doc.mistake(section.paths[key], f"is for {which}, but this load is {kind!r}.")
 
     def _check_rules(
         self, values: dict[str, dict[str, Any]], sections: dict[str, Section], dataset: Dataset, recorded: bool
@@ -250,14 +275,7 @@ class Trials:
         if offline and offline.kind == "latency" and "num_prompts" in how:
             where = sections["load"].paths["num_prompts"]
             self.doc.mistake(where, "is not for a latency load: its batch_size says how many.")
-        sessions = how.get("num_sessions", cells.get("num_sessions"))
-        count = _requested(how, load, offline)
-        if count is None:
-            count = cells.get("num_prompts") or self.known.prompts_needed(load, WorkloadSpec(**cells))
-            if count and cells["dataset"] == DEFAULT_OF_CLASSES and "num_prompts" not in cells:
-                sessions = sessions or count  # the classes' rates are those of sessions
-        if count is None:
-            count = _implied(cells, load, offline, sessions)
+        count, sessions = self._count(cells, how, load, offline)
         if count is None:
             text = (
                 "num_prompts is missing. Give it here or in the load, or give the load requests_per_stream or "
@@ -273,6 +291,21 @@ class Trials:
             warmups = 0 if offline else min(load.max_concurrency or _WARMUPS, count or _WARMUPS)
         return WorkloadSpec(**{**cells, "num_prompts": count, "num_sessions": sessions, "num_warmups": warmups})
 
+    def _count(
+        self, cells: dict[str, Any], how: dict[str, Any], load: LoadSpec, offline: OfflineSpec | None
+    ) -> tuple[int | None, int | None]:
+        """Return how many requests and sessions there are. `cells`: of the workload, `how`: of the load."""
+        sessions = how.get("num_sessions", cells.get("num_sessions"))
+        count = _requested(how, load, offline)
+        if count is not None:
+            return count, sessions
+        count = cells.get("num_prompts") or self.known.prompts_needed(load, WorkloadSpec(**cells))
+        if count is None:
+            return _implied(cells, load, offline, sessions), sessions
+        if count and cells["dataset"] == DEFAULT_OF_CLASSES and "num_prompts" not in cells:
+            sessions = sessions or count  # the classes' rates are those of sessions
+        return count, sessions
+
     def _check_dataset(self, cells: dict[str, Any], section: Section, offline: OfflineSpec | None) -> bool:
         """Return whether there is such a data set, and those of its classes."""
         dataset = cells["dataset"]
@@ -286,23 +319,32 @@ class Trials:
         return True
 
     def _check_classes(self, classes: dict[str, TrafficClass], section: Section) -> bool:
-        def written(name: str) -> set[str]:
-            """The keys of a class, also where the study has a list of such tables."""
-            given = section.cells["classes"]
-            return {key for table in (given if isinstance(given, list) else [given]) for key in table.get(name, {})}
-
+        known = list(TrafficClass.__struct_fields__)
         for name, part in classes.items():
             where = (*section.paths["classes"], name)
             if part.dataset not in DATASETS:
                 self.doc.unknown((*where, "dataset"), part.dataset, list(DATASETS), "dataset")
                 return False
-            for key in written(name) - set(TrafficClass.__struct_fields__):
-                self.doc.unknown_key((*where, key), list(TrafficClass.__struct_fields__))
+            for key in _class_keys(section, name) - set(known):
+                self.doc.unknown_key((*where, key), known)
             for why in problems(part):
                 self.doc.mistake(where, f"{why}.")
             for limit in part.goodput_ms.keys() - set(GOODPUT):
                 self.doc.unknown_key((*where, "goodput_ms", limit), list(GOODPUT))
         return True
+
+
+def _class_keys(section: Section, name: str) -> set[str]:
+    """Return the keys of a class as written, also where the study has a list of such tables."""
+    given = section.cells["classes"]
+    tables = given if isinstance(given, list) else [given]
+    return {key for table in tables for key in table.get(name, {})}
+
+
+def _is_paced(cells: dict[str, Any], dataset: Dataset) -> bool:
+    """Return whether the workload says when requests are sent."""
+    classes: dict[str, TrafficClass] = cells.get("classes", {})
+    return dataset.traits.paced or any(part.request_rate_rps for part in classes.values())
 
 
 def _requested(how: dict[str, Any], load: LoadSpec, offline: OfflineSpec | None) -> int | None:
@@ -335,5 +377,5 @@ def _key_words(field: str) -> str:
 
 
 def _tables(section: Section) -> set[Path]:
-    """The tables that its keys come from."""
+    """Return the tables that its keys come from."""
     return {path[:-1] for path in section.paths.values()} | {section.table}

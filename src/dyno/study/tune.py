@@ -42,8 +42,21 @@ def read(doc: TomlDocument, engines: list[str], models: Mapping[str, ModelRecipe
     elif spec.engine is None and len(engines) > 1:
         doc.mistake(("tune",), f"engine is missing: this study has {', '.join(engines)}.")
     _check_objective(doc, spec)
-    named = {str(v) for key in ("model", "draft_model") for v in spec.settings.get(key, TuneAxis()).values}
-    return msgspec.structs.replace(spec, weights={n: recipe for n in sorted(named) if (recipe := models.get(n))})
+    return msgspec.structs.replace(spec, weights=_weights(spec, models))
+
+
+def _weights(spec: TuneSpec, models: Mapping[str, ModelRecipe | None]) -> dict[str, ModelRecipe]:
+    """Return the recipes of the models that the search may choose."""
+    names: set[str] = set()
+    for key in ("model", "draft_model"):
+        if key in spec.settings:
+            names |= {str(value) for value in spec.settings[key].values}
+    recipes = {}
+    for name in sorted(names):
+        recipe = models.get(name)
+        if recipe:
+            recipes[name] = recipe
+    return recipes
 
 
 def _target(doc: TomlDocument, value: Any) -> list[str]:
@@ -72,7 +85,7 @@ def _check_objective(doc: TomlDocument, spec: TuneSpec) -> None:
 
 
 def own_argument(key: str) -> bool:
-    """Whether it is an argument in the engine's own words: --threads, or slots= of the fake engine."""
+    """Return whether it is an argument in the engine's own words: --threads, or slots= of the fake engine."""
     return key.startswith("-") or key.endswith("=")
 
 

@@ -55,7 +55,7 @@ class _Turns:
         self._special = len(special_ids(tokenizer))
 
     def session(self, session: AgentSession, number: int, position: int) -> Iterator[Turn]:
-        """`position`: of its first request in the workload."""
+        """Yield the requests of a session. `position`: of its first request in the workload."""
         prompts: list[int] = []
         outputs: list[int] = []
         for i, call in enumerate(session.calls):
@@ -82,9 +82,11 @@ class _Turns:
             )
 
     def _output(self, call: Call) -> int:
-        if self._spec.output_len or call.output_tokens:
-            return self._spec.output_len or call.output_tokens or 0
-        return self._count(text_of([call.answer]) if call.answer else "") or OUTPUT_LEN
+        wanted = self._spec.output_len or call.output_tokens
+        if wanted:
+            return wanted
+        recorded = self._count(text_of([call.answer])) if call.answer else 0
+        return recorded or OUTPUT_LEN
 
     def _count(self, text: str) -> int:
         return max(1, self._tokenizer.count(text) - self._special) if text else 0
@@ -95,22 +97,29 @@ def _sessions(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[AgentSession]:
     timed: list[AgentDocument] = []
     documents = (document for path in _paths(spec.path or "") for document in _documents(path))
     for kind, group in groupby(documents, key=lambda document: document.kind):
-        if kind in ("tracelab", "blocks"):
-            blocks = blocks or Blocks(tokenizer, spec.seed)
         if kind == "otel":
             timed += group
         elif kind == "mlperf":
             yield from _conversations(group)
         elif kind == "messages":
-            for where, value, _ in group:
-                messages = converted(where, value, _Line)
-                yield _conversation(where, [(where, m) for m in messages.messages], messages.tools)
-        elif kind == "tracelab" and blocks:
-            yield from rounds(((d.where, d.value) for d in group), blocks)
-        elif blocks:
-            yield from (block_session(d.where, d.value, blocks) for d in group)
+            yield from map(_from_messages, group)
+        else:
+            blocks = blocks or Blocks(tokenizer, spec.seed)
+            yield from _from_blocks(kind, group, blocks)
     if timed:  # all before the first is sent: a trace may be spread over files, and they begin in the order of time
         yield from sorted(spans([(d.where, d.value) for d in timed]), key=lambda session: session.start_s or 0.0)
+
+
+def _from_messages(document: AgentDocument) -> AgentSession:
+    line = converted(document.where, document.value, _Line)
+    return _conversation(document.where, [(document.where, m) for m in line.messages], line.tools)
+
+
+def _from_blocks(kind: str, documents: Iterable[AgentDocument], blocks: Blocks) -> Iterator[AgentSession]:
+    if kind == "tracelab":
+        yield from rounds(((d.where, d.value) for d in documents), blocks)
+    else:
+        yield from (block_session(d.where, d.value, blocks) for d in documents)
 
 
 # ---- files ----
@@ -248,33 +257,38 @@ def _conversation(
 ) -> AgentSession:
     """Return a session with a call for each recorded answer, and one for messages at the end that have none.
     `waits` and `lengths`: by the number of the message."""
+    waits, lengths = waits or {}, lengths or {}
     checked_tools(messages)
     calls: list[Call] = []
-    own: list[int] = []
-    for i, (place, message) in enumerate([*messages, ("", {"role": "assistant", "content": None})]):
-        if message.get("role") != "assistant":
-            own.append(i)
-            continue
-        recorded = i < len(messages)
-        if not own:
-            if recorded:
-                raise WorkloadError(f"{place}: an answer without a message before it. Delete it, or add the question.")
-            break
+    for own, answer in _exchanges(messages):
         before = [len(calls) - 1] if calls else []
-        wait_s = sum((waits or {}).get(k, 0.0) for k in own)
-        limit = next(((lengths or {})[k] for k in own if k in (lengths or {})), None)
+        limit = next((lengths[k] for k in own if k in lengths), None)
         calls.append(
             Call.from_messages(
                 [messages[k][1] for k in own],
-                answer=message if recorded else None,
-                output_tokens=None if recorded else limit,
+                answer=answer,
+                output_tokens=limit if answer is None else None,
                 history=before[0] if before else None,
                 after=before,
-                wait_s=wait_s,
+                wait_s=sum(waits.get(k, 0.0) for k in own),
                 tools=tools,
             )
         )
-        own = []
     if not calls:
         raise WorkloadError(f"{where}: the conversation has no message to send. Delete it.")
     return AgentSession(calls)
+
+
+def _exchanges(messages: list[tuple[str, dict[str, Any]]]) -> Iterator[tuple[list[int], dict[str, Any] | None]]:
+    """Yield the numbers of the messages that are sent together, and the recorded answer to them."""
+    own: list[int] = []
+    for i, (place, message) in enumerate(messages):
+        if message.get("role") != "assistant":
+            own.append(i)
+            continue
+        if not own:
+            raise WorkloadError(f"{place}: an answer without a message before it. Delete it, or add the question.")
+        yield own, message
+        own = []
+    if own:
+        yield own, None

@@ -94,14 +94,17 @@ def text_of(messages: Iterable[dict[str, Any]]) -> str:
 
 
 def _contents(content: Any) -> Iterator[str]:
-    for piece in content if isinstance(content, list) else [content]:
+    pieces = content if isinstance(content, list) else [content]
+    for piece in pieces:
         text = piece.get("text") if isinstance(piece, dict) else piece
         yield str(text or "")
 
 
 def _calls(calls: Any) -> Iterator[str]:
     """Yield names and arguments of tool calls; what is not a call has none."""
-    for call in calls if isinstance(calls, list) else []:
+    if not isinstance(calls, list):
+        return
+    for call in calls:
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             yield str(function.get("name", ""))

@@ -46,9 +46,14 @@ class ChatTemplate:
         environment = {name: value for name in _ENVIRONMENT if (value := os.environ.get(name))}
         self._process = process = subprocess.Popen(
             [sys.executable, "-I", str(_WORKER)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8",
-            env=environment, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            encoding="utf-8",
+            env=environment,
+            start_new_session=True,
+        )
         with contextlib.suppress(BrokenPipeError):
             first = {"template": self.text, "variables": self._variables, "seconds": SECONDS}
             _write(process, json.dumps(first))
@@ -119,7 +124,7 @@ def of_hub(name: str, fetch: bool = True) -> ChatTemplate | None:
 
 
 def _named(template: Any) -> str:
-    """Some models have several: {name, template}; the default is meant."""
+    """Return the template; of several, each as {name, template}, the default one."""
     if isinstance(template, list):
         by_name = {t.get("name"): t.get("template") for t in template if isinstance(t, dict)}
         template = by_name.get("default")

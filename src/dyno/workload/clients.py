@@ -87,7 +87,7 @@ def _drawn(inputs: float, outputs: float) -> Lengths:
 
 
 def _recorded(folder: Path, spec: ClientsSpec) -> Iterator[list[TrafficClient]]:
-    """Yield the clients that are active in each window, from the start of the trace on that was asked for."""
+    """Return the clients that are active in each window, from the start of the trace on that was asked for."""
     traces = sorted(folder.glob("chunk-*-trace.csv")) if folder.is_dir() else []
     if not traces:
         raise WorkloadError(
@@ -96,16 +96,23 @@ def _recorded(folder: Path, spec: ClientsSpec) -> Iterator[list[TrafficClient]]:
         )
     windows: dict[int, list[TrafficClient]] = {}
     for trace in traces:
-        lengths = _histograms(trace.with_name(trace.name.replace("-trace.csv", "-dataset.json")))
-        for number, line in enumerate(_text(trace).splitlines(), 1):
-            time, rate, shape, pattern = _window(line, f"{trace}, line {number}")
-            if pattern and rate and lengths and spec.trace_start_s <= time < (spec.trace_end_s or math.inf):
-                before = max((t for t in lengths if t <= time), default=min(lengths))
-                gaps = _weibull(shape) if pattern == "Weibull" else _gamma(shape)
-                windows.setdefault(time, []).append(TrafficClient(rate, gaps, lengths[before]))
+        for time, client in _active(trace, spec):
+            windows.setdefault(time, []).append(client)
     if not windows:
         raise WorkloadError(f"{folder} has no client that sends anything then. Check --trace-start and --trace-end.")
     return (windows[time] for time in sorted(windows))
+
+
+def _active(trace: Path, spec: ClientsSpec) -> Iterator[tuple[int, TrafficClient]]:
+    """Yield a client with the time of each window in which it sends anything."""
+    lengths = _histograms(trace.with_name(trace.name.replace("-trace.csv", "-dataset.json")))
+    end_s = spec.trace_end_s or math.inf
+    for number, line in enumerate(_text(trace).splitlines(), 1):
+        time, rate, shape, pattern = _window(line, f"{trace}, line {number}")
+        if pattern and rate and lengths and spec.trace_start_s <= time < end_s:
+            before = max((t for t in lengths if t <= time), default=min(lengths))
+            gaps = _weibull(shape) if pattern == "Weibull" else _gamma(shape)
+            yield time, TrafficClient(rate, gaps, lengths[before])
 
 
 def _window(line: str, where: str) -> tuple[int, float, float, str]:

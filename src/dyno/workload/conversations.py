@@ -128,7 +128,8 @@ class TurnCounter:
 
 def _text(messages: list[Message], later: bool) -> str:
     """Return the messages as plain text, for a server without a chat template: each on a line of its own."""
-    return "\n" * later + "\n".join(map(_content, messages)) + "\n"
+    text = "\n".join(map(_content, messages)) + "\n"
+    return f"\n{text}" if later else text
 
 
 def _content(message: Message) -> str:
@@ -149,18 +150,19 @@ def chat(spec: ChatSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     drawn, recorded = DrawnNumbers(spec, spec.turn_input_len), spec.answers == "recorded"
     counter = TurnCounter(tokenizer, recorded)
     special = counter.special
-    ends = {i: tokenizer.count("\n" * i + "the\n") - tokenizer.count("the") for i in (0, 1)}  # the line's own tokens
+    first_end, later_end = (tokenizer.count(line) - tokenizer.count("the") for line in ("the\n", "\nthe\n"))
 
     def message(role: str, number: int, tokens: int) -> Message:
         return {"role": role, "content": synthesize(tokenizer, spec.seed, number, special + max(tokens, 1))[0]}
 
-    system = [message("system", -1, spec.prefix_len - ends[0])] if spec.prefix_len else []
+    system = [message("system", -1, spec.prefix_len - first_end)] if spec.prefix_len else []
     for session in count():
         turns = drawn.turns(session)
         exchanges, number = [], counter.requests
         lengths = zip(drawn.inputs(session, turns), drawn.outputs(session, turns), strict=True)
         for i, (input_tokens, output_tokens) in enumerate(lengths):
-            question = message("user", number + i, input_tokens - ends[i > 0])
+            line_end = later_end if i else first_end  # the line's own tokens
+            question = message("user", number + i, input_tokens - line_end)
             needed = recorded and i + 1 < turns
             answer = message("assistant", _ANSWERS + number + i, output_tokens) if needed else None
             exchanges.append(Exchange([question] if i else [*system, question], answer, output_tokens))
@@ -180,9 +182,10 @@ def conversations(spec: ConversationsSpec, tokenizer: Tokenizer) -> Iterator[Req
         Random(spec.seed).shuffle(entries)  # vLLM's generator: the same seed gives the same order
     dropped: Counter[str] = Counter()
     each = [_conversation(entry, location, dropped) for location, entry in entries]
-    has_tools = any(m["role"] == "tool" for c in each for exchange in c.exchanges for m in exchange.messages)
-    counter = TurnCounter(tokenizer, spec.answers == "recorded" or (spec.answers is None and has_tools))
-    yield from (Dropped(*pair) for pair in dropped.items() if pair[1])
+    counter = TurnCounter(tokenizer, _recorded_answers(spec, each))
+    for reason, number in dropped.items():
+        if number:
+            yield Dropped(reason, number)
     for dialogue in each:
         if not dialogue.exchanges:
             yield Dropped("conversations without a question")
@@ -191,6 +194,14 @@ def conversations(spec: ConversationsSpec, tokenizer: Tokenizer) -> Iterator[Req
         yield from counter.turns(chosen, drawn.waits_s(counter.sessions, len(chosen.exchanges)))
     if not counter.sessions:
         raise WorkloadError(f"{spec.path} has no conversation with a question. Each must be {_FORMS}.")
+
+
+def _recorded_answers(spec: ConversationsSpec, dialogues: list[Dialogue]) -> bool:
+    """Return whether the history has the recorded answers: results of tools belong to them."""
+    if spec.answers is not None:
+        return spec.answers == "recorded"
+    exchanges = [exchange for dialogue in dialogues for exchange in dialogue.exchanges]
+    return any(message["role"] == "tool" for exchange in exchanges for message in exchange.messages)
 
 
 def _chosen(dialogue: Dialogue, spec: ConversationsSpec, drawn: DrawnNumbers, session: int) -> Dialogue:
@@ -249,7 +260,8 @@ def _conversation(entry: _FileEntry, location: str, dropped: Counter[str]) -> Di
     messages = entry.messages
     if messages is None:
         messages = [{"role": m.role, "content": m.value} for m in entry.conversations or []]
-    return Dialogue(_exchanges(messages, dropped), location, {"tools": entry.tools} if entry.tools else {})
+    body = {"tools": entry.tools} if entry.tools else {}
+    return Dialogue(_exchanges(messages, dropped), location, body)
 
 
 def _exchanges(messages: list[Message], dropped: Counter[str]) -> list[Exchange]:

@@ -79,7 +79,7 @@ class Dataset(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def own(self) -> tuple[str, ...]:
-        """Settings of its own, and those that few others have."""
+        """Return the settings of its own, and those that few others have."""
         return (
             *self.takes,
             *(name for name in self.spec.__struct_fields__ if name not in CommonSpec.__struct_fields__),

@@ -35,7 +35,7 @@ class Draw(msgspec.Struct, frozen=True):
 
     @property
     def mean(self) -> float:
-        """Before anything drawn is raised to a least value."""
+        """Return the mean, before anything drawn is raised to a least value."""
         return sum(self.values) / 2 if self.shape == "even" else self.values[0]
 
     def numbers(self, rng: "Generator", count: int, least: float = 0.0) -> list[float]:

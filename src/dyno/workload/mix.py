@@ -16,16 +16,7 @@ NumberedSession = tuple[int, list[Turn]]  # the number of its first request in t
 
 def classes(spec: WorkloadSpec) -> dict[str, TrafficClass]:
     """Return the classes, each as the workload that it is alone: with its number of sessions and its own seed."""
-    if not spec.classes:
-        raise WorkloadError(
-            "The dataset mix needs classes of traffic: --class 'chat: request_rate_rps=2 input_len=512', once for each."
-        )
-    for name, part in spec.classes.items():
-        if part.dataset == spec.dataset or part.classes:
-            raise WorkloadError(f"The class {name} is a mix. Give its classes beside the others.")
-    paced = [part.request_rate_rps is not None for part in spec.classes.values()]
-    if any(paced) != all(paced) or any(part.share and part.request_rate_rps for part in spec.classes.values()):
-        raise WorkloadError("Give each class of a mix its request_rate_rps, or each its share.")
+    _check(spec)
     weights = {name: part.request_rate_rps or part.share or 1.0 for name, part in spec.classes.items()}
     wanted, total = spec.num_sessions or spec.num_prompts, sum(weights.values())
     out = {}
@@ -34,6 +25,20 @@ def classes(spec: WorkloadSpec) -> dict[str, TrafficClass]:
         seed = int.from_bytes(sha256(f"{spec.seed}/{part.seed}/{name}".encode()).digest()[:4])
         out[name] = msgspec.structs.replace(part, num_prompts=count, num_sessions=count, num_warmups=0, seed=seed)
     return out
+
+
+def _check(spec: WorkloadSpec) -> None:
+    if not spec.classes:
+        raise WorkloadError(
+            "The dataset mix needs classes of traffic: --class 'chat: request_rate_rps=2 input_len=512', once for each."
+        )
+    parts = spec.classes.values()
+    for name, part in spec.classes.items():
+        if part.dataset == spec.dataset or part.classes:
+            raise WorkloadError(f"The class {name} is a mix. Give its classes beside the others.")
+    paced = [part.request_rate_rps is not None for part in parts]
+    if any(paced) != all(paced) or any(part.share and part.request_rate_rps for part in parts):
+        raise WorkloadError("Give each class of a mix its request_rate_rps, or each its share.")
 
 
 def merged(seed: int, parts: Mapping[str, TrafficClass], entries: Mapping[str, Iterator[Request]]) -> Iterator[Turn]:

@@ -72,7 +72,9 @@ def _entries(spec: WorkloadSpec, tokenizer: Tokenizer) -> Iterator[Request | Dro
 
 def _templating(spec: WorkloadSpec, tokenizer: Tokenizer, requests: Sequence[Request]) -> Templating | None:
     skipped = spec.skip_chat_template and not spec.traits.template_always
-    if skipped or not spec.traits.template or not any(isinstance(r.prompt, str) for r in requests):
+    if skipped or not spec.traits.template:
+        return None
+    if not any(isinstance(request.prompt, str) for request in requests):
         return None
     return "applied" if tokenizer.template else "missing"
 
@@ -83,29 +85,44 @@ def within(work: Workload, context: int | None) -> Workload:
     turns = [r for r in work.requests if isinstance(r, Turn)]
     if context is None or not work.spec.traits.sessions or len(turns) < len(work.requests):
         return work
-    number: dict[int, int] = {}  # of those that are left: old → new
-    sessions: list[int] = []  # likewise
-    left: list[Request] = []
+    left: set[int] = set()
     for i, turn in enumerate(turns):
-        needs = {*turn.after, *([] if turn.history is None else [turn.history])}
-        if turn.prompt_tokens + turn.output_tokens > context or not needs <= number.keys():
-            continue
-        if turn.session not in sessions[-1:]:
-            sessions.append(turn.session)
-        number[i] = len(left)
-        history = None if turn.history is None else number[turn.history]
-        after = [number[j] for j in turn.after]
-        left.append(structs.replace(turn, session=len(sessions) - 1, after=after, history=history))
-    lost = len(work.requests) - len(left)
+        if turn.prompt_tokens + turn.output_tokens <= context and _needs(turn) <= left:
+            left.add(i)
+    lost = len(turns) - len(left)
     if not lost or not left:
         return work
+    requests, sessions = _renumbered(turns, sorted(left))
     return structs.replace(
         work,
-        requests=left,
+        requests=requests,
         starts_s=work.starts_s and [work.starts_s[session] for session in sessions],
         dropped={**work.dropped, f"requests beyond the context of {context:,} tokens": lost},
-        sha256=_checksum(left),
+        sha256=_checksum(requests),
     )
+
+
+def _renumbered(turns: Sequence[Turn], left: Sequence[int]) -> tuple[list[Request], list[int]]:
+    """Return the turns that are left, with new numbers of requests and sessions, and their sessions' old numbers."""
+    number = {old: new for new, old in enumerate(left)}
+    sessions: list[int] = []
+    requests: list[Request] = []
+    for old in left:
+        turn = turns[old]
+        if turn.session not in sessions[-1:]:
+            sessions.append(turn.session)
+        history = None if turn.history is None else number[turn.history]
+        after = [number[i] for i in turn.after]
+        requests.append(structs.replace(turn, session=len(sessions) - 1, after=after, history=history))
+    return requests, sessions
+
+
+def _needs(turn: Turn) -> set[int]:
+    """Return the numbers of the requests that a turn follows."""
+    needs = set(turn.after)
+    if turn.history is not None:
+        needs.add(turn.history)
+    return needs
 
 
 def _checksum(requests: list[Request]) -> str:
@@ -133,8 +150,7 @@ def _wanted(spec: WorkloadSpec, entries: Iterator[Request]) -> Iterator[Request]
     for number, request in enumerate(entries):
         session = request.session if isinstance(request, Turn) else number
         if session != last:
-            enough = 0 < spec.num_prompts <= number if spec.num_sessions is None else session >= spec.num_sessions
-            if enough:
+            if _is_enough(spec, session, number):
                 return
             last = session
         yield request
@@ -142,26 +158,39 @@ def _wanted(spec: WorkloadSpec, entries: Iterator[Request]) -> Iterator[Request]
             return  # the next entry may be a warmup
 
 
+def _is_enough(spec: WorkloadSpec, sessions: int, requests: int) -> bool:
+    if spec.num_sessions is not None:
+        return sessions >= spec.num_sessions
+    return 0 < spec.num_prompts <= requests
+
+
 def _starts_s(turns: list[Turn]) -> list[float] | None:
     """Return when each session begins, counted from the first; None where the file has no times."""
-    firsts = [turn for i, turn in enumerate(turns) if not i or turn.session != turns[i - 1].session]
-    times = [turn.start_s for turn in firsts if turn.start_s is not None]
-    return [time - min(times) for time in times] if times and len(times) == len(firsts) else None
+    times: list[float] = []
+    session = None
+    for turn in turns:
+        if turn.session == session:
+            continue
+        session = turn.session
+        if turn.start_s is None:
+            return None
+        times.append(turn.start_s)
+    if not times:
+        return None
+    first = min(times)
+    return [time - first for time in times]
 
 
 def _has_tools(turn: Turn) -> bool:
-    """Whether it has a tool's result: that belongs to the recorded call, and not to one that a server makes up."""
+    """Return whether it has a tool's result: that belongs to the recorded call, not to one that a server makes up."""
     return any(message.get("role") == "tool" for message in turn.messages)
 
 
 def _checked(spec: T) -> T:
     if spec.dataset not in DATASETS:
         near = get_close_matches(spec.dataset, DATASETS, n=1)
-        raise WorkloadError(
-            f"There is no dataset {spec.dataset!r}. "
-            + (f"Did you mean {near[0]}? " if near else "")
-            + f"dyno knows {', '.join(DATASETS)}."
-        )
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise WorkloadError(f"There is no dataset {spec.dataset!r}. {hint}dyno knows {', '.join(DATASETS)}.")
     if spec.num_prompts < (0 if spec.traits.trace else 1):
         raise WorkloadError(f"{spec.num_prompts} prompts were asked for. Set --num-prompts to at least 1.")
     if spec.num_warmups < 0 or spec.seed < 0:

@@ -1,7 +1,6 @@
 """vLLM's datasets that are read from public files: the sonnet, and datasets of the Hub that are on this machine."""
 
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -64,25 +63,26 @@ def hf(spec: HfSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     if spec.path is None:
         raise WorkloadError("The dataset hf needs its file or folder: give it with --dataset-path, or --hf-name.")
     named = _files(spec, _path(spec.path))
-    rows = list(
-        chain.from_iterable(((f"{file}, {where}", row) for _, where, row in table_rows(str(file))) for file in named)
-    )
+    rows = [(f"{file}, {where}", row) for file in named for _, where, row in table_rows(str(file))]
     if spec.shuffle:
         Random(spec.seed).shuffle(rows)
     none = True
     fixed = next((tokens for word, tokens in _FIXED.items() if word in spec.path.lower()), None)
+    wanted_tokens = spec.output_len or fixed
     for where, row in rows:
-        prompt, answer, system, question = _exchange(row, where)
-        if question and not spec.skip_chat_template:
-            prompt = templated(tokenizer, prompt, system)
+        exchange = _exchange(row, where)
+        prompt = exchange.prompt
+        if exchange.question and not spec.skip_chat_template:
+            prompt = templated(tokenizer, prompt, exchange.system)
         tokens = tokenizer.count(prompt)
-        output_tokens = spec.output_len or fixed or (tokenizer.count(answer) if answer else _HF_OUTPUT_LEN)
-        # vLLM's limits for recorded conversations, whose lengths are as recorded.
-        recorded = spec.output_len is None and fixed is None and bool(answer)
-        if recorded and not (MIN_TOKENS <= tokens <= MAX_PROMPT_TOKENS and output_tokens >= MIN_TOKENS):
-            continue
-        if recorded and tokens + output_tokens > MAX_TOTAL_TOKENS:
-            continue
+        if wanted_tokens:
+            output_tokens = wanted_tokens
+        elif exchange.answer:
+            output_tokens = tokenizer.count(exchange.answer)
+            if not _is_within_limits(tokens, output_tokens):
+                continue
+        else:
+            output_tokens = _HF_OUTPUT_LEN
         none = False
         yield Request(prompt, tokens, output_tokens)
     if none:
@@ -92,24 +92,40 @@ def hf(spec: HfSpec, tokenizer: Tokenizer) -> Iterator[Request]:
         )
 
 
+def _is_within_limits(tokens: int, output_tokens: int) -> bool:
+    """Apply vLLM's limits for recorded conversations, whose lengths are as recorded."""
+    if tokens < MIN_TOKENS or output_tokens < MIN_TOKENS:
+        return False
+    return tokens <= MAX_PROMPT_TOKENS and tokens + output_tokens <= MAX_TOTAL_TOKENS
+
+
 def _files(spec: HfSpec, path: Path) -> list[Path]:
     """Return the files of the wanted subset and split."""
     if not path.is_dir():
         return [path]
-    every = [
-        p for p in sorted(path.rglob("*")) if p.name.endswith(_ENDINGS) and not p.name.startswith(("dataset_info", "."))
-    ]
+    names = _data_files(path)
     words = [word for word in (spec.hf_subset, spec.hf_split) if word]
-    chosen = [p for p in every if all(word in p.relative_to(path).as_posix() for word in words)]
+    chosen = [p for p, name in names.items() if all(word in name for word in words)]
     if not chosen:
-        shown = ", ".join(p.relative_to(path).as_posix() for p in every[:6]) or "none"
+        shown = ", ".join(list(names.values())[:6]) or "none"
+        asked = f" with {' and '.join(words)}" if words else ""
         raise WorkloadError(
-            f"{path} has no {', '.join(_ENDINGS[:3])} file{' with ' + ' and '.join(words) if words else ''} in its "
-            f"path. Its data files: {shown}. Check --dataset-path, --hf-subset and --hf-split."
+            f"{path} has no {', '.join(_ENDINGS[:3])} file{asked} in its path. Its data files: {shown}. "
+            "Check --dataset-path, --hf-subset and --hf-split."
         )
-    if not spec.hf_split and (train := [p for p in chosen if "train" in p.relative_to(path).as_posix()]):
+    train = [p for p in chosen if "train" in names[p]]
+    if train and not spec.hf_split:
         return train  # else a split would be sent twice
     return chosen
+
+
+def _data_files(folder: Path) -> dict[Path, str]:
+    """Return the data files below a folder, each with its path from there."""
+    names = {}
+    for path in sorted(folder.rglob("*")):
+        if path.name.endswith(_ENDINGS) and not path.name.startswith(("dataset_info", ".")):
+            names[path] = path.relative_to(folder).as_posix()
+    return names
 
 
 class _QuestionRow(NamedTuple):
@@ -120,26 +136,44 @@ class _QuestionRow(NamedTuple):
 
 
 def _exchange(row: dict[str, Any], where: str) -> _QuestionRow:
-    for column in ("conversations", "messages", "conversation"):
-        if isinstance(messages := row.get(column), list) and len(messages) > 1:
-            texts = [str(m.get("value") or m.get("content") or "") for m in messages if isinstance(m, dict)]
-            roles = [m.get("from") or m.get("role") for m in messages if isinstance(m, dict)]
-            first = 1 if roles and roles[0] == "system" else 0
-            if len(texts) > first + 1 and all(texts[first : first + 2]):
-                return _QuestionRow(texts[first], texts[first + 1], question=False)
-    if isinstance(turns := row.get("turns"), list) and turns and isinstance(turns[0], str):
+    """Return the question of a row, with the answer and the system's message where it has them."""
+    start = _conversation_start(row)
+    if start is not None:
+        return start
+    turns = row.get("turns")
+    if isinstance(turns, list) and turns and isinstance(turns[0], str):
         return _QuestionRow(turns[0])
-    prompt = next((text for name in _PROMPTS if isinstance(text := row.get(name), str) and text), None)
+    texts = {name: text for name, text in row.items() if isinstance(text, str)}
+    prompt = next((texts[name] for name in _PROMPTS if texts.get(name)), None)
     if prompt is None:
         raise WorkloadError(
             f"{where}: no prompt. dyno reads conversations, messages, turns, {', '.join(_PROMPTS)}; this row has "
             f"{', '.join(map(str, row))[:200]}. Write the prompts to a file for --dataset-name custom."
         )
-    answer = next((text for name in _ANSWERS if isinstance(text := row.get(name), str)), "")
-    system = row.get("system_prompt")  # of MLPerf
-    if "instructcoder" in where.lower() and isinstance(row.get("input"), str):
-        prompt = f"{row['input']}\n\n{prompt} {_EDIT}"
-    return _QuestionRow(prompt, answer, system if isinstance(system, str) else "")
+    answer = next((texts[name] for name in _ANSWERS if name in texts), "")
+    system = texts.get("system_prompt", "")  # of MLPerf
+    if "instructcoder" in where.lower() and "input" in texts:
+        prompt = f"{texts['input']}\n\n{prompt} {_EDIT}"
+    return _QuestionRow(prompt, answer, system)
+
+
+def _conversation_start(row: dict[str, Any]) -> _QuestionRow | None:
+    """Return the first message of a conversation and its answer; None: the row has no conversation."""
+    for column in ("conversations", "messages", "conversation"):
+        entries = row.get(column)
+        if not isinstance(entries, list) or len(entries) < 2:
+            continue
+        texts = _texts([entry for entry in entries if isinstance(entry, dict)])
+        if len(texts) > 1 and texts[0] and texts[1]:
+            return _QuestionRow(texts[0], texts[1], question=False)
+    return None
+
+
+def _texts(messages: list[dict[str, Any]]) -> list[str]:
+    """Return the texts of messages in ShareGPT's form or OpenAI's, without a system message at their start."""
+    if messages and (messages[0].get("from") or messages[0].get("role")) == "system":
+        messages = messages[1:]
+    return [str(message.get("value") or message.get("content") or "") for message in messages]
 
 
 def _path(text: str) -> Path:

@@ -42,8 +42,11 @@ class Round(msgspec.Struct):
 
     def bounds(self) -> tuple[datetime, datetime] | None:
         """Return when its input was complete, and its last output."""
-        inputs = [e.timestamp for e in self.timing_events if e.event_type in _INPUTS]
-        outputs = [e.timestamp for e in self.timing_events if e.event_type not in _INPUTS]
+        inputs: list[datetime] = []
+        outputs: list[datetime] = []
+        for event in self.timing_events:
+            times = inputs if event.event_type in _INPUTS else outputs
+            times.append(event.timestamp)
         return (max(inputs), max(outputs)) if inputs and outputs else None
 
 
@@ -138,14 +141,17 @@ def _timed(trace: BlockTrace) -> Iterator[tuple[_BlockCall, list[CallWindow]]]:
     agents = [entry for entry in trace.requests if isinstance(entry, _SubAgent)]
     relative = any(call.t < agent.t - _SLACK_S for agent in agents for call in agent.requests)
     for i, entry in enumerate(trace.requests):
-        if not isinstance(entry, _SubAgent):
+        if isinstance(entry, _SubAgent):
+            yield from _agent_calls(f"agent {i}", entry, entry.t if relative else 0.0)
+        else:
             yield entry, [_window(f"request {i}", entry.t, entry)]
-            continue
-        offset = entry.t if relative else 0.0
-        windows = [_window(f"agent {i} request {k}", offset + c.t, c) for k, c in enumerate(entry.requests)]
-        end_s = max([entry.t + (entry.duration_ms or 0.0) / 1000, *(w.end_s for w in windows)])
-        for call, window in zip(entry.requests, windows, strict=True):
-            yield call, [CallWindow(f"agent {i}", entry.t, end_s), window]
+
+
+def _agent_calls(name: str, agent: _SubAgent, offset_s: float) -> Iterator[tuple[_BlockCall, list[CallWindow]]]:
+    windows = [_window(f"{name} request {k}", offset_s + call.t, call) for k, call in enumerate(agent.requests)]
+    end_s = max([agent.t + (agent.duration_ms or 0.0) / 1000, *(w.end_s for w in windows)])
+    for call, window in zip(agent.requests, windows, strict=True):
+        yield call, [CallWindow(name, agent.t, end_s), window]
 
 
 def _window(name: str, start_s: float, call: _BlockCall) -> CallWindow:

@@ -254,14 +254,11 @@ def _messages(where: str, given: dict[str, Any]) -> list[dict[str, Any]]:
         raise WorkloadError(f"{where}: the parts of a message are not a list of objects. Correct or delete the span.")
     for part in parts:
         if part.get("type") == "tool_call":
-            arguments = part.get("arguments")
-            text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
-            function = {"name": part.get("name", ""), "arguments": text}
+            function = {"name": part.get("name", ""), "arguments": _as_text(part.get("arguments"))}
             calls.append({"id": part.get("id", ""), "type": "function", "function": function})
         elif part.get("type") == "tool_call_response":
-            result = part.get("response", part.get("result"))
-            text = result if isinstance(result, str) else msgspec.json.encode(result).decode()
-            results.append({"role": "tool", "tool_call_id": part.get("id", ""), "content": text})
+            content = _as_text(part.get("response", part.get("result")))
+            results.append({"role": "tool", "tool_call_id": part.get("id", ""), "content": content})
         elif part.get("type") == "text":
             texts.append(str(part.get("content", "")))
     if results:
@@ -270,9 +267,15 @@ def _messages(where: str, given: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"role": given.get("role"), "content": "\n".join(texts) or None, **extra}]
 
 
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
 def _output_tokens(span: ModelSpan, answer: dict[str, Any] | None) -> int | None:
     names = ["gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens"]
-    for name in names if answer else [*names, "gen_ai.request.max_tokens"]:
+    if not answer:
+        names.append("gen_ai.request.max_tokens")
+    for name in names:
         value = span.attributes.get(name)
         if isinstance(value, int | str) and re.fullmatch(r"0*[1-9][0-9]{0,8}", str(value)):
             return int(value)

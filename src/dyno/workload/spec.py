@@ -44,7 +44,7 @@ class WorkloadSpec(_AllSettings, frozen=True):
 
     @property
     def own_rate_rps(self) -> float | None:
-        """The rate of a workload whose requests have times of their own; None: the load decides."""
+        """Return the rate of a workload whose requests have times of their own; None: the load decides."""
         declared = DATASETS.get(self.dataset)
         if declared and declared.rate:
             rate: float = getattr(self, declared.rate)

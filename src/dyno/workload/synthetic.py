@@ -99,7 +99,7 @@ def sharegpt_shaped(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]
 
 
 def questions(spec: CommonSpec, tokenizer: Tokenizer) -> Iterator[Request]:
-    """Questions of the built-in tasks, one of each in turn: text that a model answers rather than continues."""
+    """Yield questions of the built-in tasks, one of each in turn: text that a model answers rather than continues."""
     names = list(TASKS)
     for number in count():
         task, size = names[number % len(names)], SIZES[number // len(names) % len(SIZES)]

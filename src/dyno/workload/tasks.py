@@ -49,7 +49,11 @@ def _arithmetic(rng: Random, size: int) -> Draft:
     a, b = rng.randint(0, most), rng.randint(0, 9 if sign == "*" else most)
     if sign == "-":
         a, b = max(a, b), min(a, b)
-    right = a + b if sign == "+" else a - b if sign == "-" else a * b
+        right = a - b
+    elif sign == "+":
+        right = a + b
+    else:
+        right = a * b
     near = (abs(right + rng.choice((-100, -10, -2, -1, 1, 2, 10, 11, 100))) for _ in iter(int, 1))
     return f"What is {a} {sign} {b}?", str(right), map(str, near)
 
@@ -60,8 +64,9 @@ def _copy(rng: Random, size: int) -> Draft:
 
 
 def _recall(rng: Random, size: int) -> Draft:
-    """Codes of named things; one is asked for. Large: some 40 entries, 300 tokens and more."""
-    names = rng.sample(NOUNS, rng.randint(*((3, 6), (8, 14), (25, 40))[size - 1]))
+    """Ask for one of the codes of named things. Large: some 40 entries, 300 tokens and more."""
+    fewest, most = {1: (3, 6), 2: (8, 14), 3: (25, 40)}[size]
+    names = rng.sample(NOUNS, rng.randint(fewest, most))
     codes = [str(rng.randint(100, 999)) for _ in names]
     asked = rng.randrange(len(names))
     listed = ", ".join(f"{name} {code}" for name, code in zip(names, codes, strict=True))
@@ -129,7 +134,7 @@ def items(tasks: Sequence[str], count: int, seed: int = 0) -> list[Item]:
 
 
 def _mixed(rng: Random, count: int) -> list[str]:
-    """Words, with a number here and there."""
+    """Return words, with a number here and there."""
     return [str(rng.randint(10, 99)) if rng.random() < 0.2 else rng.choice(NOUNS) for _ in range(count)]
 
 

@@ -37,7 +37,7 @@ def _refuse(message: str) -> None:
 
 
 def _as_json(value: Any, indent: int | None = None, **how: Any) -> str:
-    """As transformers writes it: Jinja's own filter escapes HTML."""
+    """Write JSON as transformers does: Jinja's own filter escapes HTML."""
     return json.dumps(value, ensure_ascii=False, indent=indent, **how)
 
 

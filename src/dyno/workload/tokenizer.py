@@ -256,7 +256,9 @@ def server(client: Client, model: str) -> Tokenizer | None:
     status, answer = client.call("/tokenize", {"model": model, "prompt": "the", "add_special_tokens": True})
     if status == 200 and isinstance(answer, dict) and "tokens" in answer:
         # llama.cpp doesn't know `prompt` and answers with no tokens and no count.
-        return (ServerTokenizer if "count" in answer else LlamaCppTokenizer)(client, model)
+        if "count" in answer:
+            return ServerTokenizer(client, model)
+        return LlamaCppTokenizer(client, model)
     if status in (400, 422):  # TGI misses `inputs`
         status, answer = client.call("/tokenize", {"inputs": "the"})
         # With a slow tokenizer TGI knows no offsets: all are 0, and prompts couldn't be cut.

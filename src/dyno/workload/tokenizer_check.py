@@ -48,7 +48,11 @@ def _rules(node: Any) -> list[dict[str, Any]]:
 def _factor(rule: dict[str, Any]) -> float:
     """Return by how much a rule can lengthen a text."""
     kind = rule.get("type")
-    content = rule.get("content") if kind == "Replace" else rule.get("prepend") if kind == "Prepend" else ""
+    content: Any = ""
+    if kind == "Replace":
+        content = rule.get("content")
+    elif kind == "Prepend":
+        content = rule.get("prepend")
     if not isinstance(content, str):
         return 1.0
     if kind == "Prepend":

@@ -67,17 +67,26 @@ def _chosen(entries: list[TraceEntry], spec: TraceSpec, form: TraceFormat) -> tu
     entries.sort(key=lambda entry: entry.time_s)
     window = _window(entries, spec)
     sendable = [entry for entry in window if entry.input and entry.output]
-    limit = spec.trace_max_tokens
-    short = [e for e in sendable if limit is None or e.input + (spec.output_len or e.output) <= limit]
-    dropped = [
+    short = _within_limit(sendable, spec)
+    reasons = [
         Dropped(OUT_OF_ORDER, late),
         Dropped("requests without input or output tokens", len(window) - len(sendable)),
-        Dropped(f"requests with more than {limit} tokens (--trace-max-tokens)", len(sendable) - len(short)),
+        Dropped(
+            f"requests with more than {spec.trace_max_tokens} tokens (--trace-max-tokens)", len(sendable) - len(short)
+        ),
     ]
+    dropped = [reason for reason in reasons if reason.count]
     if not short:
-        why = "; ".join(str(d) for d in dropped if d.count)
+        why = "; ".join(map(str, dropped))
         raise WorkloadError(f"No request of {spec.path} is left: {why}.")
-    return short[: spec.num_prompts or None], [d for d in dropped if d.count]
+    return short[: spec.num_prompts or None], dropped
+
+
+def _within_limit(entries: list[TraceEntry], spec: TraceSpec) -> list[TraceEntry]:
+    limit = spec.trace_max_tokens
+    if limit is None:
+        return entries
+    return [entry for entry in entries if entry.input + (spec.output_len or entry.output) <= limit]
 
 
 def _window(entries: list[TraceEntry], spec: TraceSpec) -> list[TraceEntry]:
