@@ -168,23 +168,23 @@ class Search:
 
     @_remembered
     def meets(self, level: float) -> Shown:
-        """By the probes of this load and of the next higher ones, as far as they help: none of them would be good if
-        this one weren't."""
+        """Judge by the probes of this load and of the next higher ones, as far as they help: none of them would be good
+        if this one weren't."""
         best = Shown(1.0, False)
         for high in self._levels[self._levels.index(level) :]:
             probes = self._ready(level, high)
             if not probes or any(p.look.swells or p.look.grows for p in probes):
                 continue
-            by_limit = [self._limit_met(i, probes) for i in range(len(self.limits))]
-            if max(by_limit) == 1:  # with loads that are higher still, they look no better
+            doubt = max(self._limit_met(i, probes) for i in range(len(self.limits)))
+            if doubt == 1:  # with loads that are higher still, they look no better
                 break
-            doubt = max(by_limit)
-            best = min(best, Shown(doubt, doubt <= _EACH and self._seen_again(probes, level, below=True)), key=_order)
+            again = doubt <= _EACH and self._seen_again(probes, level, below=True)
+            best = min(best, Shown(doubt, again), key=_order)
         return best
 
     @_remembered
     def misses(self, level: float) -> Shown:
-        """By the probes of this load and of the next lower ones."""
+        """Judge by the probes of this load and of the next lower ones."""
         best = Shown(1.0, False)
         for low in self._levels[self._levels.index(level) :: -1]:
             if any(p.look.grows for p in self.probes if low <= p.level <= level):
@@ -196,7 +196,8 @@ class Search:
             if min(by_limit) == 1:
                 break
             doubt = min(min(by_limit) * len(by_limit), 1.0)
-            best = min(best, Shown(doubt, doubt <= _EACH and self._seen_again(probes, level, below=False)), key=_order)
+            again = doubt <= _EACH and self._seen_again(probes, level, below=False)
+            best = min(best, Shown(doubt, again), key=_order)
         return best
 
     def _limit_met(self, i: int, probes: Sequence[Probe]) -> float:
@@ -207,11 +208,9 @@ class Search:
 
     def _seen_again(self, probes: Sequence[Probe], level: float, below: bool) -> bool:
         """Return whether probes near the target were made at different times: a server may change. More often where
-        they look odd: better than a lower load, or worse than a higher one."""
+        they look odd."""
         margin = _margin(probes)
-        others = [x for x in self._levels if (x < level if below else x > level) and self._ready(x, x)]
-        odd = any(self.margin(x) > margin if below else self.margin(x) < margin for x in others)
-        wanted = _VISITS if odd else self._visits(margin)
+        wanted = _VISITS if self._looks_odd(margin, level, below) else self._visits(margin)
         if wanted == 1:
             return True
         between_s = self._between_s()
@@ -219,6 +218,17 @@ class Search:
         apart_s = min(_APART_S, between_s / 4)
         visits = 1 + sum(b - a >= apart_s for a, b in itertools.pairwise(times))
         return visits >= wanted and times[-1] - times[0] >= between_s
+
+    def _looks_odd(self, margin: float, level: float, below: bool) -> bool:
+        """Return whether a load looks better than a lower one, or worse than a higher one."""
+        for other in self._levels:
+            if below:
+                odd = other < level and self._ready(other, other) and self.margin(other) > margin
+            else:
+                odd = other > level and self._ready(other, other) and self.margin(other) < margin
+            if odd:
+                return True
+        return False
 
     def _visits(self, margin: float) -> int:
         """Return how often a load with such a margin must be seen: where margins rise steeply, they say little."""
@@ -232,15 +242,18 @@ class Search:
 
     @_remembered
     def shown(self, level: float, error: float = _EACH) -> Outcome:
-        """What is certain of a load; with a larger error, also what only one visit shows."""
+        """Return what is certain of a load; with a larger error, also what only one visit shows."""
         misses, meets = self.misses(level), self.meets(level)
-        if misses.doubt <= error and (misses.again or error > _EACH):
+        once_is_enough = error > _EACH
+        if misses.doubt <= error and (misses.again or once_is_enough):
             return "misses"
-        return "meets" if meets.doubt <= error and (meets.again or error > _EACH) else "undecided"
+        if meets.doubt <= error and (meets.again or once_is_enough):
+            return "meets"
+        return "undecided"
 
     @_remembered
     def outcome(self, level: float) -> Outcome:
-        """The same without another visit: what its probes and those beside it look like."""
+        """Return the same without another visit: what its probes and those beside it look like."""
         if self.misses(level).doubt <= _EACH:
             return "misses"
         return "meets" if self.meets(level).doubt <= _EACH else "undecided"
@@ -274,7 +287,7 @@ class Search:
 
     @_remembered
     def variation(self) -> Variation:
-        """By the probes of one load, and by what is assumed before there are several."""
+        """Estimate by the probes of one load, and by what is assumed before there are several."""
         seen, degrees = self.seen_variation()
         total = degrees + _VARIES_WORTH
         return Variation(math.sqrt((degrees * seen**2 + _VARIES_WORTH * self._assumed() ** 2) / total), total)
@@ -284,7 +297,7 @@ class Search:
 
     @_remembered
     def seen_variation(self) -> Variation:
-        """By the probes alone: of one load, and of loads whose margins fall where they should rise."""
+        """Estimate by the probes alone: of one load, and of loads whose margins fall where they should rise."""
         near = [x for x in self._levels if self._ready(x, x) and abs(self.margin(x)) < _COMPARED]
         squares, degrees = 0.0, 0
         for level in near:
@@ -319,13 +332,15 @@ class Search:
     @_remembered
     def interval(self, error: float = _EACH) -> Interval:
         """Return the loads between which the highest load within the target is."""
-        highs = [x for x in self._levels if self.shown(x, error) == "misses"]
-        lows = [x for x in self._levels if self.shown(x, error) == "meets"]
+        highs, lows = self._levels_shown("misses", error), self._levels_shown("meets", error)
         high = min(highs, default=math.inf)
         low = max((x for x in lows if x < high), default=0.0)
         above = max((x for x in lows if x > high), default=0.0)  # they contradict each other
         high = min((x for x in highs if x > above), default=math.inf)
         return Interval(low, high, 1 - (ERROR if error <= _EACH else 2 * error))
+
+    def _levels_shown(self, outcome: Outcome, error: float) -> list[float]:
+        return [x for x in self._levels if self.shown(x, error) == outcome]
 
     def best(self) -> Interval:
         """Return the interval that the data supports with less confidence."""
@@ -471,20 +486,35 @@ class Search:
 
     def _tighten(self, met: float, missed: float, left_s: float, spent_s: float) -> ProbeStep | None:
         """Return a load nearer to the crossing than an end, if it can be shown in a time that it is worth."""
-        if missed / met <= 1 + self.resolution or (self.whole and missed - met <= 1):
+        if self._narrow_enough(met, missed):
             return None
         most_s = self._worth_s(math.log(missed / met), left_s, spent_s)
         pending = [x for x in self._levels if met < x < missed and self._pending(x)]
         if pending and self._probe_s() <= most_s:
-            return self._long(min(pending, key=lambda x: self.probes_at(x)[-1].began_s), left_s)
-        gains = [self._gain(met, missed, most_s, *option) for option in itertools.product((True, False), _TRIES)]
-        between = [x for x in self._levels if met < x < missed]
-        gains += [self._gain_again(met, missed, most_s, x) for x in between]
-        best = max((gain for gain in gains if gain is not None), default=None)
+            longest_ago = min(pending, key=lambda x: self.probes_at(x)[-1].began_s)
+            return self._long(longest_ago, left_s)
+        gains = itertools.chain(self._gains(met, missed, most_s), self._gains_again(met, missed, most_s))
+        best = max(gains, default=None)
         if best is None and missed / met > _WIDE and left_s > self._probe_s():  # it may need fewer than expected
-            hopes = [self._gain_again(met, missed, math.inf, x) for x in between]
-            best = max((gain for gain in hopes if gain is not None), default=None)
+            best = max(self._gains_again(met, missed, math.inf), default=None)
         return self._long(best.level, left_s) if best else None
+
+    def _narrow_enough(self, met: float, missed: float) -> bool:
+        return missed / met <= 1 + self.resolution or (self.whole and missed - met <= 1)
+
+    def _gains(self, met: float, missed: float, most_s: float) -> "Iterator[_Gain]":
+        """Yield what nearer ends gain, on both sides, by how many probes they take."""
+        for below, tries in itertools.product((True, False), _TRIES):
+            gain = self._gain(met, missed, most_s, below, tries)
+            if gain is not None:
+                yield gain
+
+    def _gains_again(self, met: float, missed: float, most_s: float) -> "Iterator[_Gain]":
+        """Yield the same for the loads between the ends that were tried."""
+        for level in self._levels:
+            gain = self._gain_again(met, missed, most_s, level) if met < level < missed else None
+            if gain is not None:
+                yield gain
 
     def _gain(self, met: float, missed: float, most_s: float, below: bool, tries: int) -> "_Gain | None":
         """Return what a nearer end gains each second if it takes `tries` probes. None: it isn't nearer, or takes too
@@ -545,9 +575,15 @@ class Search:
     @_remembered
     def _stuck(self, below: bool) -> list[float]:
         """Return the loads on a side of the crossing that several probes have not decided."""
-        crossing = self.crossing()
-        side = [x for x in self._levels if (x < crossing if below else x > crossing)]
+        side = self._side(below)
         return [x for x in side if len(self._ready(x, x)) >= _STUCK and self.outcome(x) == "undecided"]
+
+    def _side(self, below: bool) -> list[float]:
+        """Return the loads that were tried on a side of the crossing."""
+        crossing = self.crossing()
+        if below:
+            return [x for x in self._levels if x < crossing]
+        return [x for x in self._levels if x > crossing]
 
     def _end(self, below: bool, distance: float) -> float:
         """Return the load at this distance from the crossing, or one that was tried near it."""
@@ -555,12 +591,17 @@ class Search:
         if self.whole and crossing < _FEW_STEPS:
             distance = 0.0
         level = self._outward(crossing * math.exp(-distance if below else distance), below)
-        if self.whole and (stuck := self._stuck(below)):
+        stuck = self._stuck(below)
+        if self.whole and stuck:
             level = min(level, min(stuck) - 1) if below else max(level, max(stuck) + 1)
         level = min(max(level, self.least), self.most)
-        side = [x for x in self._levels if (x < crossing if below else x > crossing) and x not in self._stuck(below)]
-        same = [x for x in side if abs(math.log(x / level)) < max(_SAME * distance, self.resolution / 2)]
-        return min(same, key=lambda x: abs(math.log(x / level)), default=level)
+
+        def distance_to(x: float) -> float:
+            return abs(math.log(x / level))
+
+        near = max(_SAME * distance, self.resolution / 2)
+        same = [x for x in self._side(below) if x not in stuck and distance_to(x) < near]
+        return min(same, key=distance_to, default=level)
 
     def _probe_s(self) -> float:
         """Return how long a probe near the target takes, by those so far."""
@@ -737,6 +778,12 @@ def enough(step: ProbeStep, look: ProbeLook) -> bool:
     if not look.rough:
         return False
     if step.brief:
-        clear = abs(look.margin) > max(2.5 * _error(look), _FAR)
-        return clear or (look.ready and (abs(look.margin) > max(3 * _error(look), 0.15) or _error(look) < _CLOSE))
+        return _enough_in_brief(look)
     return look.ready and (look.settled or abs(look.margin) > 2 * _SINGLE)
+
+
+def _enough_in_brief(look: ProbeLook) -> bool:
+    margin, error = abs(look.margin), _error(look)
+    if margin > max(2.5 * error, _FAR):
+        return True
+    return look.ready and (margin > max(3 * error, 0.15) or error < _CLOSE)

@@ -18,7 +18,7 @@ from dyno.facts.summary import (
     Steady,
     Summary,
     Wait,
-)  # fmt: skip
+)
 from dyno.facts.trial import TrialSpec
 from dyno.measure import counting, timing
 from dyno.measure.freeze import BUCKET_NS, Silences
@@ -94,9 +94,13 @@ class Tally:
             self._sessions.add(r)
         if r.group:
             self._class(r.group).add(r)
-        if r.error is not None:
+        if r.error is None:
+            self._add_completed(r)
+        else:
             self._add_failed(r)
-            return
+
+    def _add_completed(self, r: Record) -> None:
+        n = self._n
         n["empty_chunks"] += r.empty_chunks
         n["silent"] += len(r.silent) + r.leading_chunks
         n["leading"] += r.leading_chunks
@@ -135,9 +139,8 @@ class Tally:
     def _class(self, name: str) -> ClassTally:
         if name not in self._classes:
             spec = self._trial.workload.classes.get(name)
-            self._classes[name] = ClassTally(
-                name, spec.goodput_ms if spec and spec.goodput_ms else self._trial.goodput_ms
-            )
+            goodput_ms = spec.goodput_ms if spec and spec.goodput_ms else self._trial.goodput_ms
+            self._classes[name] = ClassTally(name, goodput_ms)
         return self._classes[name]
 
     def _add_to_client(self, r: Record, n: Counter[str]) -> None:
@@ -179,19 +182,26 @@ class Tally:
         if not r.chunk_ns:
             return
         spans = {stem: latency(r) for stem, latency in timing.LATENCIES.items()}
-        spans |= {name: span and span.later_by(queue) for name, stem in _FROM_DUE.items() for span in (spans[stem],)}
         for stem, span in spans.items():
             if span is not None:
                 self._columns[stem].add(span)
+        for name, stem in _FROM_DUE.items():
+            span = spans[stem]
+            if span is not None:
+                self._columns[name].add(span.later_by(queue))
         self._response_due.append(r.due_ns)
         self._first.append(r.turn == 0)
         self._n["at_once"] += len(r.chunk_ns) > 1 and r.chunk_ns[0] == r.chunk_ns[-1] and not r.unseen
         if self._trial.goodput_ms:
             self._add_goodput(r)
         times = np.array(r.chunk_ns, dtype=np.int64)
-        tokens = np.array(r.chunk_tokens) if r.chunk_tokens else (r.output_tokens or len(times)) / len(times)
         early = np.array(timing.earliest_ns(r), dtype=np.int64) if r.unseen else times
         self._add_gaps(r, times, early)
+        self._add_tokens(r, times, early)
+
+    def _add_tokens(self, r: Record, times: np.ndarray, early: np.ndarray) -> None:
+        """Count the tokens of each bucket of time."""
+        tokens = np.array(r.chunk_tokens) if r.chunk_tokens else (r.output_tokens or len(times)) / len(times)
         self._tokens = _in_buckets(self._tokens, times, tokens)
         if r.unseen:
             which = r.unseen
