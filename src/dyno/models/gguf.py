@@ -158,7 +158,8 @@ def _matrix(recipe: ModelRecipe, source: ModelEntry, making: "_Making", version:
     text.write_text(calibration.plain(Path(recipe.calibration or "")), encoding="utf-8")
     making.say(f"{recipe.name}: computing the importance of weights with {recipe.calibration}")
     command = [program, "-m", source.path, "-f", str(text), "-o", str(out), "-c", str(recipe.length or 512)]
-    command += ["--chunks", str(recipe.samples)] if recipe.samples else []
+    if recipe.samples:
+        command += ["--chunks", str(recipe.samples)]
     making.run(command, _measuring)
     text.unlink()
     return ["--imatrix", str(out)]

@@ -11,7 +11,7 @@ import fcntl
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -201,20 +201,23 @@ def stamp(seconds: float) -> str:
 def named(text: str) -> ModelEntry:
     """Return the entry that a command line names: by its name or the beginning of it, or by OWNER/NAME on the Hub."""
     known = entries()
-    repo = text.removeprefix("hub:").removeprefix("datasets/")
-    ways = (
-        [e for e in known if e.name == text],
-        [e for e in known if e.step == "pull" and re.fullmatch(rf"hub:(datasets/)?{re.escape(repo)}@\w+", e.origin)],
-        [e for e in known if e.name.startswith(text)],
-    )
-    near = next((way for way in ways if way), [])
+    near = _matching(known, text)
     if len(near) == 1:
         return near[0]
     names = ", ".join(e.name for e in near or known) or "none"
-    raise NotFound(
-        f"{text!r} names {len(near)} models: {names}. Give the whole name."
-        if near
-        else f"No model named {text!r}. There are: {names}."
+    if near:
+        raise NotFound(f"{text!r} names {len(near)} models: {names}. Give the whole name.")
+    raise NotFound(f"No model named {text!r}. There are: {names}.")
+
+
+def _matching(known: Sequence[ModelEntry], text: str) -> list[ModelEntry]:
+    """Return the entries with this name, else those from this place on the Hub, else those whose names begin so."""
+    repo = text.removeprefix("hub:").removeprefix("datasets/")
+    origin = re.compile(rf"hub:(datasets/)?{re.escape(repo)}@\w+")
+    return (
+        [e for e in known if e.name == text]
+        or [e for e in known if e.step == "pull" and origin.fullmatch(e.origin)]
+        or [e for e in known if e.name.startswith(text)]
     )
 
 

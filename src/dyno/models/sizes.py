@@ -61,10 +61,10 @@ def _local(recipe: ModelRecipe) -> RepoSize | None:
     if entry is None and not isinstance(source, Path):
         return None
     shape = model_files.read(Path(entry.path if entry else str(source)))
-    parameters = shape.parameters if shape else None
-    tables = shape.embedding_parameters + shape.head_parameters if shape else 0
-    whole = entry.size_bytes if entry else shape.weights_bytes if shape else 0
-    return RepoSize(whole, 0, parameters, tables)
+    if shape is None:
+        return RepoSize(entry.size_bytes if entry else 0, 0, None, 0)
+    tables = shape.embedding_parameters + shape.head_parameters
+    return RepoSize(entry.size_bytes if entry else shape.weights_bytes, 0, shape.parameters, tables)
 
 
 def _answers(question: RepoQuestion, timeout_s: float) -> dict[int, RepoFacts]:
