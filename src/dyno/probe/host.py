@@ -140,7 +140,9 @@ def _numa_balancing(root: Path) -> str | None:
     value = sysfs.number(root / "proc/sys/kernel/numa_balancing")
     if value is None:
         return None
-    return "on" if value & 1 else "tiering" if value else "off"
+    if value & 1:
+        return "on"
+    return "tiering" if value else "off"
 
 
 def _governor(root: Path) -> str | None:
@@ -167,7 +169,9 @@ def _boost(root: Path) -> str | None:
     no_turbo, boost = sysfs.number(cpus / "intel_pstate/no_turbo"), sysfs.number(cpus / "cpufreq/boost")
     if no_turbo is not None:
         return "off" if no_turbo else "on"
-    return None if boost is None else "on" if boost else "off"
+    if boost is None:
+        return None
+    return "on" if boost else "off"
 
 
 def _iommu(root: Path) -> str | None:
@@ -256,8 +260,10 @@ def _memory_limit(root: Path) -> str | None:
 
 def _mitigations(root: Path) -> str | None:
     words = _command_line(root)
+    if not words:
+        return None
     asked = [w.partition("=")[2] for w in words if w.startswith("mitigations=")]
-    return (asked[-1] if asked else "default") if words else None
+    return asked[-1] if asked else "default"
 
 
 def _virtual_machine(root: Path) -> str | None:

@@ -69,10 +69,8 @@ def _folder(path: Path) -> ModelShape:
     outer: dict[str, Any] = json.loads(read_file(path / "config.json", TEXT))
     config = outer.get("text_config") or outer
     heads, hidden, layers = (_count(config, key) for key in ("num_attention_heads", "hidden_size", "num_hidden_layers"))
-    dtype = str(config.get("torch_dtype") or config.get("dtype") or outer.get("torch_dtype") or "")
     quantized = outer.get("quantization_config") or config.get("quantization_config")
-    # Some makers put the same weights there twice, in a form of their own.
-    files = [f for f in path.glob("*.safetensors") if "consolidated" not in f.name] or list(path.glob("*.safetensors"))
+    files = _weight_files(path)
     sizes = [f.stat().st_size for f in files or path.glob("*.bin")]
     latent = _count(config, "kv_lora_rank")
     experts, experts_used = _experts(config)
@@ -84,11 +82,10 @@ def _folder(path: Path) -> ModelShape:
         hidden=hidden,
         heads=heads,
         kv_heads=_count(config, "num_key_value_heads") or heads,
-        head_dim=_count(config, "v_head_dim" if latent else "head_dim")
-        or (hidden // heads if hidden and heads else None),
+        head_dim=_count(config, "v_head_dim" if latent else "head_dim") or _usual_head_dim(hidden, heads),
         vocab=_count(config, "vocab_size"),
         context=_count(config, "max_position_embeddings"),
-        dtype=_DTYPES.get(dtype.removeprefix("torch.")),
+        dtype=_dtype(config, outer),
         quantization=_checkpoint_quantization(quantized),
         weights_bytes=sum(sizes) or None,
         experts=experts,
@@ -97,6 +94,21 @@ def _folder(path: Path) -> ModelShape:
         **_attending(config, layers),
         **_weights(files, config, layers, _bits(quantized)),
     )
+
+
+def _dtype(config: Mapping[str, Any], outer: Mapping[str, Any]) -> str | None:
+    name = config.get("torch_dtype") or config.get("dtype") or outer.get("torch_dtype") or ""
+    return _DTYPES.get(str(name).removeprefix("torch."))
+
+
+def _usual_head_dim(hidden: int | None, heads: int | None) -> int | None:
+    return hidden // heads if hidden and heads else None
+
+
+def _weight_files(path: Path) -> list[Path]:
+    """Return the files of weights. Some makers put the same weights there twice, in a form of their own."""
+    files = list(path.glob("*.safetensors"))
+    return [f for f in files if "consolidated" not in f.name] or files
 
 
 def _count(config: Mapping[str, Any], key: str) -> int | None:
@@ -132,9 +144,11 @@ def _attending(config: Mapping[str, Any], layers: int | None) -> dict[str, Any]:
         short = sum(kind in ("sliding_attention", "chunked_attention") for kind in kinds)
         whole = sum(kind in ("full_attention", "attention", "*") for kind in kinds)
         return {"full_layers": whole, "window_layers": short, "window": window}
-    if layers and (every := _count(config, "full_attention_interval")):
-        return {"full_layers": layers // every}
-    if any(key.startswith(("mamba_", "ssm_", "linear_attn", "linear_num")) for key in config):
+    if layers:
+        interval = _count(config, "full_attention_interval")
+        if interval:
+            return {"full_layers": layers // interval}
+    if _keeps_states(config):
         return {"full_layers": 0}  # which of them attend isn't known: nothing is counted
     if window and config.get("use_sliding_window") is not False:
         # Which layers have it is the architecture's to know: counted as if all had.
@@ -142,24 +156,38 @@ def _attending(config: Mapping[str, Any], layers: int | None) -> dict[str, Any]:
     return {}
 
 
+def _keeps_states(config: Mapping[str, Any]) -> bool:
+    return any(key.startswith(("mamba_", "ssm_", "linear_attn", "linear_num")) for key in config)
+
+
 def _checkpoint_quantization(config: dict[str, Any] | None) -> str | None:
     if not config:
         return None
     method = str(config.get("quant_method", "")).lower()
     if method == "quark":
-        weight = (config.get("global_quant_config") or {}).get("weight") or {}
-        kind = re.match(r"fp8|int8|u?int4|mx\w+", str(weight.get("dtype")))
-        return kind[0].lstrip("u") if kind else method
-    if method != "compressed-tensors":
-        return method or None
-    groups = config.get("config_groups") or {}
-    weights = next((g.get("weights") for g in groups.values() if isinstance(g, dict)), None) or {}
-    activations = next((g.get("input_activations") for g in groups.values() if isinstance(g, dict)), None)
-    if weights.get("type") == "float" and weights.get("num_bits") == 8:
+        return _quark_type(config) or method
+    if method == "compressed-tensors":
+        return _compressed_type(config) or method
+    return method or None
+
+
+def _quark_type(config: dict[str, Any]) -> str | None:
+    weight = (config.get("global_quant_config") or {}).get("weight") or {}
+    kind = re.match(r"fp8|int8|u?int4|mx\w+", str(weight.get("dtype")))
+    return kind[0].lstrip("u") if kind else None
+
+
+def _compressed_type(config: dict[str, Any]) -> str | None:
+    """Return the type of the first group that compressed-tensors describes."""
+    groups = [g for g in (config.get("config_groups") or {}).values() if isinstance(g, dict)]
+    first = groups[0] if groups else {}
+    weights = first.get("weights") or {}
+    bits = weights.get("num_bits")
+    if bits == 8 and weights.get("type") == "float":
         return "fp8"
-    if weights.get("num_bits") == 8 and activations:
+    if bits == 8 and first.get("input_activations"):
         return "int8"
-    return f"w{weights['num_bits']}a16" if weights.get("num_bits") else method
+    return f"w{bits}a16" if bits else None
 
 
 def _gguf(path: Path) -> ModelShape:

@@ -23,7 +23,7 @@ _MESSAGE = ("error", "message", "detail")  # keys of an error, by the habits of 
 
 
 def look(client: Client, spec: TargetSpec) -> TargetFacts:
-    """Raises TargetError if nothing answers, or no model is named and none is listed."""
+    """Return what a server reports. Raises TargetError if nothing answers, or no model is named and none is listed."""
     model = spec.served_model_name or spec.model
     status, answer = client.call("/v1/models")
     if status in (401, 403) and model is None:
@@ -31,11 +31,13 @@ def look(client: Client, spec: TargetSpec) -> TargetFacts:
             f"{client.url} answers {status} at /v1/models: it requires a key. Set OPENAI_API_KEY, or use --header "
             "'Authorization=Bearer …'."
         )
-    cards = answer.get("data") if status == 200 and isinstance(answer, dict) else None
-    cards = [c for c in cards if isinstance(c, dict)] if isinstance(cards, list) else None
+    cards = _cards(answer) if status == 200 else None
     kind, reported = _identify(client, cards or [])
-    facts = known({"max_model_len": next((c.get("max_model_len") for c in cards or []), None)}) | known(reported)
-    listed = None if cards is None or (kind and not kind.lists_served_models) else _names(cards, model)
+    context = cards[0].get("max_model_len") if cards else None
+    facts = known({"max_model_len": context}) | known(reported)
+    listed = None
+    if cards is not None and (kind is None or kind.lists_served_models):
+        listed = _names(cards, model)
     if listed is None and is_name(reported.get("model_id")):
         listed = [reported["model_id"]]
     if model is None:
@@ -43,6 +45,14 @@ def look(client: Client, spec: TargetSpec) -> TargetFacts:
             raise TargetError(f"{client.url} lists no models at /v1/models. Name the model with --model.")
         model = listed[0]
     return TargetFacts(**{**facts, "model": model, "models_listed": listed})
+
+
+def _cards(answer: Any) -> list[dict[str, Any]] | None:
+    """Return the models of a list as OpenAI's API has it. None: it isn't one."""
+    cards = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(cards, list):
+        return None
+    return [c for c in cards if isinstance(c, dict)]
 
 
 def _identify(client: Client, cards: Cards) -> tuple[EngineKind | None, dict[str, Any]]:

@@ -26,9 +26,15 @@ def ask(argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = N
     """Run a program that may be missing, hang, crash or answer nonsense."""
     try:
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            errors="replace", start_new_session=True, env=env,
-        )  # fmt: skip
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            env=env,
+        )
     except FileNotFoundError:
         return Output(None, "isn't installed")
     except (OSError, ValueError) as e:

@@ -36,9 +36,12 @@ class Sampler:
             # A session of its own: Ctrl-C is dyno's. -P: a folder named dyno where dyno runs is not this package.
             self._child = subprocess.Popen(
                 [sys.executable, "-P", "-m", "dyno.probe.telemetry.loop"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         except OSError as e:
             self._trouble = f"the sampler couldn't start ({e.strerror})"
         self._send(msgspec.json.encode(spec))
