@@ -75,9 +75,16 @@ def find(
 ) -> Environment | None:
     """Return the one with this version; else the newest that matches. Of several, the latest installed."""
     envs = [env for env in installed(kind) if env.whole and name in (None, env.name)]
-    exact = [env for env in envs if version in (None, env.version, env.version.partition("+")[0])]
-    near = [env for env in envs if version and is_of(env.version, version)]
-    return next(iter([*exact, *near, *(env for env in envs if accepts and accepted(env.version, accepts))]), None)
+    for env in envs:
+        if version in (None, env.version, env.version.partition("+")[0]):
+            return env
+    for env in envs:
+        if version and is_of(env.version, version):
+            return env
+    for env in envs:
+        if accepts and accepted(env.version, accepts):
+            return env
+    return None
 
 
 def remove(name: str) -> None:
@@ -136,12 +143,13 @@ def sweep(folder: Path) -> None:
 
 
 def _users(folder: Path) -> list[int]:
-    return [
-        process.pid
-        for process in psutil.process_iter(["cmdline"])
-        # An interpreter or its script.
-        if any(word.startswith(f"{folder}/") for word in (process.info["cmdline"] or [])[:2])
-    ]
+    """Return the processes that run from a folder: an interpreter or its script is there."""
+    users = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = (process.info["cmdline"] or [])[:2]
+        if any(word.startswith(f"{folder}/") for word in words):
+            users.append(process.pid)
+    return users
 
 
 def _order(version: str) -> tuple[list[int], bool]:

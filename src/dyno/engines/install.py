@@ -63,16 +63,21 @@ def choose(kind: str, variant: str, by: str | None = None, source: str | None = 
     if kind not in known:
         raise UsageError(f"No engine named {kind!r} to install. Known: {', '.join(known)}.")
     recipe = known[kind].get(variant)
-    if by is None and _is_built(kind) and source and not _for_pip(source):
-        by = "source"
     has_package = recipe is not None and bool(recipe.package or source)
-    by = by or ("package" if has_package else "container")
+    if by is None:
+        by = _usual_way(kind, source, has_package)
     if by == "source" and not _is_built(kind):
         built = " and ".join(each.title for each in KINDS.values() if each.is_built)
         raise UsageError(f"dyno builds only {built} from source, not {kind}. Remove --by source.")
     if by == "package" and not has_package:
         raise UsageError(f"There is no package of {kind} for {variant}. Give a wheel with --from, or --by container.")
     return by
+
+
+def _usual_way(kind: str, source: str | None, has_package: bool) -> str:
+    if source and _is_built(kind) and not _for_pip(source):
+        return "source"
+    return "package" if has_package else "container"
 
 
 def _for_pip(source: str) -> bool:
@@ -150,8 +155,8 @@ def install(
     if by == "package" and source and version:
         raise UsageError("--version and --from exclude each other: the source has its own version.")
     engines = engines_folder()
-    env = read(engines / f"{kind}-{version}-{variant}") if version and not source and by != "container" else None
-    if env and env.whole:
+    env = _complete(engines / f"{kind}-{version}-{variant}") if version and not source and by != "container" else None
+    if env:
         return _as_wanted(env, python, say)  # without asking an index
     asked = InstallSpec(kind, variant, version, source, _interpreter(python))
     work = _WAYS[by](asked, say, below)
@@ -161,24 +166,12 @@ def install(
         try:
             name = work.look_up()
         except EngineError as e:
-            if by != "package" or not (version and _is_built(kind)) or "No matching distribution" not in str(e):
+            if by != "package" or not _can_be_built(asked, e):
                 raise
             say(f"{kind}: there is no package of build {version}, so it is built from source")
             work = SourceInstallation(asked, say, below)
             name = work.look_up()
-        with locked(name, say):
-            if (env := read(engines / name)) and env.whole:
-                work.log.unlink(missing_ok=True)
-                return _as_wanted(env, python, say)
-            if (engines / name).exists():
-                say(f"{name}: removing an incomplete installation")
-                sweep(engines / name)
-            try:
-                return work.run(engines / name)
-            except BaseException:  # Ctrl-C too
-                with contextlib.suppress(OSError):  # else an incomplete installation stays
-                    sweep(engines / name)
-                raise
+        return _installed(work, engines / name, python, say)
     except OSError as e:
         raise EngineError(
             f"{kind} can't be installed under {engines}: {e.strerror or e}. "
@@ -187,6 +180,35 @@ def install(
     except KeyboardInterrupt:
         work.log.unlink(missing_ok=True)
         raise
+
+
+def _complete(folder: Path) -> Environment | None:
+    """Return the installation in a folder. None: there is none, or a part of one."""
+    env = read(folder)
+    return env if env and env.whole else None
+
+
+def _can_be_built(asked: "InstallSpec", e: EngineError) -> bool:
+    """Return whether only the package of this version is missing, and dyno builds the engine from source, too."""
+    return bool(asked.version) and _is_built(asked.kind) and "No matching distribution" in str(e)
+
+
+def _installed(work: "Installation", folder: Path, python: str | None, say: Say) -> Environment:
+    """Install into a folder, unless another process has done so meanwhile. A failure leaves nothing there."""
+    with locked(folder.name, say):
+        env = _complete(folder)
+        if env:
+            work.log.unlink(missing_ok=True)
+            return _as_wanted(env, python, say)
+        if folder.exists():
+            say(f"{folder.name}: removing an incomplete installation")
+            sweep(folder)
+        try:
+            return work.run(folder)
+        except BaseException:  # Ctrl-C too
+            with contextlib.suppress(OSError):  # else an incomplete installation stays
+                sweep(folder)
+            raise
 
 
 class InstallSpec(msgspec.Struct, frozen=True):

@@ -87,7 +87,12 @@ class Switch(NamedTuple):
 
 
 def span(since: str, until: str) -> str:
-    return " ".join([f"from {since}"] * bool(since) + [f"to before {until}"] * bool(until))
+    words = []
+    if since:
+        words.append(f"from {since}")
+    if until:
+        words.append(f"to before {until}")
+    return " ".join(words)
 
 
 def within(version: str | None, since: str, until: str) -> bool:
@@ -306,9 +311,16 @@ class EngineKind:
         return self.limits(spec, model, version)
 
     def read_log(self, text: str) -> LogFacts:
-        target = {name: fact(name, m) for name, ways in self.log.items() for m in [_first_match(ways, text)] if m}
-        parts = {name: m for name, way in self.startup_log.items() if (m := last_match(way, text))}
-        return LogFacts(target, {name: float(next(filter(None, m.groups()))) for name, m in parts.items()})
+        target, parts = {}, {}
+        for name, ways in self.log.items():
+            match = _first_match(ways, text)
+            if match:
+                target[name] = fact(name, match)
+        for name, way in self.startup_log.items():
+            match = last_match(way, text)
+            if match:
+                parts[name] = float(next(filter(None, match.groups())))
+        return LogFacts(target, parts)
 
     def unused_instructions(self, log: str, features: Collection[str]) -> list[str]:
         """Return those of the processor's features that it was built without, by its log. []: none, or unknown."""

@@ -388,9 +388,13 @@ class LlamaCpp(EngineKind):
         together = batch.requests if batch.kind == "latency" else min(batch.requests, _MOST_SLOTS)
         slots = _slots(spec) or together
         length = spec.max_model_len or -(-(batch.tokens + 8) // 256) * 256  # its cache is a multiple of that anyway
-        out = ["llamacpp", *([] if program.embedded else ["--binary", program.argv[0]]), "--port", str(port)]
-        out += ["--model", spec.model, "--ctx-size", str(length * slots), "--parallel", str(slots)]
-        out += [] if spec.served_name else ["--alias", self.default_name(spec)]
+        out = ["llamacpp"]
+        if not program.embedded:
+            out += ["--binary", program.argv[0]]
+        out += ["--port", str(port), "--model", spec.model]
+        out += ["--ctx-size", str(length * slots), "--parallel", str(slots)]
+        if not spec.served_name:
+            out += ["--alias", self.default_name(spec)]
         return out + self.flags(spec, program.version, leave=("max_model_len", "max_num_seqs"))
 
     def worker_env(self, program: Program) -> dict[str, str]:
@@ -419,17 +423,18 @@ class LlamaCpp(EngineKind):
         return {"prefix_caching": on, "kv_cache_dtype": cache if cache != "auto" else None}
 
     def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
-        args = spec.args
         slots = _slots(spec)
-        total = count(valued(args, "-c", "--ctx-size"))
+        total = count(valued(spec.args, "-c", "--ctx-size"))
         if total is None and spec.max_model_len:
-            length, source = spec.max_model_len, f"--max-model-len {spec.max_model_len}"
+            length = spec.max_model_len
+            source = f"--max-model-len {length}"
             return Limits(length, slots, source, cache_tokens=length * (slots or 1), spreads=True)
-        source = f"--ctx-size {total}" if total else "the model's context length"
-        total = total or (model.context if model else None)
-        # A unified cache lets each slot use all of it, in builds that know a sequence's own limit.
-        unified = {"--kv-unified", "-kvu"} & set(args) and (version is None or not before(version, "6925"))
-        if total and slots and slots > 1 and not unified:
+        if total:
+            source = f"--ctx-size {total}"
+        else:
+            source = "the model's context length"
+            total = model.context if model else None
+        if total and slots and slots > 1 and not _has_unified_cache(spec, version):
             share = f"{source} = {total}, shared by {slots} slots"
             return Limits(total // slots, slots, share, cache_tokens=total, spreads=True)
         return Limits(total, slots, source, cache_tokens=total or 0, spreads=True)
@@ -469,6 +474,12 @@ class LlamaCpp(EngineKind):
 
 def _slots(spec: EngineSpec) -> int | None:
     return spec.max_num_seqs or count(valued(spec.args, "-np", "--parallel"))
+
+
+def _has_unified_cache(spec: EngineSpec, version: str | None) -> bool:
+    """A unified cache lets each slot use all of it, in builds that know a sequence's own limit."""
+    asked = "--kv-unified" in spec.args or "-kvu" in spec.args
+    return asked and (version is None or not before(version, "6925"))
 
 
 def _spelled(asked: llama.LlamaSetting, table: EngineFlags, program: str, version: str | None) -> Sequence[str]:

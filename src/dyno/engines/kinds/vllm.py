@@ -27,7 +27,7 @@ from dyno.engines.kinds.base import (
     with_dtype,
     within,
     word,
-)  # fmt: skip
+)
 from dyno.engines.kinds.recipe import OF_OTHER_TORCH, TORCH_CPU, Recipe
 from dyno.engines.kinds.routes import Cards, answer, first_text, json_object, whole_number
 from dyno.errors import UsageError
