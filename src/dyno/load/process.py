@@ -162,8 +162,12 @@ class SliceProcess:
         # A session of its own: Ctrl-C is dyno's. -P: a folder named dyno where dyno runs is not this package.
         self._child = subprocess.Popen(
             [sys.executable, "-P", "-m", "dyno.load.process"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,
+        )
         assert self._child.stdin and self._child.stdout
         self._in, self._out = self._child.stdin, self._child.stdout
         os.set_blocking(self._out.fileno(), False)

@@ -76,10 +76,17 @@ class RigJob:
                 f"there is no Python 3.11 or newer ({python or 'on PATH'}). Install one, or name it: python = PATH"
             )
         say(
-            python=name, version=version, tag=tag, system=platform.system(), machine=platform.machine(),
-            libc=platform.libc_ver(), state=self.state(), job=self.folder, installed=os.path.exists(self.path("ready")),
+            python=name,
+            version=version,
+            tag=tag,
+            system=platform.system(),
+            machine=platform.machine(),
+            libc=platform.libc_ver(),
+            state=self.state(),
+            job=self.folder,
+            installed=os.path.exists(self.path("ready")),
             free_bytes=shutil.disk_usage(existing(self.home)).free,
-        )  # fmt: skip
+        )
 
     def stock(self) -> None:
         """What is here: models and engines that are whole, by their folders, and the room for more."""
@@ -157,10 +164,15 @@ class RigJob:
             for stream in (0, 1, 2):
                 os.dup2(null.fileno(), stream)
             process = subprocess.Popen(
-                [self.python, "-m", "dyno", *words], stdin=subprocess.PIPE, stdout=null, stderr=log, cwd=self.folder,
-                env=self.environment(), pass_fds=[lock.fileno()],
+                [self.python, "-m", "dyno", *words],
+                stdin=subprocess.PIPE,
+                stdout=null,
+                stderr=log,
+                cwd=self.folder,
+                env=self.environment(),
+                pass_fds=[lock.fileno()],
                 preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
-            )  # fmt: skip
+            )
             write(self.path("pid"), str(process.pid))
             process.communicate(order)
             code = process.returncode

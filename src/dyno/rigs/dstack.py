@@ -260,7 +260,9 @@ def ssh_config(hops: list[Hop], key: Path, hosts: Path | None) -> str:
     for alias, name, port, user in hops:
         _check_hop(name, port, user)
         lines += [f"Host {alias}", f"HostName {name}", f"Port {port}", f"User {user}"]
-        lines += [f'IdentityFile "{key}"', "IdentitiesOnly yes", *([f"ProxyJump {before}"] if before else [])]
+        lines += [f'IdentityFile "{key}"', "IdentitiesOnly yes"]
+        if before:
+            lines.append(f"ProxyJump {before}")
         if alias != hops[-1][0]:
             lines += ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null", "LogLevel ERROR"]
         elif hosts is not None:

@@ -34,8 +34,10 @@ def same_as_here(remote: RigPython) -> bool:
     """Whether packages that are installed here run remote."""
     here = platform.libc_ver()
     alike = (remote.tag, remote.system, remote.machine) == (
-        sys.implementation.cache_tag, platform.system(), platform.machine(),
-    )  # fmt: skip
+        sys.implementation.cache_tag,
+        platform.system(),
+        platform.machine(),
+    )
     return alike and remote.libc[0] == here[0] and _version(remote.libc[1]) >= _version(here[1])
 
 
@@ -61,9 +63,13 @@ def _closure(remote: RigPython) -> dict[str, Distribution | None]:
 
     version = ".".join(map(str, remote.version))
     environment = {
-        "extra": "", "python_version": version, "python_full_version": f"{version}.0", "platform_system": remote.system,
-        "sys_platform": remote.system.lower(), "platform_machine": remote.machine,
-    }  # fmt: skip
+        "extra": "",
+        "python_version": version,
+        "python_full_version": f"{version}.0",
+        "platform_system": remote.system,
+        "sys_platform": remote.system.lower(),
+        "platform_machine": remote.machine,
+    }
     needed: dict[str, Distribution | None] = {}
 
     def add(requirements: list[str] | None) -> None:
