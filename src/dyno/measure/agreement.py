@@ -153,10 +153,14 @@ def unverified(spec: EngineSpec, facts: TargetFacts) -> list[str]:
     """Return the settings that were asked for and that the server doesn't report."""
     reported = {
         "quantization": facts.dtype if facts.quantization == "" else facts.quantization,
-        "dtype": facts.dtype, "version": facts.version, "max_model_len": facts.max_model_len,
-        "max_num_seqs": facts.slots, "kv_cache_dtype": facts.kv_cache_dtype, "prefix_caching": facts.prefix_caching,
+        "dtype": facts.dtype,
+        "version": facts.version,
+        "max_model_len": facts.max_model_len,
+        "max_num_seqs": facts.slots,
+        "kv_cache_dtype": facts.kv_cache_dtype,
+        "prefix_caching": facts.prefix_caching,
         "tensor_parallel": facts.tensor_parallel,
-    }  # fmt: skip
+    }
     unreported = (
         "load_format", "pipeline_parallel", "max_batched_tokens", "memory_fraction", "chunked_prefill", "draft_model",
         "draft_tokens",

@@ -91,7 +91,7 @@ class Judge:
         first = int(np.searchsorted(r.sent, from_s))
         count = sent_count - first
         window_s = now_s - from_s
-        grows = not self.wave and backlog.grows(r, 0.0, now_s)
+        grows = self._grows(r, now_s)
         ended_s = float((r.end - r.sent)[r.end <= now_s].mean())  # in overload, those that are open grow old
         rough = self._is_rough(count, window_s, min(length_s, ended_s))
         ready = self._is_ready(count, window_s, length_s) and self._turns_are_there(r, first)
@@ -114,6 +114,10 @@ class Judge:
             swells=ready and not self.wave and backlog.swells(r, from_s, now_s),
             settled=ready and not begun.lasts and self._is_settled(count, weighed),
         )
+
+    def _grows(self, r: Requests, now_s: float) -> bool:
+        """Return whether the backlog of an open loop grows without end."""
+        return not self.wave and backlog.grows(r, 0.0, now_s)
 
     def _is_rough(self, count: int, window_s: float, length_s: float) -> bool:
         """Return whether a probe shows where to look."""

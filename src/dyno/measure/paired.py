@@ -85,7 +85,9 @@ def tango(only_a: int, only_b: int, n: int) -> tuple[float, float]:
         root = math.sqrt(max(half * half + 8 * n * only_a * delta * (1 - delta), 0.0))
         variance = n * (2 * ((root - half) / (4 * n)) + delta * (1 - delta))
         above = only_b - only_a - n * delta
-        return above / math.sqrt(variance) if variance > 1e-12 else math.copysign(math.inf, above) if above else 0.0
+        if variance > 1e-12:
+            return above / math.sqrt(variance)
+        return math.copysign(math.inf, above) if above else 0.0
 
     change = (only_b - only_a) / n
     return _root(lambda d: score(d) - _Z, -1.0, change), _root(lambda d: score(d) + _Z, change, 1.0)

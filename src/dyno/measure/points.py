@@ -63,8 +63,11 @@ def named(text: str) -> ModelName:
     name = _WEIGHTS_FILE.sub("", name)
     low = name.lower()
     sizes = [float(s) for s in _SIZE.findall(name.replace("_", "-"))]
-    mixture = bool(_EXPERTS.search(name) or _MIXTURES.search(name))
-    dense = False if mixture else True if _DENSE.search(name.replace(" ", "-")) else None
+    dense = None
+    if _EXPERTS.search(name) or _MIXTURES.search(name):
+        dense = False
+    elif _DENSE.search(name.replace(" ", "-")):
+        dense = True
     return ModelName(name, tuple(_words(low)), bool(_TAUGHT.search(low)), max(sizes) if sizes else None, dense)
 
 

@@ -205,7 +205,8 @@ def _energy_of_the_engine(
             absent.append("energy per token: the engine's accelerators are unknown")
         return None
     devices = {a.index: a for a in rig.accelerators} if rig else {}
-    parts = [i for i in (a.index for a in its) if i in devices and _in_parts(devices[i], devices.values())]
+    used = [devices[a.index] for a in its if a.index in devices]
+    parts = [card.index for card in used if _in_parts(card, devices.values())]
     if parts:
         listed = ", ".join(map(str, parts))
         notes.append(f"accelerator {listed}: a partition of a card; power and energy are the whole card's")
