@@ -98,10 +98,12 @@ def _run(tool: str, name: str, options: list[str]) -> list[str]:
 def _check(options: list[str]) -> None:
     """Refuse what an engine that dyno starts, reaches and removes can't have."""
     for option in options:
-        if why := next((why for flags, why in _NOT_OURS.items() if _has([option], *flags.split())), None):
-            raise UsageError(f"{option} can't be an option of an engine's container: {why}. Remove it.")
-    if networks := [value for value in _values(options, "--network", "--net") if value != "host"]:
-        raise UsageError(f"--network={networks[0]}: dyno reaches the engine by the host's network. Remove the option.")
+        for flags, why in _NOT_OURS.items():
+            if _has([option], *flags.split()):
+                raise UsageError(f"{option} can't be an option of an engine's container: {why}. Remove it.")
+    for network in _values(options, "--network", "--net"):
+        if network != "host":
+            raise UsageError(f"--network={network}: dyno reaches the engine by the host's network. Remove the option.")
 
 
 def _devices(
@@ -236,7 +238,7 @@ def _values(options: list[str], *flags: str) -> list[str]:
 
 
 def hugging_face_cache() -> Path:
-    """As huggingface_hub has it."""
+    """Return the cache's folder as huggingface_hub has it."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("HF_HOME") or cache / "huggingface").expanduser().absolute()
 

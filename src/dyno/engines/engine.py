@@ -32,7 +32,7 @@ class Engine:
         self.ready = False  # it has answered
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """Returns once its whole group is gone and its port refuses."""
+        """Return once its whole group is gone and its port refuses."""
         self.process.stop(grace_s)
         deadline = time.monotonic() + _CLOSED_WITHIN_S
         while self.ready and self._taken() and time.monotonic() < deadline:

@@ -48,7 +48,7 @@ class Environment(msgspec.Struct, frozen=True):
 
     @property
     def whole(self) -> bool:
-        """False where it was moved, or where its base Python is gone."""
+        """Whether it can be used: False where it was moved, or where its base Python is gone."""
         return all(Path(path).exists() for path in (self.python, self.binary) if path)
 
 

@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 
 def nothing(text: str) -> None:
-    """Nobody watches."""
+    """Ignore a message: nobody watches."""
 
 
 def prepare_commands(spec: ContainerSpec, tool: str, present: bool) -> list[list[str]]:

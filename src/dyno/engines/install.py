@@ -149,7 +149,8 @@ def install(
     below: Say = lambda text: None,
     by: str | None = None,
 ) -> Environment:
-    """`source` replaces the engine's package, repository or image. `below` gets the log's last line every second."""
+    """Install an engine. `source` replaces the engine's package, repository or image. `below` gets the log's last line
+    every second."""
     variant = variant or variant_for(kind, variant_of_this_machine())
     by = choose(kind, variant, by, source)
     if by == "package" and source and version:
@@ -324,7 +325,7 @@ class PackageInstallation(Installation):
         self._version: str | None = None
 
     def look_up(self) -> str:
-        """From its metadata alone, where it can be read without a build."""
+        """Look it up in its metadata alone, where it can be read without a build."""
         if self._recipe.sources:
             llama_build.check_tools(self.asked.variant)
         if not _has_metadata(self._requirement):
@@ -529,8 +530,12 @@ def _useful_lines(log: Path, start: int) -> Sequence[str]:
     useful = list(dict.fromkeys(line for line in lines if _USEFUL.search(line)))
     if len(useful) > 6:
         useful = useful[:2] + useful[-4:]  # the cause comes first, its consequences last
-    # In a long list of versions, the newest are the last.
-    return [line if len(line) < 300 else f"{line[:150]} … {line[-150:]}" for line in useful or lines[-6:]]
+    return [_shortened(line) for line in useful or lines[-6:]]
+
+
+def _shortened(line: str) -> str:
+    """Cut a long line in its middle: in a long list of versions, the newest are the last."""
+    return line if len(line) < 300 else f"{line[:150]} … {line[-150:]}"
 
 
 def _without_password(text: str) -> str:

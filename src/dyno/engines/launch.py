@@ -232,7 +232,8 @@ def launches(
     vendor: str | None,
     batch: Batch | None = None,
 ) -> list[Launch]:
-    """`devices`: those of the rig that may be used, in order. `batch`: an offline run instead of a server."""
+    """Return the launch of each replica. `devices`: those of the rig that may be used, in order. `batch`: an offline
+    run instead of a server."""
     own = kind.own_args(spec.args, program, batch)
     shares = _shares(spec, devices)
     out = []

@@ -32,8 +32,8 @@ _EVERYWHERE = """
 
 
 def misspelt(kind: str, python: str | None, env: Mapping[str, str], exported: Mapping[str, str]) -> list[Misspelt]:
-    """`python`: the engine's interpreter, if it is on this machine. `exported`: the environment that the engine
-    inherits; only variables of known families are looked for in it."""
+    """Return variables that are probably misspelt. `python`: the engine's interpreter, if it is on this machine.
+    `exported`: the environment that the engine inherits; only variables of known families are looked for in it."""
     paths = [*env.get("PYTHONPATH", "").split(":"), *exported.get("PYTHONPATH", "").split(":")]
     engine = kind_of(kind)
     listed = _listed(engine, python, filter(None, paths))

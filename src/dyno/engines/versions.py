@@ -91,11 +91,15 @@ def _rows(engine: str, variant: str, architecture: str | None) -> list[KnownImag
 
 def _accepted(rows: list[KnownImage], version: str, accepts: str) -> tuple[str, str] | None:
     """Return the image of the nearest version within the range, a later one before an earlier one."""
-    known = [(row.version or row.since, row) for row in rows if not row.gone]
-    within = sorted((numbers(v), v, row.image) for v, row in known if accepted(v, accepts))
-    later = [each for each in within if each[0] >= numbers(version)]
+    within = []
+    for row in rows:
+        known = row.version or row.since
+        if not row.gone and accepted(known, accepts):
+            within.append((numbers(known), known, row.image))
     if not within:
         return None
+    within.sort()
+    later = [each for each in within if each[0] >= numbers(version)]
     _, nearest, image = later[0] if later else within[-1]
     return image.replace("{version}", nearest), nearest
 

@@ -282,7 +282,7 @@ def _note_text(reading: StreamReading, record: Record) -> None:
 
 
 def _note_counts(reading: StreamReading, record: Record) -> None:
-    """What the server reports: tokens, and how the answer ended."""
+    """Note what the server reports: tokens, and how the answer ended."""
     record.chunk_tokens = reading.chunk_tokens or None
     record.first_tokens, record.leading_chunks = reading.first_tokens, reading.leading
     record.reasoning_tokens = reading.reasoning_tokens
@@ -296,7 +296,8 @@ def _note_counts(reading: StreamReading, record: Record) -> None:
 
 
 def _note_silence(reading: StreamReading, record: Record) -> None:
-    """An answer without a chunk: it is empty, or has tokens that nothing shows. A single token may be the end's."""
+    """Note an answer without a chunk: it is empty, or has tokens that nothing shows. A single token may be the
+    end's."""
     tokens = reading.output_tokens or 0
     if tokens <= 0:
         record.error = "empty"

@@ -37,7 +37,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def requests(self) -> int:
-        """How many requests all sessions have."""
+        """Return how many requests all sessions have."""
         return self.count if self.graph is None else self.graph.members(self.count).start
 
     def first_wave(self, window_ns: int) -> int:

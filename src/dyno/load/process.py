@@ -152,7 +152,7 @@ class SliceProcess:
     """A slice that runs on this machine. A context: when it is left, the process has ended."""
 
     def __init__(self, name: str) -> None:
-        """`name`: in messages."""
+        """`name` is used in messages."""
         self._name = name
         self.ready = False
         self.progress = Progress(0)
@@ -176,7 +176,7 @@ class SliceProcess:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        """Never hangs: one that doesn't end is killed."""
+        """This never hangs: a process that doesn't end is killed."""
         with contextlib.suppress(OSError):
             self._in.close()
         try:

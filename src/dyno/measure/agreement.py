@@ -69,7 +69,7 @@ def _bits(quantization: str) -> int | None:
 
 
 def same_quantization(asked: str, served: str | None, dtype: str | None) -> bool | None:
-    """`served`: '' where the server reports no quantization. None: unknown."""
+    """Whether both are one quantization. `served`: '' where the server reports no quantization. None: unknown."""
     a = plain(asked)
     if served is None or (served == "" and a in _UNQUANTIZED):
         return plain(dtype) == a if dtype is not None and a in _UNQUANTIZED else None

@@ -19,7 +19,7 @@ PREFILLS = 3  # … and this many times what the prompts that wait meanwhile tak
 
 
 def ordinary_ms(gaps: Latency) -> float:
-    """The median gap between chunks; where a busy client doesn't know it, the mean."""
+    """Return the median gap between chunks; where a busy client doesn't know it, the mean."""
     return gaps.median or gaps.mean or 0.0
 
 
@@ -51,7 +51,7 @@ class Silences:
             self._heard, self._perhaps = np.append(self._heard, more), np.append(self._perhaps, more)
 
     def freezes(self, gaps: Latency, tokens: np.ndarray) -> list[Freeze]:
-        """`gaps`: between chunks. `tokens`: of completed requests, in each bucket."""
+        """Return the freezes. `gaps`: between chunks. `tokens`: of completed requests, in each bucket."""
         if not self._columns["sent"]:
             return []
         sent, first, last, prompt = (np.array(c) for c in self._columns.values())
@@ -66,7 +66,7 @@ class Silences:
         return freezes
 
     def _silent(self, tokens: np.ndarray) -> Iterator[tuple[int, int]]:
-        """Stretches of buckets without a chunk, and without one that may have come then."""
+        """Yield stretches of buckets without a chunk, and without one that may have come then."""
         self._grow(len(tokens))
         active = (self._heard > 0) | (self._perhaps.cumsum() > 0.5)
         active[: len(tokens)] |= tokens > 0

@@ -219,7 +219,8 @@ class Judge:
         return _Values(known_high, low[counts], late_high[counts], late_low[counts], weights)
 
     def _turn_weights(self, r: Requests, counts: np.ndarray) -> np.ndarray:
-        """Turns count as in the whole load, however many of each a probe happened to send."""
+        """Return the weight of each request. Turns count as in the whole load, however many of each a probe happened to
+        send."""
         if r.turn is None or len(self._turns) < 2 or not counts.any():
             return np.ones(int(counts.sum()))
         turn = np.minimum(r.turn[counts], len(self._turns) - 1)
@@ -378,7 +379,7 @@ def _spread_open(ages: np.ndarray, open_: np.ndarray, weights: np.ndarray) -> np
 
 
 def _quantiles(values: np.ndarray, shares: Sequence[float]) -> list[float]:
-    """As np.quantile, which takes longer for a few shares than the sorting."""
+    """Return the same as np.quantile, which takes longer for a few shares than the sorting."""
     ordered = np.sort(values)
     places = [share * (len(ordered) - 1) for share in shares]
     return [float(ordered[int(x)] + (x % 1) * (ordered[math.ceil(x)] - ordered[int(x)])) for x in places]

@@ -79,7 +79,7 @@ def tango(only_a: int, only_b: int, n: int) -> tuple[float, float]:
     """Return the 95 % score interval of the difference of two paired shares (Tango 1998)."""
 
     def score(delta: float) -> float:
-        """How many standard errors the observed difference is above `delta`."""
+        """Return how many standard errors the observed difference is above `delta`."""
         first = 2 * n - only_b + only_a
         half = first * delta - only_b - only_a
         root = math.sqrt(max(half * half + 8 * n * only_a * delta * (1 - delta), 0.0))

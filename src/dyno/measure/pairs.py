@@ -69,8 +69,8 @@ def _identity(row: Row) -> tuple[object, ...]:
 
 
 def pair(a: Sequence[Group], b: Sequence[Group]) -> Pairs:
-    """Each group of A with the one of B that is most like it, unless that one is more like another of A. A group that
-    is the only one of its load goes with all that are equally like it."""
+    """Pair each group of A with the one of B that is most like it, unless that one is more like another of A. A group
+    that is the only one of its load goes with all that are equally like it."""
     fits = _fits(a, b)
     chosen: list[tuple[int, int]] = []
     torn: list[Group] = []

@@ -82,7 +82,7 @@ def names_base(text: str) -> bool:
 
 
 def _words(name: str) -> Iterator[str]:
-    """The words of a name, with each version whole: 'glm-5.1' → 'glm', '5.1'."""
+    """Return the words of a name, with each version whole: 'glm-5.1' → 'glm', '5.1'."""
     name = _UNDERSCORED.sub(".", _QUANTIZED.sub(" ", _SHARD.sub("", name)))
     for word in _SEPARATOR.split(name):
         if not word or word in _NO_NAME:
@@ -92,7 +92,7 @@ def _words(name: str) -> Iterator[str]:
 
 
 def related(a: ModelName, b: ModelName) -> bool:
-    """Variants of one model, or one whose name says less."""
+    """Whether two names are of variants of one model, or one says less than the other."""
     one, other = set(a.base), set(b.base)
     return not one or not other or one <= other or other <= one
 
@@ -103,7 +103,8 @@ def same_model(a: Row, b: Row) -> bool:
 
 
 def bytes_each(quantization: object, dtype: object, name: str) -> float:
-    """Bytes of a parameter, at least: by the settings, else by the name, else by the smallest that there is."""
+    """Return the bytes of a parameter, at least: by the settings, else by the name, else by the smallest that there
+    is."""
     for name_of_type in (quantization, dtype):
         low = str(name_of_type or "").lower()
         if low in _WEIGHTS:
@@ -174,7 +175,7 @@ def _burstiness(row: Row) -> Scalar | None:
 
 
 def requests_of(row: Row) -> float | None:
-    """As many as were asked for; where that is unknown, as there were."""
+    """Return how many requests were asked for; where that is unknown, how many there were."""
     if (asked := row.number(COUNTED)) is not None:
         return asked
     completed = row.get("completed")
@@ -182,7 +183,7 @@ def requests_of(row: Row) -> float | None:
 
 
 def finite_rate(row: Row) -> float | None:
-    """Requests offered each second; None where all were sent at once, or it is unknown."""
+    """Return the requests offered each second; None where all were sent at once, or it is unknown."""
     rate = row.number("rate")
     return rate if rate is not None and 0 < rate < AT_ONCE else None
 
@@ -217,7 +218,7 @@ def distinct(one: str, other: str) -> tuple[str, str]:
 
 
 def settings(row: Row) -> dict[str, Scalar]:
-    """What was measured, setting by setting."""
+    """Return what was measured, setting by setting."""
     out = {k: s.value for k, s in row.settings.items() if k not in LOAD and k not in ASIDE and not k.startswith("-")}
     if row.series:
         out["series"] = row.series.strip()
@@ -225,7 +226,7 @@ def settings(row: Row) -> dict[str, Scalar]:
 
 
 def key(row: Row) -> tuple[object, ...]:
-    """Rows with the same one differ by their load alone, as far as it is known."""
+    """Return a key. Rows with the same one differ by their load alone, as far as it is known."""
     section = row.section if row.form == "block" else ""
     return (
         row.file,
@@ -254,7 +255,7 @@ def is_warm_up(row: Row) -> bool:
 
 
 def sweeps(rows: Iterable[Row]) -> list[list[Row]]:
-    """Rows of the same thing under rising load."""
+    """Return rows of the same thing under rising load."""
     out: dict[tuple[object, ...], dict[float, Row]] = {}
     for row in rows:
         load = load_of(row)
@@ -301,13 +302,13 @@ def duration(row: Row) -> Figure | None:
 
 
 def requests_per_s(row: Row) -> float | None:
-    """By count and duration where both are known: the printed figure is often rounded to one digit."""
+    """Return the rate by count and duration, where both are known: the printed figure is often rounded to one digit."""
     done, took = row.get("completed"), duration(row)
     return done / took.value if done and took else row.get("request_throughput")
 
 
 def output_each(row: Row) -> float | None:
-    """Tokens generated for a request, on average."""
+    """Return the tokens generated for a request, on average."""
     return _each(row, "total_output_tokens")
 
 

@@ -165,17 +165,18 @@ def _decode_pace(s: OfflineSummary) -> tuple[float, float] | None:
 
 
 def tokens_per_step(spec: EngineSpec | None, telemetry: TelemetrySummary | None) -> float | None:
-    """None: some are drafted, and it isn't known how many are accepted."""
+    """Return the tokens of a step. None: some are drafted, and it isn't known how many are accepted."""
     drafted = telemetry.total("drafted_tokens") if telemetry else None
-    asked = spec is not None and (
-        spec.draft_model is not None
-        or spec.draft_tokens is not None
-        or any(arg.startswith(_SPECULATES) for arg in spec.args)
-    )
-    if not asked and not drafted:
+    if not drafted and not (spec and _speculates(spec)):
         return 1.0
     length = telemetry.accepted_length if telemetry else None
     return None if length is None else max(length, 1.0)
+
+
+def _speculates(spec: EngineSpec) -> bool:
+    if spec.draft_model is not None or spec.draft_tokens is not None:
+        return True
+    return any(arg.startswith(_SPECULATES) for arg in spec.args)
 
 
 def bandwidth_at(peaks: Peaks, size_bytes: float) -> float | None:
@@ -189,7 +190,7 @@ def bandwidth_at(peaks: Peaks, size_bytes: float) -> float | None:
 
 
 def precision_of(loaded: "Loaded", peaks: Peaks) -> str:
-    """The fastest in which it may be calculated."""
+    """Return the fastest precision in which it may be calculated."""
     known = [p for p in loaded.precisions if p in peaks.flops] or list(peaks.flops)
     return max(known, key=lambda p: peaks.flops[p])
 
@@ -318,7 +319,7 @@ class Loaded(msgspec.Struct, frozen=True):
         return self.shape.kv_bytes_read(context, self.kv_width) or 0.0
 
     def operations(self, context: float, drawn: float) -> float:
-        """For a token; `drawn`: the share of tokens after which the next is drawn."""
+        """Return the operations for a token. `drawn`: the share of tokens after which the next is drawn."""
         weights = self.body_parameters + drawn * self.head_parameters
         return 2 * weights + self.shape.attention_operations(context)
 
@@ -396,16 +397,17 @@ def _dtype(shape: ModelShape, settings: tuple[str | None, ...]) -> str:
 def _kv_width(dtype: str, spec: EngineSpec | None, setting: str) -> float:
     """Return the mean width of keys and values, whose types an engine may set separately."""
     engine = KINDS.get(spec.kind) if spec is not None else None
-    types, own_width = [setting], 4.0 if dtype == "fp32" else 2.0
+    types = [setting]
     if spec is not None and engine is not None and engine.kv_type_flags:
         types = [valued(spec.args, *names) or setting for names in engine.kv_type_flags]
-    if engine is not None and engine.kv_is_half:
-        own_width = 2.0
-    return sum(_width(name.lower(), own_width) for name in types) / len(types)
+    is_half = engine is not None and engine.kv_is_half
+    own_width = 4.0 if dtype == "fp32" and not is_half else 2.0
+    widths = [_width(name.lower(), own_width) for name in types]
+    return sum(widths) / len(widths)
 
 
 def _width(name: str, own_width: float) -> float:
-    """Bytes of a value; of an unknown type, the smallest."""
+    """Return the bytes of a value; of an unknown type, the smallest."""
     if name == "auto":
         return own_width
     if name.startswith(("fp8", "int8")):
@@ -414,7 +416,8 @@ def _width(name: str, own_width: float) -> float:
 
 
 def _precisions(shape: ModelShape, dtype: str, quantization: str) -> tuple[str, ...]:
-    """llama.cpp multiplies its blocks as 8-bit integers; vLLM's 4-bit weights are widened to 16 bits."""
+    """Return the precisions of its products. llama.cpp multiplies its blocks as 8-bit integers; vLLM's 4-bit weights
+    are widened to 16 bits."""
     name = plain(shape.quantization or "") or quantization
     if shape.format == "gguf":
         if name in ("fp16", "bf16"):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import msgspec
 import numpy as np
 
-from dyno.facts.find import Outcome, ProbeLook, Weighed
+from dyno.facts.find import Outcome, ProbeLook
 from dyno.facts.limits import Limit
 from dyno.measure.evidence import Variation, doubt_of_meeting, doubt_of_missing, requests_wanted
 from dyno.measure.judge import LEAST_S, OPEN_FILL, ROUGH, window_s_of
@@ -261,13 +261,16 @@ class Search:
     def sides(self, level: float) -> list[bool | None]:
         """Return for each limit whether a load keeps it. None: undecided."""
         own, outcome = self._ready(level, level), self.outcome(level)
+        count = len(self.limits)
+        missed = outcome == "misses" and count == 1
         out: list[bool | None] = []
-        for i in range(len(self.limits)):
-            met = outcome == "meets" or (bool(own) and self._limit_met(i, own) <= _EACH)
-            missed = outcome == "misses" and len(self.limits) == 1
-            missed = missed or (bool(own) and self._limit_missed(i, own) * len(self.limits) <= _EACH)
-            within = True if met else None
-            out.append(False if missed else within)
+        for i in range(count):
+            if missed or (own and self._limit_missed(i, own) * count <= _EACH):
+                out.append(False)
+            elif outcome == "meets" or (own and self._limit_met(i, own) <= _EACH):
+                out.append(True)
+            else:
+                out.append(None)
         return out
 
     def judged_alone(self, level: float, look: ProbeLook) -> "Search":
@@ -383,14 +386,20 @@ class Search:
             return self._upwards(low, left_s)
         if not low:
             return self._downwards(high, left_s)
+        between = self._between(low, high)
+        if between is not None:
+            return self._brief(between, left_s)
+        return self._prove(left_s, spent_s)
+
+    def _between(self, low: float, high: float) -> float | None:
+        """Return a load inside a coarse bracket, near the crossing. None: the bracket is narrow enough."""
         near = any(p.look.ready and abs(p.look.margin) < _AT_IT for p in self.probes)
         top = min(high, max(self._served(), low * _SMALL_STEP))
-        if top / low > _COARSE and not near and not (self.whole and high - low <= 1):
-            share = (math.log(self.crossing()) - math.log(low)) / math.log(top / low)
-            level = self._rounded(low * (top / low) ** min(max(share, 0.2), 0.8))
-            if low < level < high and level not in self._levels:
-                return self._brief(level, left_s)
-        return self._prove(left_s, spent_s)
+        if near or top / low <= _COARSE or (self.whole and high - low <= 1):
+            return None
+        share = (math.log(self.crossing()) - math.log(low)) / math.log(top / low)
+        level = self._rounded(low * (top / low) ** min(max(share, 0.2), 0.8))
+        return level if low < level < high and level not in self._levels else None
 
     def _served(self) -> float:
         """Return the highest rate that was served, where requests piled up: the answer is below."""
@@ -477,10 +486,14 @@ class Search:
     def _begun(self, below: bool, left_s: float) -> float | None:
         """Return a load that is nearly certain on a side: the one nearest to the crossing, or if time is short the one
         with the least doubt."""
-        shown = {x: self.meets(x) if below else self.misses(x) for x in self._levels if self._ready(x, x)}
-        nearly = [x for x, each in shown.items() if each.doubt < _BEGUN and len(self._ready(x, x)) < _MOST_TRIES]
+        doubts = {}
+        for x in self._levels:
+            tries = len(self._ready(x, x))
+            if 0 < tries < _MOST_TRIES:
+                doubts[x] = (self.meets(x) if below else self.misses(x)).doubt
+        nearly = [x for x, doubt in doubts.items() if doubt < _BEGUN]
         if left_s < _AMPLE * self._probe_s():
-            return min(nearly, key=lambda x: shown[x].doubt, default=None)
+            return min(nearly, key=lambda x: doubts[x], default=None)
         nearest = max if below else min
         return nearest(nearly, default=None)
 
@@ -674,15 +687,17 @@ class Search:
         """Return how many seconds more would probably decide it, both sides. None: not known."""
         if not any(p.look.ready for p in self.probes):
             return None
-        known = {True: self.met, False: self.missed}
+        crossing = self.crossing()
         seconds = 0.0
-        for below in (True, False):
-            if known[below] is not None:
-                continue
-            side = [x for x in self._levels if (x <= self.crossing() if below else x >= self.crossing())]
-            options = [self._more_s(x) for x in side if abs(self.margin(x)) > _TOO_NEAR]
-            seconds += min(options, default=math.inf)
+        if self.met is None:
+            seconds += self._least_more_s([x for x in self._levels if x <= crossing])
+        if self.missed is None:
+            seconds += self._least_more_s([x for x in self._levels if x >= crossing])
         return seconds if math.isfinite(seconds) else None
+
+    def _least_more_s(self, levels: Sequence[float]) -> float:
+        """Return how long the quickest of these loads takes to be decided. Infinity: all are too near the target."""
+        return min((self._more_s(x) for x in levels if abs(self.margin(x)) > _TOO_NEAR), default=math.inf)
 
     def _more_s(self, level: float) -> float:
         """Return how long a load still takes to be decided, by its margin and by how much probes differ."""
@@ -729,13 +744,12 @@ def _weight(look: ProbeLook) -> float:
 
 def _margin(probes: Sequence[Probe]) -> float:
     """Return the mean margin of probes, of the limit that is missed most. Longer ones count more."""
-    weights = [p.look.now_s - p.look.from_s + 1e-3 for p in probes if p.look.weighed]
-    columns: list[list[Weighed]] = [p.look.weighed for p in probes if p.look.weighed]
+    looks = [p.look for p in probes if p.look.weighed]
+    weights = [look.now_s - look.from_s + 1e-3 for look in looks]
     total = sum(weights)
-    sums = (
-        sum(w.margin * weight for w, weight in zip(each, weights, strict=True)) for each in zip(*columns, strict=True)
-    )
-    return max((each / total for each in sums), default=0.0)
+    columns = zip(*(look.weighed for look in looks), strict=True)  # of each limit, all probes
+    means = (sum(w.margin * weight for w, weight in zip(column, weights, strict=True)) / total for column in columns)
+    return max(means, default=0.0)
 
 
 def monotone(values: Sequence[float], weights: Sequence[float]) -> np.ndarray:

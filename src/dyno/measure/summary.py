@@ -40,7 +40,7 @@ class Tally:
     """Collects records one by one; `summary()` closes it."""
 
     def __init__(self, trial: TrialSpec, processes: int = 1) -> None:
-        """`processes`: of the client; a request's number says which one sent it."""
+        """`processes` is how many the client has; a request's number says which one sent it."""
         self._trial = trial
         self._sessions = SessionTally()
         self._classes: dict[str, ClassTally] = {}
@@ -238,7 +238,7 @@ class Tally:
         return max(tokens / len(r.chunk_ns), 1.0)
 
     def _itl_per_token(self, percentiles: Sequence[float]) -> Latency:
-        """Where it isn't known how many tokens the first chunks have, the mean has bounds."""
+        """Return the distribution. Where it isn't known how many tokens the first chunks have, the mean has bounds."""
         d, n = self._gaps_per_token.latency(percentiles), self._n
         if n["after_least"] == n["after_most"]:
             return d
@@ -254,7 +254,7 @@ class Tally:
         self._n["perhaps_good"] += perhaps
 
     def summary(self, client: ClientFacts, sessions: Sequence[int] = ()) -> Summary:
-        """`sessions`: how many requests each has, where requests wait for one another."""
+        """Sum up the load. `sessions`: how many requests each has, where requests wait for one another."""
         n, percentiles = self._n, self._trial.percentiles
         duration_s = seconds(client.duration_ns)
         over = duration_s or 1.0
@@ -527,14 +527,14 @@ class _Gaps:
 
     @property
     def total(self) -> Span:
-        """The sum of all gaps."""
+        """Return the sum of all gaps."""
         return Span(self._sum_low, self._sum_high)
 
     def add_stream(
         self, times: np.ndarray, early: np.ndarray, unseen: Sequence[int], sharing: np.ndarray | float = 1.0
     ) -> None:
-        """`sharing`: the tokens that share each gap. One sample for each: else a chunk of one would weigh as much as a
-        chunk of four."""
+        """Add the gaps of a stream. `sharing`: the tokens that share each gap. One sample for each: else a chunk of one
+        would weigh as much as a chunk of four."""
         gaps = np.diff(times).astype(np.float32)
         total = Span(float(early[-1]), float(times[-1])).since(Span(float(early[0]), float(times[0])))
         self._sum_low += total.low
@@ -581,7 +581,8 @@ def _differ(own: Latency, vllms: Latency) -> bool:
 
 
 def _blind(count: int, unseen: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """First and last chunk of each stretch whose gaps are not known one by one: the seen ones around unseen ones."""
+    """Return the first and last chunk of each stretch whose gaps are not known one by one: the seen ones around unseen
+    ones."""
     begin = end = -1
     for i in unseen:
         if i > end:

@@ -68,7 +68,7 @@ class Series:
         return which
 
     def mean(self, start: int, end: int) -> float | None:
-        """Over time, by the samples inside: those around a load are of a machine at rest."""
+        """Return the mean over time, by the samples inside: those around a load are of a machine at rest."""
         inside = self.inside(start, end)
         if not inside.any() or end <= start:
             return None
@@ -79,8 +79,8 @@ class Series:
         return float(extreme(inside)) if len(inside) else None
 
     def integral(self, start: int, end: int) -> float | None:
-        """Value × seconds, with the samples around the window for its edges. Sources with rare samples may begin a
-        little late and end early: the nearest sample counts for these."""
+        """Return value × seconds, with the samples around the window for its edges. Sources with rare samples may begin
+        a little late and end early: the nearest sample counts for these."""
         if len(self.times) < 2 or self.times[0] > start + EDGE_NS or self.times[-1] < end - EDGE_NS:
             return None
         return _integral(self.times, self.values, start, end)
@@ -230,7 +230,7 @@ def _silent(cards: Sequence[AcceleratorTelemetry], devices: Mapping[int, Acceler
 
 
 def _in_parts(card: Accelerator, cards: Iterable[Accelerator]) -> bool:
-    """MIG on NVIDIA, where the card is counted; on AMD each part is."""
+    """Whether a card is partitioned: by MIG on NVIDIA, where the card is counted; on AMD each part is."""
     return (card.partition or "").startswith("MIG") or sum(c.bus == card.bus for c in cards if c.bus) > 1
 
 

@@ -94,7 +94,8 @@ def _against_width(config: Mapping[str, Any], tensors: Iterable[Tensor]) -> str 
 
 
 def _is_plain(config: Mapping[str, Any]) -> bool:
-    """A decoder of one kind of layer, whose parameters the formula knows; not one with encoders beside it."""
+    """Whether it is a decoder of one kind of layer, whose parameters the formula knows; not one with encoders beside
+    it."""
     other = ("layer_types", "layers_block_type", "hybrid_override_pattern", "vision_config", "audio_config", "ssm_cfg")
     return not any(config.get(key) for key in other) and not any("mamba" in key for key in config)
 

@@ -218,7 +218,7 @@ class Fetch:
             return bounded(response.iter_bytes(), most, time.monotonic() + _TIMEOUT_S)
 
     def _cached(self) -> Listing | None:
-        """The files that the Hub's cache has of this revision. Their checksums are the names of their blobs."""
+        """Return the files that the Hub's cache has of this revision. Their checksums are the names of their blobs."""
         commit, cached = snapshot(self._storage, self._job.revision)
         chosen = {name: cached[name] for name in self._chosen(sorted(cached))}
         return Listing(commit, chosen, offline=True) if chosen else None

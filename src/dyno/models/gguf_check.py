@@ -37,7 +37,7 @@ class GgufHead(msgspec.Struct):
 
     @property
     def weights(self) -> list[Tensor]:
-        """The matrices of its layers."""
+        """Return the matrices of its layers."""
         return [t for t in self.tensors.values() if _LAYER.match(t.name) and len(t.shape) > 1]
 
 

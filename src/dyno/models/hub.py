@@ -44,7 +44,7 @@ class HubSource(NamedTuple):
 
     @property
     def label(self) -> str:
-        """As a recipe's `from` has it, without revision."""
+        """Its name as a recipe's `from` has it, without revision."""
         return f"hub:{'datasets/' if self.kind == 'dataset' else ''}{self.repo}"
 
 
@@ -55,11 +55,17 @@ def parse(source: str) -> HubSource | Path:
     name, _, revision = source.removeprefix("hub:").partition("@")
     kind = "dataset" if name.startswith("datasets/") else "model"
     repo = name.removeprefix("datasets/")
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", repo) or ".." in repo or "--" in repo:
+    if not _is_repo(repo):
         raise UsageError(f"{source!r} is not a model. Give hub:OWNER/NAME, hub:OWNER/NAME@REVISION, or a path.")
     if revision and not (re.fullmatch(r"[\w./-]+", revision) and is_safe(revision)):
         raise UsageError(f"{revision!r} is not a revision. Give a branch, a tag or a commit.")
     return HubSource(kind, repo, revision or "main")
+
+
+def _is_repo(name: str) -> bool:
+    if ".." in name or "--" in name:
+        return False
+    return re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", name) is not None
 
 
 def has_token() -> bool:
@@ -241,7 +247,8 @@ def _check_space(repo: str, needed: int, cache: Path) -> None:
 
 
 def _check_model(path: Path, name: str, chosen: bool) -> None:
-    """`chosen`: the user named files, so that there may be no weights among them."""
+    """Refuse a model whose files are wrong. `chosen`: the user named files, so that there may be no weights among
+    them."""
     problem = check.problem(path, weights=not chosen)
     if problem:
         raise ModelError(f"{name} is not a whole model: {problem}")

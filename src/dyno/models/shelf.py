@@ -66,7 +66,7 @@ class ModelEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def whole(self) -> bool:
-        """False where a file is gone, has another size, or was changed by its owner."""
+        """Whether all files are there: False where a file is gone, has another size, or was changed by its owner."""
         try:
             return all(f.matches(self.folder / name) for name, f in self.files.items())
         except OSError:

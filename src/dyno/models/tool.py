@@ -37,7 +37,8 @@ def run(
     timeout_s: float | None = None,
     needs: str = "",
 ) -> None:
-    """`progress` turns the output's last line into the line of progress. It doesn't outlive dyno, nor a Ctrl-C.
+    """Run a tool. `progress` turns the output's last line into the line of progress. It doesn't outlive dyno, nor a
+    Ctrl-C.
 
     `needs`: a sentence about its memory, for when the system killed it.
     """

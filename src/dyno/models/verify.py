@@ -108,7 +108,7 @@ class LayerCheck:
         self.scales = 0
 
     def check_layer(self, name: str, original: Tensor) -> None:
-        """Type, scales and zero points of one layer."""
+        """Check type, scales and zero points of one layer."""
         scheme, (rows, columns) = self._scheme, original.shape
         tensor = self._tensors.get(f"{name}.{self._weight}")
         if tensor is None or tensor.kind != scheme.weights:

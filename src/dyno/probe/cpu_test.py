@@ -50,7 +50,7 @@ def die_with(parent: int) -> None:
 
 
 def measure(cores: int, wanted: list[int]) -> dict[str, Any]:
-    """Bytes/s by size, operations/s, and of the time that the workers wanted, the part they were given."""
+    """Return bytes/s by size, operations/s, and of the time that the workers wanted, the part they were given."""
     context = multiprocessing.get_context("fork")  # with numpy loaded once
     start, queue = context.Barrier(cores), context.SimpleQueue()
     workers = [context.Process(target=_work, args=(cores, wanted, start, queue.put, os.getpid())) for _ in range(cores)]
@@ -69,7 +69,7 @@ def _slots(wanted: list[int]) -> list[tuple[int, float]]:
 
 
 def _seconds(size: int) -> float:
-    """The larger, the longer: a few passes at least."""
+    """Return the time of a test. The larger, the longer: a few passes at least."""
     if size <= 128 * MiB:
         return 0.04
     return 0.08 if size <= 512 * MiB else 0.15

@@ -42,7 +42,7 @@ def busy_s() -> float | None:
 
 
 def cores(root: Path = ROOT) -> int:
-    """Those this process may use, which in a container are fewer than the machine has."""
+    """Return the cores that this process may use, which in a container are fewer than the machine has."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota_cores(root)
     return count if quota is None else max(1, min(count, round(quota)))
@@ -65,13 +65,13 @@ def cpu(root: Path = ROOT) -> str:
 
 
 def features(root: Path = ROOT) -> frozenset[str]:
-    """Instruction sets of the processor, by the kernel's names."""
+    """Return the instruction sets of the processor, by the kernel's names."""
     first = _first_cpu(root)
     return frozenset((first.get("Features") or first.get("flags") or "").split())
 
 
 def _first_cpu(root: Path) -> dict[str, str]:
-    """Only that one is read: the kernel looks up every core's clock to write the whole."""
+    """Read the first core alone: the kernel looks up every core's clock to write the whole."""
     values = {}
     try:
         with (root / "proc/cpuinfo").open(errors="replace") as file:
@@ -96,7 +96,7 @@ def numa_nodes(root: Path = ROOT) -> int | None:
 
 
 def memory(root: Path = ROOT) -> dict[str, int | None]:
-    """The Rig's fields of these names: the machine's, whatever a container may use of it."""
+    """Return the Rig's fields of these names: the machine's, whatever a container may use of it."""
     lines = sysfs.fields(root / "proc/meminfo", ":")
     names = {"memory_bytes": "MemTotal", "memory_free_bytes": "MemAvailable", "swap_bytes": "SwapTotal"}
     sizes = {ours: _kibibytes(lines.get(theirs)) for ours, theirs in names.items()}
@@ -146,7 +146,8 @@ def _numa_balancing(root: Path) -> str | None:
 
 
 def _governor(root: Path) -> str | None:
-    """`performance`; with the preference where the processor chooses by itself: `powersave (balance_performance)`."""
+    """Return `performance`; with the preference where the processor chooses by itself: `powersave
+    (balance_performance)`."""
     policies = sysfs.numbered(root / "sys/devices/system/cpu/cpufreq", "policy")
     names: Counter[str] = Counter()
     for policy in policies:
@@ -194,7 +195,7 @@ def _command_line(root: Path) -> list[str]:
 
 
 def _gtt(root: Path) -> str | None:
-    """How much of the machine's memory AMD's driver may use."""
+    """Return how much of the machine's memory AMD's driver may use."""
     size = sysfs.number(root / "sys/module/amdgpu/parameters/gttsize")  # MiB; -1: by the driver
     if size is None:
         return None
@@ -217,7 +218,7 @@ def _huge_pages(root: Path) -> str | None:
 
 
 def _power_limits(root: Path) -> str | None:
-    """Those of the processors, by RAPL."""
+    """Return the limits of the processors, by RAPL."""
     zones = sysfs.numbered(root / "sys/class/powercap", "intel-rapl:")
     limits = {zone: sysfs.number(zone / "constraint_0_power_limit_uw") for zone in zones}
     words = [f"{sysfs.text(zone / 'name') or zone.name} {uw / 1e6:g} W" for zone, uw in limits.items() if uw]
@@ -225,7 +226,7 @@ def _power_limits(root: Path) -> str | None:
 
 
 def _cgroups(root: Path) -> list[Path]:
-    """This process's own group and those above it: each may hold it back."""
+    """Return this process's own group and those above it: each may hold it back."""
     lines = (sysfs.text(root / "proc/self/cgroup") or "").splitlines()
     path = next((line[3:] for line in lines if line.startswith("0::")), "/")
     own = Path(path.lstrip("/"))
@@ -301,7 +302,7 @@ STATE: dict[str, Callable[[Path], str | None]] = {
 
 
 def state(root: Path = ROOT) -> dict[str, str]:
-    """Unknown values are left out."""
+    """Return the state of the machine. Unknown values are left out."""
     return {name: value for name, look in STATE.items() if (value := look(root)) is not None}
 
 

@@ -41,19 +41,19 @@ def read(path: Path) -> ModelShape | None:
 
 
 def looks_local(name: str) -> bool:
-    """A path rather than a hub's owner/name."""
+    """Whether it is a path rather than a hub's owner/name."""
     return name.startswith(("/", ".", "~")) or name.endswith(".gguf") or Path(name).exists()
 
 
 def hub_cache(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder in which huggingface_hub keeps what it has fetched."""
+    """Return the folder in which huggingface_hub keeps what it has fetched."""
     home = environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
     given = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
     return Path(os.path.expandvars(given or Path(home) / "hub")).expanduser()
 
 
 def of_hub(name: str, environ: Mapping[str, str] = os.environ) -> ModelShape | None:
-    """The shape of owner/name as it was fetched from Hugging Face's hub. None: it wasn't, or is elsewhere."""
+    """Return the shape of owner/name as it was fetched from Hugging Face's hub. None: it wasn't, or is elsewhere."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         return None
     folder = OutsideName.single(f"models--{name.replace('/', '--')}").below(hub_cache(environ))
@@ -131,9 +131,14 @@ def _weights(files: list[Path], config: dict[str, Any], layers: int | None, bits
 def _bits(quantized: Mapping[str, Any] | None) -> int:
     """Return the bits of a packed value."""
     q = quantized or {}
-    groups = q.get("config_groups") or {}
-    grouped = [(g.get("weights") or {}).get("num_bits") for g in groups.values() if isinstance(g, dict)]
-    return next((b for b in (q.get("bits"), q.get("w_bit"), *grouped) if type(b) is int and 1 <= b <= 32), 4)
+    claims = [q.get("bits"), q.get("w_bit")]
+    for group in (q.get("config_groups") or {}).values():
+        if isinstance(group, dict):
+            claims.append((group.get("weights") or {}).get("num_bits"))
+    for bits in claims:
+        if type(bits) is int and 1 <= bits <= 32:
+            return bits
+    return 4
 
 
 def _attending(config: Mapping[str, Any], layers: int | None) -> dict[str, Any]:
@@ -235,14 +240,14 @@ def _gguf_attending(window: int | None, kv_heads: int | list[int] | None, layers
 
 
 def _parts(path: Path) -> list[Path]:
-    """All of model-00001-of-00003.gguf."""
+    """Return all of model-00001-of-00003.gguf."""
     if name := re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name):
         return sorted(path.parent.glob(f"{glob.escape(name[1])}-*-of-{name[2]}.gguf"))
     return [path]
 
 
 def _most(heads: int | list[int] | None) -> int | None:
-    """Some models have a number for each layer."""
+    """Return the largest value, as some models have a number for each layer."""
     most = max(heads) if isinstance(heads, list) else heads
     return most if type(most) is int and most > 0 else None
 
@@ -284,7 +289,8 @@ class Weights(msgspec.Struct):
 
 
 def _sum(tensors: Iterable[Tensor], layers: int | None, bits: int = 4) -> Weights:
-    """`layers`: those beyond are there for drafting. `bits`: of a value where several are packed into an integer."""
+    """Sum up tensors. `layers`: those beyond are there for drafting. `bits`: of a value where several are packed into
+    an integer."""
     w = Weights()
     for t in tensors:
         count = _parameters(t, bits)
@@ -330,7 +336,8 @@ def layer(name: str) -> int | None:
 
 
 def _estimate(config: Mapping[str, Any]) -> Weights | None:
-    """Those of a decoder with gated MLPs, dense or with experts, within a few per cent. None: it has another shape."""
+    """Return the parameters of a decoder with gated MLPs, dense or with experts, within a few per cent. None: it has
+    another shape."""
     n = {key: value for key, value in config.items() if type(value) is int and value > 0}
     try:
         width, layers, heads, vocab = (
@@ -367,15 +374,19 @@ def _attention(n: Mapping[str, int], width: int, heads: int) -> int:
 
 
 def _sparse_layers(config: Mapping[str, Any], layers: int) -> int:
-    """How many have experts."""
+    """Return how many layers have experts."""
     dense = config.get("mlp_only_layers") or []
     first = config.get("first_k_dense_replace") or 0
     step = config.get("decoder_sparse_step") or config.get("interleave_moe_layer_step") or 1
-    return sum(i >= first and (i + 1) % step == 0 and i not in dense for i in range(layers))
+    count = 0
+    for i in range(layers):
+        if i >= first and (i + 1) % step == 0 and i not in dense:
+            count += 1
+    return count
 
 
 def _experts(config: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """How many in a layer, and for a token."""
+    """Return how many experts a layer has, and a token uses."""
     names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     used = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k")
 

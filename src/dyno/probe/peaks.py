@@ -196,7 +196,7 @@ def _flops(sheets: Sequence[tuple[Accelerator, datasheets.DataSheet]]) -> dict[s
 
 
 def of_name(name: str, count: int) -> Peaks | None:
-    """The peaks of `count` whole accelerators of this name."""
+    """Return the peaks of `count` whole accelerators of this name."""
     sheet = datasheets.of_name(name)
     return None if sheet is None else _by_sheet(sheet, count)
 
@@ -207,13 +207,13 @@ def _by_sheet(sheet: datasheets.DataSheet, count: int, cache_bytes: int | None =
 
 
 def _parts(a: Accelerator, sheet: datasheets.DataSheet) -> int:
-    """Into how many the card is cut."""
+    """Return into how many parts the card is cut."""
     mode = (a.partition or "").partition("/")[0]
     return sheet.parts if mode == "CPX" else _PARTS.get(mode, 1)
 
 
 def _reached(a: Accelerator, sheet: datasheets.DataSheet, parts: int) -> float:
-    """The share of a card's memory that some parts of it reach. NPS4: four domains, and a part sees its own."""
+    """Return the share of a card's memory that some parts of it reach. NPS4: four domains, and a part sees its own."""
     mode = re.search(r"/NPS([1-9])$", a.partition or "")
     domains = int(mode[1]) if mode and _parts(a, sheet) > 1 else 1
     return min(1.0, parts / domains)
@@ -276,7 +276,7 @@ def _measured(rig: Rig, features: frozenset[str], tested: Tested) -> Peaks:
 
 
 def bounds(fp32: float, features: frozenset[str]) -> dict[str, float]:
-    """Upper bounds of lower precisions: the measured rate times the width of the processor's instructions."""
+    """Return upper bounds of lower precisions: the measured rate times the width of the processor's instructions."""
 
     def times(*known: tuple[str, int], least: int = 1) -> float:
         return fp32 * max([least, *(n for name, n in known if name in features)])
@@ -308,6 +308,7 @@ def _test(rig: Rig) -> Tested:
 
 
 def _key(rig: Rig, features: frozenset[str]) -> str:
-    """Another processor, another share of it, or another kernel's view of it: measured anew."""
+    """Return what a measurement depends on: another processor, another share or another kernel's view of it is measured
+    anew."""
     digest = hashlib.sha256(" ".join(sorted(features)).encode()).hexdigest()[:12]
     return f"{rig.cpu}, {rig.machine}, {rig.cores} cores, features {digest}"

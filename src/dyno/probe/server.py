@@ -65,7 +65,7 @@ def _identify(client: Client, cards: Cards) -> tuple[EngineKind | None, dict[str
 
 
 def look_at_all(clients: Sequence[Client], spec: TargetSpec) -> TargetFacts:
-    """The facts of replicas, which must be copies: TargetError where two differ."""
+    """Return the facts of replicas, which must be copies. Raises TargetError where two differ."""
     first, *others = [look(client, spec) for client in clients]
     for client, other in zip(clients[1:], others, strict=True):
         for field, name in _SAME.items():
@@ -80,10 +80,14 @@ def look_at_all(clients: Sequence[Client], spec: TargetSpec) -> TargetFacts:
 
 
 def _names(cards: list[dict[str, Any]], wanted: str | None) -> list[str]:
-    lists = [c["aliases"] for c in cards if isinstance(c.get("aliases"), list)]
-    names = [*(c.get("id") for c in cards), *(alias for names in lists for alias in names)]
-    known_names = list(dict.fromkeys(filter(is_name, names)))
-    return known_names[:_MODELS_MAX] + [name for name in known_names[_MODELS_MAX:] if name == wanted]
+    """Return the models of a list: their ids, then other names of them. `wanted` is among them, however many."""
+    names: list[Any] = [card.get("id") for card in cards]
+    for card in cards:
+        aliases = card.get("aliases")
+        if isinstance(aliases, list):
+            names += aliases
+    unique = list(dict.fromkeys(filter(is_name, names)))
+    return unique[:_MODELS_MAX] + [name for name in unique[_MODELS_MAX:] if name == wanted]
 
 
 class Attempt(NamedTuple):
@@ -110,7 +114,7 @@ def attempt(
 
 
 def _complaint(answer: Any) -> str:
-    """The message of a server's JSON error, or of the first event of a stream; else all that it answers."""
+    """Return the message of a server's JSON error, or of the first event of a stream; else all that it answers."""
     if isinstance(answer, str) and (event := re.search(r"^data: ?(\{.*\})", answer, re.M)):
         with contextlib.suppress(*files.BROKEN):
             answer = json.loads(event[1])
@@ -126,7 +130,7 @@ def _complains(answer: Any) -> bool:
 
 
 def wait_ready(url: Url, headers: dict[str, str], path: str, body: Any, timeout_s: float, via: Transport) -> None:
-    """Ready means a completed generation, not an open port or /health."""
+    """Wait until a server is ready. Ready means a completed generation, not an open port or /health."""
     deadline = time.monotonic() + timeout_s
     last = Attempt(False, "nothing answered")
     while (left := deadline - time.monotonic()) > 0 and not last.settled:

@@ -58,7 +58,7 @@ def ask(argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = N
 
 
 def last_json(out: str | None) -> Any:
-    """The last line that is JSON, or the whole: libraries print other lines too. None: there is no such."""
+    """Return the last line that is JSON, or the whole: libraries print other lines too. None: there is no such."""
     if out is None:
         return None
     for piece in (*reversed(out.strip().splitlines()), out):
@@ -144,7 +144,7 @@ NAMES = {
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without the secrets among them."""
+    """Return the variables without the secrets among them."""
     return {name: shown(name, value) for name, value in sorted(environ.items()) if _matters(name)}
 
 

@@ -64,7 +64,7 @@ class _Entry(msgspec.Struct):
 
 
 def read_safetensors(path: Path) -> list[Tensor]:
-    """ValueError where the file isn't one, or is cut."""
+    """Return a file's tensors. Raises ValueError where the file isn't one, or is cut."""
     with files.opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         first = file.read(8)
@@ -133,7 +133,8 @@ class _Gguf:
         return metadata, [tensor._replace(start=data + tensor.start) for tensor in listed]
 
     def _check(self, *counts: int) -> None:
-        """A file may claim anything, and be as long as that without holding it."""
+        """Refuse a header with too many entries. A file may claim anything, and be as long as that without holding
+        it."""
         self._counted += sum(counts)
         if self._counted > _MANY:
             raise ValueError(f"{self._counted} entries in the header")

@@ -47,18 +47,26 @@ def wheels(remote: RigPython, cache: Path, say: Callable[[str], None]) -> list[P
     folder = OutsideName.single(described).below(cache)
     folder.mkdir(parents=True, exist_ok=True)
     needed = _closure(remote)
-    own = _own_wheel(folder)
+    out = [_own_wheel(folder)]
     if same_as_here(remote):
-        return [own, *(_repacked(dist, folder) for dist in needed.values() if dist)]
+        out += [_repacked(dist, folder) for dist in needed.values() if dist]
+        return out
     lacking = [name for name in needed if not list(folder.glob(f"{_file_name(name)}-*.whl"))]
     if lacking:
         say(f"Downloading {many(len(lacking), 'package')} for Python {'.'.join(map(str, remote.version))}")
-        _download([f"{name}=={d.version}" if (d := needed[name]) else name for name in lacking], remote, folder)
-    return [own, *(path for name in needed for path in folder.glob(f"{_file_name(name)}-*.whl"))]
+        _download([_requirement(name, needed[name]) for name in lacking], remote, folder)
+    for name in needed:
+        out += folder.glob(f"{_file_name(name)}-*.whl")
+    return out
+
+
+def _requirement(name: str, here: Distribution | None) -> str:
+    """Ask for the version that is installed here."""
+    return f"{name}=={here.version}" if here else name
 
 
 def _closure(remote: RigPython) -> dict[str, Distribution | None]:
-    """All that dyno needs there, with what is installed here of it. Markers are those of that machine."""
+    """Return all that dyno needs there, with what is installed here of it. Markers are those of that machine."""
     from packaging.requirements import Requirement
 
     version = ".".join(map(str, remote.version))
@@ -136,8 +144,10 @@ def _repacked(dist: Distribution, folder: Path) -> Path:
 
 def _installed_files(dist: Distribution) -> Iterator[tuple[str, Path]]:
     for file in dist.files or []:
-        inside = ".." not in file.parts and "__pycache__" not in file.parts and not file.parts[0].endswith(".dist-info")
-        if inside and (path := Path(str(file.locate()))).is_file():
+        if ".." in file.parts or "__pycache__" in file.parts or file.parts[0].endswith(".dist-info"):
+            continue
+        path = Path(str(file.locate()))
+        if path.is_file():
             yield file.as_posix(), path
 
 

@@ -281,10 +281,14 @@ class FakeServer:
         if not (spec.slots or spec.cliff or spec.noise):
             return 1.0
         open_ = 1 + sum(c.script is not None and c.script.logged for c in self._connections.values())
-        slower = max(open_ / spec.slots, 1.0) if spec.slots else 1.0
+        slower = 1.0
+        if spec.slots:
+            slower = max(open_ / spec.slots, 1.0)
         if spec.cliff and open_ > spec.cliff:
             slower *= 10
-        return slower * math.exp(Random(self._answers).gauss(0.0, spec.noise)) if spec.noise else slower
+        if spec.noise:
+            slower *= math.exp(Random(self._answers).gauss(0.0, spec.noise))
+        return slower
 
     def _generate(self, path: str, asked: dict[str, Any]) -> Script:
         self._answers += 1

@@ -84,7 +84,7 @@ class Nvidia:
 
     @contextmanager
     def _open(self) -> Iterator[tuple[list[Device], str | None]]:
-        """The devices, as long as NVML is open; or why it can't be used, and what to do."""
+        """Yield the devices, as long as NVML is open; or why it can't be used, and what to do."""
         nvml = self._nvml or importlib.import_module("pynvml")
         try:
             nvml.nvmlInit()
@@ -178,7 +178,8 @@ def _text(value: Any) -> str | None:
 
 
 def _bus(info: Any) -> str | None:
-    """NVML writes eight digits of domain and capitals, the kernel four and small letters."""
+    """Return the kernel's spelling. NVML writes eight digits of domain and capitals, the kernel four and small
+    letters."""
     bus = _text(getattr(info, "busId", None))
     return bus.lower()[-12:] if bus else None
 
@@ -217,9 +218,10 @@ def _mig(device: Device) -> str | None:
     for i in range(device.ask("MaxMigDeviceCount") or 0):
         part = device.ask("MigDeviceHandleByIndex", i)
         if part is not None:
-            # NVIDIA H100 80GB HBM3 MIG 1g.10gb
-            names[(_text(_ask(device.nvml, "nvmlDeviceGetName", part)) or "?").rpartition("MIG ")[2]] += 1
-    return "MIG " + (", ".join(f"{n}×{name}" for name, n in names.items()) or "without instances")
+            name = _text(_ask(device.nvml, "nvmlDeviceGetName", part)) or "?"  # NVIDIA H100 80GB HBM3 MIG 1g.10gb
+            names[name.rpartition("MIG ")[2]] += 1
+    parts = ", ".join(f"{n}×{name}" for name, n in names.items())
+    return f"MIG {parts or 'without instances'}"
 
 
 def _topology(devices: list[Device]) -> list[list[str]]:
@@ -239,7 +241,7 @@ def _topology(devices: list[Device]) -> list[list[str]]:
 
 
 def _nvlinks(device: Device) -> Counter[str]:
-    """How many lead to which PCI address, or to a switch."""
+    """Return how many lead to which PCI address, or to a switch."""
     links: Counter[str] = Counter()
     for link in range(getattr(device.nvml, "NVML_NVLINK_MAX_LINKS", 18)):
         state = device.ask("NvLinkState", link)

@@ -62,7 +62,7 @@ class HostMeter:
         return values
 
     def _busy_s(self, stat: bytes) -> float:
-        """`cpu  user nice system idle iowait irq softirq …`, in ticks."""
+        """Return the busy seconds of a line as `cpu user nice system idle iowait irq softirq …`, in ticks."""
         words = stat.split(b"\n", 1)[0].split()[1:8]
         user, nice, system, _, _, irq, softirq = (int(w) for w in words)
         return round((user + nice + system + irq + softirq) * self._tick_s, 3)
@@ -75,7 +75,7 @@ def _memory_used(meminfo: bytes) -> dict[str, float]:
 
 
 def _traffic(table: bytes) -> dict[str, float]:
-    """`eth0: bytes packets …` received in the first eight columns, sent in the next."""
+    """Sum up lines as `eth0: bytes packets …` received in the first eight columns, sent in the next."""
     received = sent = loopback = 0
     for line in table.split(b"\n")[2:]:
         name, colon, numbers = line.partition(b":")
@@ -267,7 +267,7 @@ class Loop:
         self._interval_s = min(max(self._spec.interval_s, self._tick_cpu_s / _MACHINE_SHARE), _LONGEST_S)
 
     def begin(self) -> None:
-        """A first full sample of everything."""
+        """Take a first full sample of everything."""
         self._start_ns, self._start_cpu_s = now_ns(), time.process_time()
         self._write([self._facts()])
         for watch in self._engines:
@@ -301,7 +301,7 @@ class Orders:
         self._closed = False
 
     def next(self, timeout_s: float | None = None) -> bytes | None:
-        """None: not yet. `end` once it is closed."""
+        """Return the next command. None: not yet. `end` once it is closed."""
         while b"\n" not in self._data and not self._closed:
             if timeout_s is not None and not select.select([0], [], [], timeout_s)[0]:
                 return None

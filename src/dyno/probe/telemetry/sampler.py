@@ -47,13 +47,13 @@ class Sampler:
         self._send(msgspec.json.encode(spec))
 
     def begin(self) -> None:
-        """Returns when the first full sample is taken, or it is clear that there will be none."""
+        """Return when the first full sample is taken, or it is clear that there will be none."""
         if self._heard(b"ready", _READY_S):
             self._send(b"begin")
             self._heard(b"begun", _BEGUN_S)
 
     def end(self) -> None:
-        """A last full sample. Never hangs: a sampler that doesn't end is killed."""
+        """Take a last full sample. This never hangs: a sampler that doesn't end is killed."""
         child = self._child
         if child is not None:
             self._send(b"end")
@@ -81,7 +81,8 @@ class Sampler:
         self._child = self._trouble = None
 
     def latest(self) -> list[Sample]:
-        """The last sample of each source; none before `begin`. Cheap, and never raises: it is asked under load."""
+        """Return the last sample of each source; none before `begin`. This is cheap, and never raises: it is asked
+        under load."""
         if self._over:
             return list(self._latest.values())
         try:
@@ -124,7 +125,7 @@ class Sampler:
 
 
 def read(path: Path) -> tuple[list[Sample], SamplerFacts | None]:
-    """A sampler's samples, and its last facts. A line that was cut off by its death is skipped."""
+    """Return a sampler's samples, and its last facts. A line that was cut off by its death is skipped."""
     samples, facts, absent, notes = [], None, [], []
     try:
         for line in files.lines(path):
