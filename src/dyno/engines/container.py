@@ -233,8 +233,12 @@ def _has(options: list[str], *flags: str) -> bool:
 
 def _values(options: list[str], *flags: str) -> list[str]:
     """Return the values of flags that may be given several times: `-v A`, `--volume=A`."""
-    pairs = itertools.zip_longest(options, options[1:], fillvalue="")
-    return [word.partition("=")[2] or after for word, after in pairs if word.partition("=")[0] in flags]
+    values = []
+    for option, after in itertools.zip_longest(options, options[1:], fillvalue=""):
+        flag, _, value = option.partition("=")
+        if flag in flags:
+            values.append(value or after)
+    return values
 
 
 def hugging_face_cache() -> Path:
@@ -282,7 +286,8 @@ def _is_podman(name: str) -> bool:
 
 
 def _refusal(name: str, output: str) -> str:
-    line = next((line for line in reversed(output.splitlines()) if line.strip()), "no message").rstrip(".?! ")
+    lines = [line for line in output.splitlines() if line.strip()] or ["no message"]
+    line = lines[-1].rstrip(".?! ")
     if "permission denied" in output.lower():
         return f"You have no permission to use {name}: {line}. Join its group (docker) and log in again."
     if "cannot connect" in output.lower() or "connection refused" in output.lower():

@@ -81,7 +81,8 @@ def _usual_way(kind: str, source: str | None, has_package: bool) -> str:
 
 
 def _for_pip(source: str) -> bool:
-    return source.startswith("git+") or source.split("#")[0].split("?")[0].endswith((".whl", ".tar.gz", ".zip"))
+    path = source.split("#")[0].split("?")[0]
+    return source.startswith("git+") or path.endswith((".whl", ".tar.gz", ".zip"))
 
 
 def variant_for(kind: str, machine: str) -> str:
@@ -319,7 +320,8 @@ class PackageInstallation(Installation):
         super().__init__(asked, say, below)
         self._recipe = recipe = recipes()[asked.kind][asked.variant]
         self.env = installer_env(dict(os.environ), recipe.env)
-        self.hint, self.packages = recipe.hint, [re.split(r"\W", word)[0] for word in recipe.first]
+        self.hint = recipe.hint
+        self.packages = [re.split(r"\W", word)[0] for word in recipe.first]
         self._requirement, self._mark = _requirement(recipe, asked.version or recipe.version, asked.source)
         self._wants: dict[str, str] = {}  # name → the package's own requirement on it: torch → torch==2.13.0+cpu
         self._version: str | None = None
@@ -414,7 +416,10 @@ class SourceInstallation(Installation):
         self.phase("testing it")
         binary = folder / "bin" / recipe.programs[0]
         python = folder / "bin" / "python" if recipe.sources else None
-        self.call([str(binary), "--version"] if python is None else [str(python), *recipe.check[1:]])
+        if python is None:
+            self.call([str(binary), "--version"])
+        else:
+            self.call([str(python), *recipe.check[1:]])
         where = f"{_without_password(checkout.location)} {checkout.tag} {checkout.commit or ''}".strip()
         return self.environment(
             str(checkout.number), _size(folder), source=where, binary=str(binary), python=str(python or "")

@@ -294,13 +294,16 @@ def _visible(devices: Sequence[int] | None, vendor: str | None) -> dict[str, str
 def allowed(devices: Sequence[int], vendor: str | None, env: Mapping[str, str]) -> list[int]:
     """Return those that the user's own environment allows: on a shared machine others may use the rest."""
     visible = env.get(_VISIBLE.get(vendor or "", ""), "").split(",")
-    return [d for d in devices if str(d) in visible] if all(word.isdigit() for word in visible) else list(devices)
+    if not all(word.isdigit() for word in visible):
+        return list(devices)
+    return [device for device in devices if str(device) in visible]
 
 
 def shown(launch: Launch) -> str:
     """Return a line for the shell, without secrets."""
     clean = public(launch)
-    return " ".join([*(f"{k}={shlex.quote(v)}" for k, v in clean.env.items()), shlex.join(clean.argv)])
+    variables = [f"{name}={shlex.quote(value)}" for name, value in clean.env.items()]
+    return " ".join([*variables, shlex.join(clean.argv)])
 
 
 def public(launch: Launch) -> Launch:
@@ -310,10 +313,13 @@ def public(launch: Launch) -> Launch:
 
 def spec_secrets(spec: EngineSpec) -> list[str]:
     """Return the values in a setting that no file may contain."""
-    box = spec.container
-    env = {**spec.env, **(box.build_args if box else {})}
-    commands = [word for command in (*spec.before, *spec.after) for word in ("--", *_words(command))]
-    return secrets.values(env, [*spec.args, "--", *(box.options if box else []), *commands])
+    env, words = dict(spec.env), [*spec.args, "--"]
+    if spec.container:
+        env |= spec.container.build_args
+        words += spec.container.options
+    for command in (*spec.before, *spec.after):
+        words += ["--", *_words(command)]
+    return secrets.values(env, words)
 
 
 def _words(command: str) -> list[str]:

@@ -61,7 +61,8 @@ def image_of(
         return newest.latest or newest.image, newest.version or None
     plain = version.removeprefix("v").removeprefix("b")
     # The exact one; else the last, which is the newest. One that is gone only where there is no other.
-    matches = sorted((r for r in rows if r.covers(plain)), key=lambda r: (not r.gone, r.version in ("", plain)))
+    matches = [row for row in rows if row.covers(plain)]
+    matches.sort(key=lambda row: (not row.gone, row.version in ("", plain)))
     if matches and not matches[-1].gone:
         row = matches[-1]
         return row.image.replace("{version}", plain), row.version or plain

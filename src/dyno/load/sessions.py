@@ -68,7 +68,9 @@ class Graph(msgspec.Struct, frozen=True):
 
     def faster(self, speedup: float) -> "Graph":
         """Return the graph with waits divided by this."""
-        return self if speedup == 1 else Graph(self.starts, self.after, [round(w / speedup) for w in self.wait_ns])
+        if speedup == 1:
+            return self
+        return Graph(self.starts, self.after, [round(wait / speedup) for wait in self.wait_ns])
 
     def requests_of(self, sessions: Sequence[int]) -> Iterator[int]:
         """Yield the requests of these sessions, in the order in which `part` numbers them."""

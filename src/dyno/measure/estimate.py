@@ -121,7 +121,9 @@ def interval_of_repeats(values: Sequence[float]) -> Number:
     """Return the mean of repeats with its interval, where it is known."""
     mean = sum(values) / len(values)
     error = error_of_repeats(values)
-    return with_interval(Estimate(mean, len(values), error.error, error.df, "repeats") if error else Estimate(mean, 1))
+    if error is None:
+        return with_interval(Estimate(mean, 1))
+    return with_interval(Estimate(mean, len(values), error.error, error.df, "repeats"))
 
 
 def with_interval(e: Estimate) -> Number:
@@ -142,8 +144,10 @@ def enough(e: Estimate) -> int:
     if e.by == "requests":
         return math.ceil(e.count * (statistics.quantile(0.975, e.df) * e.error / NARROW) ** 2)
     single = e.error * math.sqrt(e.count)
-    fits = (n for n in range(2, _MOST_REPEATS) if statistics.quantile(0.975, n - 1) * single <= NARROW * math.sqrt(n))
-    return next(fits, math.ceil((2 * single / NARROW) ** 2))
+    for n in range(2, _MOST_REPEATS):
+        if statistics.quantile(0.975, n - 1) * single <= NARROW * math.sqrt(n):
+            return n
+    return math.ceil((2 * single / NARROW) ** 2)
 
 
 def _drawn(row: Row, stem: str, names: Sequence[str]) -> dict[str, Error | TooAlike]:

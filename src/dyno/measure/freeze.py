@@ -36,12 +36,15 @@ class Silences:
         if r.unseen or r.error is not None:
             self._grow(last // BUCKET_NS + 2)
         if r.error is not None:
-            np.add.at(self._heard, np.array(r.chunk_ns, dtype=np.int64) // BUCKET_NS, 1)
+            buckets = np.array(r.chunk_ns, dtype=np.int64) // BUCKET_NS
+            np.add.at(self._heard, buckets, 1)
         if r.unseen:
             early = np.array(timing.earliest_ns(r), dtype=np.int64)[r.unseen] // BUCKET_NS
+            late = np.array(r.chunk_ns, dtype=np.int64)[r.unseen] // BUCKET_NS
             np.add.at(self._perhaps, early, 1)
-            np.add.at(self._perhaps, np.array(r.chunk_ns, dtype=np.int64)[r.unseen] // BUCKET_NS + 1, -1)
-        values = (r.sent_ns, r.chunk_ns[0] if r.chunk_ns else last, last, r.prompt_tokens or r.prompt_tokens_planned)
+            np.add.at(self._perhaps, late + 1, -1)
+        first = r.chunk_ns[0] if r.chunk_ns else last
+        values = (r.sent_ns, first, last, r.prompt_tokens or r.prompt_tokens_planned)
         for column, value in zip(self._columns.values(), values, strict=True):
             column.append(value)
 

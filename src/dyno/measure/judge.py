@@ -166,7 +166,9 @@ class Judge:
     def _turns_are_there(self, r: Requests, first: int) -> bool:
         if r.turn is None or len(self._turns) < 2:
             return True
-        shares = np.bincount(r.turn[first:], minlength=len(self._turns))[: len(self._turns)] / (len(r.sent) - first)
+        count = len(self._turns)
+        seen = np.bincount(r.turn[first:], minlength=count)[:count]
+        shares = seen / (len(r.sent) - first)
         return bool((shares >= _TURNS_LEAST * self._turns).all())
 
     def _weigh(self, r: Requests, limit: Limit, first: int, now_s: float, length_s: float) -> Weighed:
@@ -274,7 +276,8 @@ class Judge:
     # ---- a mean ----
 
     def _mean(self, v: _Values, limit: Limit) -> Weighed:
-        high, low = float((v.high * v.weights).mean()), float((v.low * v.weights).mean())
+        high = float((v.high * v.weights).mean())
+        low = float((v.low * v.weights).mean())
         value = (high + low) / 2
         if len(v.high) >= _HALVES and (not self.wave or self._begins):
             half = _later_half(v)
@@ -381,8 +384,12 @@ def _spread_open(ages: np.ndarray, open_: np.ndarray, weights: np.ndarray) -> np
 def _quantiles(values: np.ndarray, shares: Sequence[float]) -> list[float]:
     """Return the same as np.quantile, which takes longer for a few shares than the sorting."""
     ordered = np.sort(values)
-    places = [share * (len(ordered) - 1) for share in shares]
-    return [float(ordered[int(x)] + (x % 1) * (ordered[math.ceil(x)] - ordered[int(x)])) for x in places]
+    quantiles = []
+    for share in shares:
+        place = share * (len(ordered) - 1)
+        below, above = ordered[int(place)], ordered[math.ceil(place)]
+        quantiles.append(float(below + (place % 1) * (above - below)))
+    return quantiles
 
 
 class _Ordered:
@@ -423,6 +430,5 @@ def _part(r: Requests, a: int, b: int) -> Requests:
         name: LimitColumn(*(None if each is None else each[a:b] for each in column))  # type: ignore[arg-type]
         for name, column in r.columns.items()
     }
-    return Requests(
-        r.sent[a:b], r.first[a:b], r.end[a:b], r.failed[a:b], columns, None if r.turn is None else r.turn[a:b]
-    )
+    turn = None if r.turn is None else r.turn[a:b]
+    return Requests(r.sent[a:b], r.first[a:b], r.end[a:b], r.failed[a:b], columns, turn)

@@ -59,7 +59,8 @@ class ModelName(msgspec.Struct, frozen=True):
 
 
 def named(text: str) -> ModelName:
-    name = re.sub(r"models--[\w.-]+--", "", str(text)).split("/snapshots/")[0].rstrip("/").rpartition("/")[2]
+    path = re.sub(r"models--[\w.-]+--", "", str(text)).split("/snapshots/")[0]  # of the Hub's cache
+    name = path.rstrip("/").rpartition("/")[2]
     name = _WEIGHTS_FILE.sub("", name)
     low = name.lower()
     sizes = [float(s) for s in _SIZE.findall(name.replace("_", "-"))]
@@ -68,7 +69,13 @@ def named(text: str) -> ModelName:
         dense = False
     elif _DENSE.search(name.replace(" ", "-")):
         dense = True
-    return ModelName(name, tuple(_words(low)), bool(_TAUGHT.search(low)), max(sizes) if sizes else None, dense)
+    return ModelName(
+        name=name,
+        base=tuple(_words(low)),
+        taught=bool(_TAUGHT.search(low)),
+        billions=max(sizes) if sizes else None,
+        dense=dense,
+    )
 
 
 def names_base(text: str) -> bool:
@@ -212,14 +219,20 @@ def subject(row: Row, accelerator: bool = True) -> str:
 
 def distinct(one: str, other: str) -> tuple[str, str]:
     """Return two subjects in quotes, without the words that both have."""
-    words = one.split(), other.split()
-    short = [" ".join(w for w in words[i] if w not in words[1 - i]) for i in (0, 1)]
-    return (repr(short[0]), repr(short[1])) if all(short) else (repr(one), repr(other))
+    words, other_words = one.split(), other.split()
+    short = " ".join(word for word in words if word not in other_words)
+    other_short = " ".join(word for word in other_words if word not in words)
+    if short and other_short:
+        return repr(short), repr(other_short)
+    return repr(one), repr(other)
 
 
 def settings(row: Row) -> dict[str, Scalar]:
     """Return what was measured, setting by setting."""
-    out = {k: s.value for k, s in row.settings.items() if k not in LOAD and k not in ASIDE and not k.startswith("-")}
+    out = {}
+    for name, setting in row.settings.items():
+        if name not in LOAD and name not in ASIDE and not name.startswith("-"):
+            out[name] = setting.value
     if row.series:
         out["series"] = row.series.strip()
     return out
@@ -250,7 +263,8 @@ def identified(row: Row) -> bool:
 
 
 def is_warm_up(row: Row) -> bool:
-    names = (row.label, row.section, *(str(s.value) for s in row.settings.values() if isinstance(s.value, str)))
+    values = (s.value for s in row.settings.values())
+    names = [row.label, row.section, *(value for value in values if isinstance(value, str))]
     return any(_WARM_UP.fullmatch(name) for name in names)
 
 

@@ -359,13 +359,15 @@ class Search:
     @_remembered
     def bracket(self) -> tuple[float, float]:
         """Return the loads between which the crossing is, by what the probes look like. 0, infinity: none."""
-        highs = [x for x in self._levels if self._beyond(x)]
-        lows = [x for x in self._levels if not self._beyond(x) and x < min(highs, default=math.inf)]
-        return max(lows, default=0.0), min(highs, default=math.inf)
+        high = min((x for x in self._levels if self._beyond(x)), default=math.inf)
+        low = max((x for x in self._levels if x < high), default=0.0)
+        return low, high
 
     def _beyond(self, level: float) -> bool:
         outcome = self.shown(level)
-        return self.margin(level) >= 0 if outcome == "undecided" else outcome == "misses"
+        if outcome == "undecided":
+            return self.margin(level) >= 0
+        return outcome == "misses"
 
     # ---- what to try next ----
 
@@ -406,7 +408,8 @@ class Search:
         return min((_OVERSHOOT * p.look.rate for p in self.probes if p.look.grows), default=math.inf)
 
     def _brief(self, level: float, left_s: float) -> ProbeStep:
-        return ProbeStep(self._rounded(level), True, max(min(1.5 * self._least_s(level), left_s / 3), LEAST_S))
+        most_s = max(min(1.5 * self._least_s(level), left_s / 3), LEAST_S)
+        return ProbeStep(self._rounded(level), True, most_s)
 
     def _long(self, level: float, left_s: float) -> ProbeStep:
         uneven = _UNEVEN[len(self.probes) % len(_UNEVEN)]
@@ -646,8 +649,12 @@ class Search:
         """Return of which loads the side is clear by their margins."""
         seen, degrees = self.seen_variation()
         spread = seen if degrees >= 3 else max(seen, _VARIES)
-        each = [spread / math.sqrt(max(len(self.probes_at(x)), 1)) for x in self._levels]
-        return np.array([abs(self.margin(x)) > 2 * s for x, s in zip(self._levels, each, strict=True)])
+        clear = []
+        for level in self._levels:
+            probes = max(len(self.probes_at(level)), 1)
+            error = spread / math.sqrt(probes)
+            clear.append(abs(self.margin(level)) > 2 * error)
+        return np.array(clear)
 
     @_remembered
     def _line(self) -> "_MarginLine | None":
@@ -702,9 +709,11 @@ class Search:
     def _more_s(self, level: float) -> float:
         """Return how long a load still takes to be decided, by its margin and by how much probes differ."""
         visited = len(self._ready(level, level))
-        by_figure_s = max(self._tries(self.margin(level)) - visited, 1.0) * self._probe_s() + self._between_s()
+        tries = max(self._tries(self.margin(level)) - visited, 1.0)
+        by_figure_s = tries * self._probe_s() + self._between_s()
         seen = [p for p in self.probes_at(level) if p.look.weighed]
-        return max([by_figure_s, *(self._requests_s(i, seen) for i in range(len(self.limits)))])
+        by_requests_s = [self._requests_s(i, seen) for i in range(len(self.limits))]
+        return max([by_figure_s, *by_requests_s])
 
     def _requests_s(self, i: int, probes: Sequence[Probe]) -> float:
         """Return how long it takes until as many requests have come as one limit wants, at the pace of these probes."""
@@ -730,9 +739,12 @@ class _MarginLine(NamedTuple):
 
 
 def _interpolated(x: np.ndarray, y: np.ndarray) -> float:
+    """Return where a rising line crosses zero. Where it does not, the nearer end."""
     below, above = np.flatnonzero(y < 0), np.flatnonzero(y >= 0)
-    if not len(below) or not len(above):
-        return float(x[-1] if len(below) else x[0])
+    if not len(above):
+        return float(x[-1])
+    if not len(below):
+        return float(x[0])
     i, j = below[-1], above[0]
     return float(x[i] + (x[j] - x[i]) * y[i] / (y[i] - y[j]))
 
@@ -754,13 +766,17 @@ def _margin(probes: Sequence[Probe]) -> float:
 
 def monotone(values: Sequence[float], weights: Sequence[float]) -> np.ndarray:
     """Return the nearest values that never fall (pool adjacent violators)."""
-    blocks: list[tuple[float, float, int]] = []
+    blocks: list[tuple[float, float, int]] = []  # mean, weight, and how many values it has
     for value, weight in zip(values, weights, strict=True):
         blocks.append((value, weight, 1))
         while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
-            (b, v, n), (a, w, m) = blocks.pop(), blocks.pop()
+            b, v, n = blocks.pop()
+            a, w, m = blocks.pop()
             blocks.append(((a * w + b * v) / (w + v), w + v, m + n))
-    return np.array([*itertools.chain.from_iterable([value] * n for value, _, n in blocks)])
+    fit: list[float] = []
+    for value, _, count in blocks:
+        fit += [value] * count
+    return np.array(fit)
 
 
 def looks(step: ProbeStep, first_s: float = 0.5, times: float = 1.25) -> Iterator[float]:

@@ -149,7 +149,8 @@ def beta_share(a: float, b: float, x: float) -> float:
         return 0.0 if x <= 0 else 1.0
     if x > (a + 1) / (a + b + 2):  # there the fraction of the other side converges fast
         return 1 - beta_share(b, a, 1 - x)
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)) / a
+    log_scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    front = math.exp(log_scale + a * math.log(x) + b * math.log1p(-x)) / a
     f, c, d = 1.0, 1.0, 0.0
     for i in range(500):
         m = i // 2

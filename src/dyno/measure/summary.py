@@ -500,7 +500,8 @@ class Tally:
         if self._trial.load.max_concurrency is not None and not self._trial.load.closed_loop and len(late):
             ends = np.sort(np.array(self._end)[chosen])
             before = np.searchsorted(ends, sent, side="right") - 1
-            late = np.minimum(late, np.where(before >= 0, sent - ends[np.maximum(before, 0)], ns(3600)))
+            since_free = np.where(before >= 0, sent - ends[np.maximum(before, 0)], ns(3600))
+            late = np.minimum(late, since_free)
         return late
 
 
@@ -536,14 +537,15 @@ class _Gaps:
         """Add the gaps of a stream. `sharing`: the tokens that share each gap. One sample for each: else a chunk of one
         would weigh as much as a chunk of four."""
         gaps = np.diff(times).astype(np.float32)
-        total = Span(float(early[-1]), float(times[-1])).since(Span(float(early[0]), float(times[0])))
+        first, last = Span(float(early[0]), float(times[0])), Span(float(early[-1]), float(times[-1]))
+        total = last.since(first)
         self._sum_low += total.low
         self._sum_high += total.high
         if unseen:
             for begin, end in _blind(len(times), unseen):
-                span = Span(float(early[end]), float(times[end])).since(Span(float(early[begin]), float(times[begin])))
+                first, last = Span(float(early[begin]), float(times[begin])), Span(float(early[end]), float(times[end]))
                 shared = sharing[begin:end].sum() if isinstance(sharing, np.ndarray) else (end - begin) * sharing
-                self._add_blind(span, round(float(shared)))
+                self._add_blind(last.since(first), round(float(shared)))
             seen = np.ones(len(times), dtype=bool)
             seen[unseen] = False
             both = seen[1:] & seen[:-1]

@@ -87,7 +87,9 @@ class Series:
 
     def difference(self, start: int, end: int) -> float | None:
         """Return a counter's increase, interpolated between samples. None where it dropped, or an end is unknown."""
-        if len(self.times) < 2 or self.times[0] > start or self.times[-1] < end or (np.diff(self.values) < 0).any():
+        if len(self.times) < 2 or self.times[0] > start or self.times[-1] < end:
+            return None
+        if (np.diff(self.values) < 0).any():
             return None
         first, last = np.interp([start, end], self.times, self.values)
         return float(last - first)

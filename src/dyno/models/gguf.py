@@ -197,8 +197,11 @@ def _compared(text: str, original: str | None) -> str:
     words = f"{len(text)} characters with the embedded engine"
     if original is None:
         return words
-    same = next((i for i, (a, b) in enumerate(zip(text, original, strict=False)) if a != b), len(text))
-    return f"{words}, " + ("the same as its source" if text == original else f"the first {same} as its source")
+    if text == original:
+        return f"{words}, the same as its source"
+    pairs = zip(text, original, strict=False)
+    same = next((i for i, (a, b) in enumerate(pairs) if a != b), len(text))
+    return f"{words}, the first {same} as its source"
 
 
 # ---- progress ----

@@ -3,6 +3,7 @@
 import math
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,13 +90,12 @@ def _check_types(head: GgufHead, kind: str) -> str:
     bulk = max(sizes, key=sizes.__getitem__, default=None)
     if bulk not in (kind, None):
         raise ModelError(f"{head.path.name} should have {kind} weights, but most of its weights are {bulk}.")
-    kinds: dict[str, list[Tensor]] = {}
+    counts: Counter[str] = Counter()
+    bytes_by_kind: Counter[str] = Counter()
     for t in head.tensors.values():
-        kinds.setdefault(t.kind, []).append(t)
-    words = [
-        f"{name}: {many(len(those), 'tensor')}, {human_bytes(sum(t.size_bytes for t in those))}"
-        for name, those in sorted(kinds.items(), key=lambda item: -sum(t.size_bytes for t in item[1]))
-    ]
+        counts[t.kind] += 1
+        bytes_by_kind[t.kind] += t.size_bytes
+    words = [f"{name}: {many(counts[name], 'tensor')}, {human_bytes(n)}" for name, n in bytes_by_kind.most_common()]
     ends = [f"{end} {head.tensors[end].kind}" for end in ("token_embd.weight", "output.weight") if end in head.tensors]
     odd = len(head.weights) - len(fit)
     if odd:

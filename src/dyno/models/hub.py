@@ -266,7 +266,9 @@ def engine_path(root: Path, names: list[str]) -> Path:
 def fetched(entry: ModelEntry) -> dict[str, ModelFile]:
     """Return an entry's files by their paths below its snapshot."""
     root = snapshot_root(entry)
-    return {os.path.relpath(entry.folder / name, root): file for name, file in entry.files.items()} if root else {}
+    if root is None:
+        return {}
+    return {os.path.relpath(entry.folder / name, root): file for name, file in entry.files.items()}
 
 
 def snapshot_root(entry: ModelEntry) -> Path | None:
@@ -291,10 +293,13 @@ def remove(entry: ModelEntry) -> str:
     shelf.remove(entry.name)
     if root is None:
         freed = entry.size_bytes if entry.folder.is_relative_to(shelf.models_folder()) else 0
-        return f"{entry.name}: removed, {human_bytes(freed)} freed" + ("" if freed else f"; {entry.path} stays")
-    if user := next((e.name for e in shelf.entries() if snapshot_root(e) == root), None):
+        text = f"{entry.name}: removed, {human_bytes(freed)} freed"
+        return text if freed else f"{text}; {entry.path} stays"
+    user = next((e.name for e in shelf.entries() if snapshot_root(e) == root), None)
+    if user:
         return f"{entry.name}: removed. Its files stay: {user} uses them"
-    if any(p.is_file() and p.relative_to(root).as_posix() not in own for p in root.rglob("*")):
+    names = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+    if names - own:
         return f"{entry.name}: removed. Its files stay in {root}, where another tool has put more"
     if not root.exists():
         return f"{entry.name}: removed. Its files were gone"

@@ -165,9 +165,10 @@ def put_made(
     say: Say,
 ) -> ModelEntry:
     """Put what a tool made of `source` on the shelf. `began`: by the monotonic clock; `by`: tool and version."""
-    contents = {
-        p.name: ModelFile(p.stat().st_size, checksum.read(p).sha256) for p in sorted(part.iterdir()) if p.is_file()
-    }
+    contents = {}
+    for path in sorted(part.iterdir()):
+        if path.is_file():
+            contents[path.name] = ModelFile(path.stat().st_size, checksum.read(path).sha256)
     log.replace(part / "make.log")
     file = next((name for name in contents if name.endswith(".gguf")), "")
     took = time.monotonic() - began

@@ -37,8 +37,8 @@ def busy_s() -> float | None:
 
     if cores() != os.cpu_count():  # a share of a larger machine: its other cores don't disturb us
         return None
-    t = psutil.cpu_times()
-    return float(t.user + t.system + getattr(t, "nice", 0.0) + getattr(t, "irq", 0.0) + getattr(t, "softirq", 0.0))
+    times = psutil.cpu_times()
+    return float(sum(getattr(times, name, 0.0) for name in ("user", "system", "nice", "irq", "softirq")))
 
 
 def cores(root: Path = ROOT) -> int:
@@ -184,8 +184,8 @@ def _iommu(root: Path) -> str | None:
     asked = [w for w in _command_line(root) if re.match(r"(amd_iommu|intel_iommu|iommu|iommu\.\w+)=", w)]
     state = "off"
     if units:
-        groups = sysfs.numbered(root / "sys/kernel/iommu_groups")
-        kinds = sorted({kind for g in groups if (kind := sysfs.text(g / "type"))})
+        types = (sysfs.text(group / "type") for group in sysfs.numbered(root / "sys/kernel/iommu_groups"))
+        kinds = sorted({kind for kind in types if kind})
         state = f"on ({', '.join(kinds)})" if kinds else "on"
     return " ".join([state, *asked])
 
@@ -234,10 +234,14 @@ def _cgroups(root: Path) -> list[Path]:
 
 
 def _quota_cores(root: Path) -> float | None:
-    lines = [re.match(r"(\d+) (\d+)", sysfs.text(group / "cpu.max") or "") for group in _cgroups(root)]
-    quotas = [int(line[1]) / int(line[2]) for line in lines if line]
+    """Return the share of the processors that this process may use, in cores. None: all."""
+    quotas = []
+    for group in _cgroups(root):
+        line = re.match(r"(\d+) (\d+)", sysfs.text(group / "cpu.max") or "")
+        if line:
+            quotas.append(int(line[1]) / int(line[2]))
     old = root / "sys/fs/cgroup/cpu"  # version 1
-    quota, period = (sysfs.number(old / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    quota, period = sysfs.number(old / "cpu.cfs_quota_us"), sysfs.number(old / "cpu.cfs_period_us")
     if quota and period and quota > 0:
         quotas.append(quota / period)
     return min(quotas, default=None)

@@ -340,9 +340,8 @@ def _estimate(config: Mapping[str, Any]) -> Weights | None:
     another shape."""
     n = {key: value for key, value in config.items() if type(value) is int and value > 0}
     try:
-        width, layers, heads, vocab = (
-            n[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-        )
+        width, layers = n["hidden_size"], n["num_hidden_layers"]
+        heads, vocab = n["num_attention_heads"], n["vocab_size"]
         expert = _experts(config)[0]
         if expert is None and any("expert" in key and config[key] for key in config):
             return None  # of a kind that isn't known here
@@ -363,14 +362,18 @@ def _estimate(config: Mapping[str, Any]) -> Weights | None:
 
 
 def _attention(n: Mapping[str, int], width: int, heads: int) -> int:
-    if latent := n.get("kv_lora_rank"):
-        rope, value = n.get("qk_rope_head_dim", 0), n.get("v_head_dim", 0)
-        query = n.get("qk_nope_head_dim", 0) + rope
-        asked = n.get("q_lora_rank")
-        queries = asked * (width + heads * query) if asked else width * heads * query
-        return queries + width * (latent + rope) + latent * heads * (query - rope + value) + heads * value * width
-    head = n.get("head_dim", width // heads)
-    return 2 * width * head * (heads + n.get("num_key_value_heads", heads))
+    """Return the parameters of a layer's attention."""
+    latent = n.get("kv_lora_rank")
+    if not latent:
+        head = n.get("head_dim", width // heads)
+        return 2 * width * head * (heads + n.get("num_key_value_heads", heads))
+    rope, value = n.get("qk_rope_head_dim", 0), n.get("v_head_dim", 0)
+    query = n.get("qk_nope_head_dim", 0) + rope
+    asked = n.get("q_lora_rank")
+    queries = asked * (width + heads * query) if asked else width * heads * query
+    compressed = width * (latent + rope)
+    expanded = latent * heads * (query - rope + value)
+    return queries + compressed + expanded + heads * value * width
 
 
 def _sparse_layers(config: Mapping[str, Any], layers: int) -> int:

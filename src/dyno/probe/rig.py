@@ -59,14 +59,14 @@ def _shared(
     pids = {p.pid for on in processes for p in on}
     roots = {os.getpid(), *_serving(urls, root)} if pids else set()
     own = {pid for pid in pids if roots & {pid, *_above(pid, root)}}
-
-    def shared(device: Accelerator, on: list[Process]) -> Accelerator:
+    out = []
+    for device in devices:
+        on = processes[device.index] if device.index < len(processes) else []
         others = [_describe(p) for p in on if p.pid not in own]
         # Where the engine is on none, it may run on the processor, or the pids are those outside a container.
         engine = any(p.pid in own for p in on) if own else None
-        return msgspec.structs.replace(device, processes=others, engine=engine)
-
-    return [shared(d, processes[d.index] if d.index < len(processes) else []) for d in devices]
+        out.append(msgspec.structs.replace(device, processes=others, engine=engine))
+    return out
 
 
 def _describe(process: Process) -> str:

@@ -109,8 +109,12 @@ def attempt(
         return Attempt(False, str(e))
     finally:
         client.close()
-    problem = CONTROL.sub(" ", f"it answers {status}: {_complaint(answer)[:300]}")
-    return Attempt(status == 200 and not _complains(answer), problem, status in (400, 401, 403, 404, 405, 422), status)
+    return Attempt(
+        completed=status == 200 and not _complains(answer),
+        problem=CONTROL.sub(" ", f"it answers {status}: {_complaint(answer)[:300]}"),
+        settled=status in (400, 401, 403, 404, 405, 422),
+        status=status,
+    )
 
 
 def _complaint(answer: Any) -> str:
@@ -118,7 +122,10 @@ def _complaint(answer: Any) -> str:
     if isinstance(answer, str) and (event := re.search(r"^data: ?(\{.*\})", answer, re.M)):
         with contextlib.suppress(*files.BROKEN):
             answer = json.loads(event[1])
-    while isinstance(answer, dict) and (inner := next(filter(None, map(answer.get, _MESSAGE)), None)):
+    while isinstance(answer, dict):
+        inner = next(filter(None, map(answer.get, _MESSAGE)), None)
+        if not inner:
+            break
         answer = inner
     return str(answer)
 

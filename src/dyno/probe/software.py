@@ -123,8 +123,11 @@ print(json.dumps(packages))
 def versions(*python: str, timeout_s: float = 30.0, env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return versions by name; {} for an interpreter that doesn't run. `python`: a path, or words before `-c`, as
     `docker exec NAME python3`. `env`: the engine's, for its PYTHONPATH."""
-    versions_by_name = last_json(ask([*python, "-c", SCRIPT, *packages()], timeout_s, env).text)
-    return {str(k): str(v) for k, v in versions_by_name.items()} if isinstance(versions_by_name, dict) else {}
+    answer = ask([*python, "-c", SCRIPT, *packages()], timeout_s, env)
+    versions_by_name = last_json(answer.text)
+    if not isinstance(versions_by_name, dict):
+        return {}
+    return {str(name): str(version) for name, version in versions_by_name.items()}
 
 
 # ---- environment variables that move an engine's numbers ----

@@ -85,10 +85,11 @@ def read_safetensors(path: Path) -> list[Tensor]:
     ends = sorted(e.data_offsets for e in entries.values() if e.data_offsets[0] < e.data_offsets[1])
     if any(begin < end for (_, end), (begin, _) in pairwise(ends)):
         raise ValueError(f"{path}: two tensors have the same bytes")
-    return [
-        Tensor(n, e.dtype, e.shape, e.data_offsets[1] - e.data_offsets[0], 8 + length + e.data_offsets[0])
-        for n, e in entries.items()
-    ]
+    tensors = []
+    for name, entry in entries.items():
+        begin, end = entry.data_offsets
+        tensors.append(Tensor(name, entry.dtype, entry.shape, end - begin, 8 + length + begin))
+    return tensors
 
 
 def _fits(entry: _Entry) -> bool:

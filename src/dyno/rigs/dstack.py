@@ -325,7 +325,8 @@ def _expect_offers(plan: Any, config: Configuration, say: Say) -> None:
             "dstack settings, or check the fleets and backends of the dstack project."
         )
     first, offers = plan.offers[0], many(plan.total_offers, "offer")
-    where = _short(" ".join(map(str, dict.fromkeys((first.backend.value, first.region, first.instance.name)))))
+    names = dict.fromkeys((first.backend.value, first.region, first.instance.name))
+    where = _short(" ".join(map(str, names)))
     say(f"dstack has {offers} for this {config['type']}; the first: {where}, {_usd(first.price, price)} USD/h")
 
 

@@ -32,13 +32,12 @@ _MANYLINUX = {"x86_64": 5, "aarch64": 17}  # architecture → glibc's oldest min
 
 def same_as_here(remote: RigPython) -> bool:
     """Whether packages that are installed here run remote."""
-    here = platform.libc_ver()
-    alike = (remote.tag, remote.system, remote.machine) == (
-        sys.implementation.cache_tag,
-        platform.system(),
-        platform.machine(),
-    )
-    return alike and remote.libc[0] == here[0] and _version(remote.libc[1]) >= _version(here[1])
+    here = (sys.implementation.cache_tag, platform.system(), platform.machine())
+    if (remote.tag, remote.system, remote.machine) != here:
+        return False
+    libc, version = platform.libc_ver()
+    remote_libc, remote_version = remote.libc
+    return remote_libc == libc and _version(remote_version) >= _version(version)
 
 
 def wheels(remote: RigPython, cache: Path, say: Callable[[str], None]) -> list[Path]:
@@ -113,7 +112,7 @@ def _download(requirements: list[str], remote: RigPython, folder: Path) -> None:
         if done.returncode == 0:
             return
         why = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "pip failed")
-    here, other = (".".join(map(str, v)) for v in (sys.version_info[:2], remote.version))
+    here, other = ".".join(map(str, sys.version_info[:2])), ".".join(map(str, remote.version))
     raise RigError(
         f"dyno's dependencies for Python {other} on {remote.machine} can't be downloaded here: {why}. Use Python "
         f"{here} on both machines: then none is downloaded. Or put their wheels into {folder}: {' '.join(requirements)}"

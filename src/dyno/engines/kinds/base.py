@@ -399,8 +399,13 @@ class EngineKind:
         return []
 
     def _check_args(self, args: Sequence[str], version: str | None) -> None:
-        flags = ("--" + arg[2:].partition("=")[0].replace("_", "-") for arg in args if arg.startswith("--"))
-        lost = [why for flag in flags if (why := self._lacks(flag, version))]
+        lost = []
+        for arg in args:
+            if arg.startswith("--"):
+                name = arg[2:].partition("=")[0].replace("_", "-")
+                why = self._lacks(f"--{name}", version)
+                if why:
+                    lost.append(why)
         if lost:
             raise UsageError(f"{self._named(version)} {' It '.join(lost)}")
 

@@ -22,9 +22,14 @@ class LlamaBenchWorker(WorkerEngine):
     def micro(self, job: Job) -> list[dict[str, Any]]:
         """Run all repetitions at once: it warms up itself before them."""
         d, p, n = len(job["depth"]), len(job["prompt"]), job["generate"]
-        test = ["-pg", "%d,%d" % (p, n), "-p", "0", "-n", "0"] if p and n else ["-p", str(p), "-n", str(n)]
-        depth = ["-d", str(d)] if d else []  # not in every build
-        command = [self.binary, *self.flags, *test, *depth, "-r", str(job["repetitions"])]
+        command = [self.binary, *self.flags]
+        if p and n:
+            command += ["-pg", "%d,%d" % (p, n), "-p", "0", "-n", "0"]
+        else:
+            command += ["-p", str(p), "-n", str(n)]
+        if d:
+            command += ["-d", str(d)]  # not in every build
+        command += ["-r", str(job["repetitions"])]
         if not job["warm"]:
             command.append("--no-warmup")
         used = _children_s()

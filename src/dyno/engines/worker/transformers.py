@@ -338,7 +338,8 @@ class _DraftSteps(_Steps):
         new = tokens.shape[-1]
         self._count("accepted_tokens", new - 1)
         self._sync()
-        self.times.append(((self.times[-1][0] if self.times else 0) + new, now_ns()))
+        before = self.times[-1][0] if self.times else 0
+        self.times.append((before + new, now_ns()))
 
     def end(self) -> None:
         pass

@@ -7,7 +7,6 @@ latter.
 
 import functools
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,28 +36,34 @@ class Amd:
     def look(self, root: Path) -> Inventory:
         nodes = _nodes(root)
         used = self.memory_used(root)
-        return Inventory([_accelerator(root, i, n, used[i]) for i, n in enumerate(nodes)], _topology(nodes))
+        found = [_accelerator(root, i, node, used[i]) for i, node in enumerate(nodes)]
+        return Inventory(found, _topology(nodes))
 
     def memory_used(self, root: Path) -> list[int | None]:
         nodes = _nodes(root)
         processes = self.processes(root) if any(n.parts > 1 for n in nodes) else []
-        return [
-            # The card's figure is that of all its parts.
-            sum(p.memory_bytes or 0 for p in processes[i]) if n.parts > 1 else _memory(n, "used")
-            for i, n in enumerate(nodes)
-        ]
+        used: list[int | None] = []
+        for i, node in enumerate(nodes):
+            if node.parts > 1:  # the card's figure is that of all its parts
+                used.append(sum(p.memory_bytes or 0 for p in processes[i]))
+            else:
+                used.append(_memory(node, "used"))
+        return used
 
     def processes(self, root: Path) -> list[list[Process]]:
         folders = sysfs.numbered(root / "sys/class/kfd/kfd/proc")
         queues = {f: {sysfs.text(q / "gpuid") for q in sysfs.numbered(f / "queues")} for f in folders}
-
-        def on(node: Node, folder: Path) -> Iterator[Process]:
-            held = sysfs.number(folder / f"vram_{node.gpu_id}") or 0
-            # An integrated one works in the machine's memory, which isn't counted there.
-            if held or node.gpu_id in queues[folder]:
-                yield Process(int(folder.name), process_name(root, int(folder.name)), held or None)
-
-        return [[p for f in folders for p in on(n, f)] for n in _nodes(root)]
+        processes = []
+        for node in _nodes(root):
+            its = []
+            for folder in folders:
+                held = sysfs.number(folder / f"vram_{node.gpu_id}") or 0
+                # An integrated one works in the machine's memory, which isn't counted there.
+                if held or node.gpu_id in queues[folder]:
+                    pid = int(folder.name)
+                    its.append(Process(pid, process_name(root, pid), held or None))
+            processes.append(its)
+        return processes
 
     def meter(self, root: Path) -> "AmdMeter | None":
         nodes = _nodes(root)
@@ -117,7 +122,11 @@ class AmdMeter:
         parts: list[int | None] = []
         if full and any(n.parts > 1 for n in self._nodes):
             parts = Amd().memory_used(self._root)
-        return [self._read(i, node, parts[i] if parts else None, full) for i, node in enumerate(self._nodes)]
+        readings = []
+        for i, node in enumerate(self._nodes):
+            held = parts[i] if parts else None
+            readings.append(self._read(i, node, held, full))
+        return readings
 
     def _read(self, index: int, node: Node, held: int | None, full: bool) -> AcceleratorReading:
         numbers = {name: (file.number(), unit) for name, (file, unit) in self._files[index].items()}
@@ -201,7 +210,8 @@ class GpuMetrics:
     def __init__(self, file: sysfs.OpenFile) -> None:
         self._file = file
         head = file.bytes(4)
-        self._layout = LAYOUTS.get((head[2], head[3]) if len(head) == 4 else (0, 0), Layout())
+        revision = (head[2], head[3]) if len(head) == 4 else (0, 0)
+        self._layout = LAYOUTS.get(revision, Layout())
         self._counts: tuple[int, ...] = ()
 
     @property
@@ -349,8 +359,12 @@ def _local_memory(node: Node) -> int | None:
     """Return the memory of a partition: the banks of heap types 1 and 2 (frame buffer, visible to the host or not)."""
     if node.folder is None:
         return None
-    banks = [sysfs.fields(bank / "properties") for bank in sysfs.numbered(node.folder / "mem_banks")]
-    return sum(sysfs.whole(b.get("size_in_bytes")) or 0 for b in banks if b.get("heap_type") in ("1", "2")) or None
+    size = 0
+    for folder in sysfs.numbered(node.folder / "mem_banks"):
+        bank = sysfs.fields(folder / "properties")
+        if bank.get("heap_type") in ("1", "2"):
+            size += sysfs.whole(bank.get("size_in_bytes")) or 0
+    return size or None
 
 
 def _architecture(version: int) -> str:
@@ -382,6 +396,7 @@ def _topology(nodes: list[Node]) -> list[list[str]]:
     for folder in folders:
         for link in (*sysfs.numbered(folder / "p2p_links"), *sysfs.numbered(folder / "io_links")):
             ends = sysfs.fields(link / "properties")
-            kinds[ends.get("node_from", ""), ends.get("node_to", "")] = LINKS.get(ends.get("type", ""), "?")
+            pair = ends.get("node_from", ""), ends.get("node_to", "")
+            kinds[pair] = LINKS.get(ends.get("type", ""), "?")
     names = [f.name for f in folders]
     return [["X" if a == b else kinds.get((a, b), "-") for b in names] for a in names]

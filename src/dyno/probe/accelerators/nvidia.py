@@ -112,7 +112,11 @@ class NvmlMeter:
 
     def _power_note(self) -> str:
         """nvmlDeviceGetPowerUsage is what nvidia-smi shows as power.draw. What that is changed with the chip."""
-        instant = [str(d.index) for d in self._devices if (d.ask("CudaComputeCapability") or (9, 0)) <= (8, 0)]
+        instant = []
+        for device in self._devices:
+            capability = device.ask("CudaComputeCapability") or (9, 0)
+            if capability <= (8, 0):
+                instant.append(str(device.index))
         if not instant:
             return "power is NVML's one-second average, as in nvidia-smi's power.draw"
         return f"power is NVML's: instantaneous on {', '.join(instant)}, a one-second average elsewhere"
@@ -160,10 +164,11 @@ def _driver(root: Path) -> bool:
 
 def _on_the_bus(root: Path) -> bool:
     """Whether a display or compute device of NVIDIA's is there."""
-    devices = sysfs.entries(root / "sys/bus/pci/devices")
-    return any(
-        sysfs.text(d / "vendor") == "0x10de" and (sysfs.text(d / "class") or "").startswith("0x03") for d in devices
-    )
+    for device in sysfs.entries(root / "sys/bus/pci/devices"):
+        kind = sysfs.text(device / "class") or ""
+        if kind.startswith("0x03") and sysfs.text(device / "vendor") == "0x10de":
+            return True
+    return False
 
 
 def _ask(nvml: Any, name: str, *args: Any) -> Any:
@@ -226,13 +231,14 @@ def _mig(device: Device) -> str | None:
 
 def _topology(devices: list[Device]) -> list[list[str]]:
     """Return the links as `nvidia-smi topo -m` writes them."""
-    links, buses = [_nvlinks(d) for d in devices], [d.bus for d in devices]
+    links = [_nvlinks(device) for device in devices]
 
     def between(i: int, j: int) -> str:
         if i == j:
             return "X"
-        # Links to a switch lead to every other accelerator that has such.
-        lanes = links[i][buses[j] or "-"] or min(links[i]["switch"], links[j]["switch"])
+        lanes = links[i][devices[j].bus or "-"]
+        if not lanes:  # links to a switch lead to every other accelerator that has such
+            lanes = min(links[i]["switch"], links[j]["switch"])
         if lanes:
             return f"NV{lanes}"
         return LEVELS.get(devices[i].ask("TopologyCommonAncestor", devices[j].handle), "?")

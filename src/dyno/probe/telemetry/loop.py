@@ -69,9 +69,14 @@ class HostMeter:
 
 
 def _memory_used(meminfo: bytes) -> dict[str, float]:
-    values = {line.split(b":")[0]: line.split()[1] for line in meminfo.split(b"\n")[:3] if b":" in line}
-    total, free = values.get(b"MemTotal"), values.get(b"MemAvailable")
-    return {} if total is None or free is None else {"memory_used_bytes": (int(total) - int(free)) * 1024.0}
+    values = {}
+    for line in meminfo.split(b"\n")[:3]:
+        name, colon, rest = line.partition(b":")
+        if colon:
+            values[name] = int(rest.split()[0])
+    if b"MemTotal" not in values or b"MemAvailable" not in values:
+        return {}
+    return {"memory_used_bytes": (values[b"MemTotal"] - values[b"MemAvailable"]) * 1024.0}
 
 
 def _traffic(table: bytes) -> dict[str, float]:

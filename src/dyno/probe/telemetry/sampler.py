@@ -88,7 +88,8 @@ class Sampler:
         try:
             if self._tail is None:
                 self._tail = FileIO(self._spec.path)
-            *lines, self._rest = (self._rest + (self._tail.read(1 << 20) or b"")).split(b"\n")
+            data = self._rest + (self._tail.read(1 << 20) or b"")
+            *lines, self._rest = data.split(b"\n")
             for line in lines:
                 value = _decode(line)
                 if isinstance(value, Sample):
