@@ -67,14 +67,19 @@ class Caches:
     def _check(self) -> None:
         spec = self._spec
         known = TUNINGS if self._kind.on_torch else {}
-        if unknown := [name for name in spec.prepare if name not in known]:
+        unknown = [name for name in spec.prepare if name not in known]
+        if unknown:
             names = ", ".join(known) or "none"
             raise UsageError(f"--engine-prepare {unknown}: {spec.kind} has no such preparation. Known: {names}.")
         if spec.compile_cache and not self._kind.compile_caches:
             raise UsageError(f"--engine-compile-cache {spec.compile_cache!r}: {spec.kind} has no compile cache.")
-        own = {name for tuning in map(TUNINGS.__getitem__, spec.prepare) for name in tuning.measured}
-        own |= set(self._kind.compile_caches) if spec.compile_cache else set()
-        if twice := sorted(own & set(spec.env)):
+        own: set[str] = set()  # variables that dyno sets
+        for name in spec.prepare:
+            own.update(TUNINGS[name].measured)
+        if spec.compile_cache:
+            own.update(self._kind.compile_caches)
+        twice = sorted(own & set(spec.env))
+        if twice:
             raise UsageError(
                 f"{', '.join(twice)} in --engine-env contradicts --engine-prepare or --engine-compile-cache, which "
                 "set it. Remove one of them."

@@ -64,19 +64,15 @@ def wrap(
     """
     _check(spec.options)
     env, exported = dict(launch.env), dict(exported or {})
-    words = [tool, "run", "--rm", "--name", name, "--label", f"dyno={os.getpid()}", "--pull=never"]  # pulled before
-    words += [] if _has(spec.options, "--network", "--net") else ["--network=host"]
-    words += [] if _has(spec.options, "--ipc", "--shm-size") else ["--ipc=host"]
-    if tool == "podman":
-        words += ["--security-opt=label=disable"]  # SELinux would deny mounts and GPUs; relabeling a model is worse
+    words = _run(tool, name, spec.options)
     devices = _devices(accelerator, launch.devices, tool, spec.options, env, exported, groups)
     words += dict.fromkeys([*devices, *PRIVILEGES[spec.privileges]])
     mounts = _mounts(spec, model, env)
     words += [f"--volume={mount}" for mount in mounts]
-    withheld = _withheld(
-        exported, env, _targets(mounts) + _targets(_values(spec.options, "-v", "--volume")), accelerator
-    )
-    words += [f"--env={key}" if hides(key, value) else f"--env={key}={value}" for key, value in env.items()]
+    targets = _targets(mounts) + _targets(_values(spec.options, "-v", "--volume"))
+    withheld = _withheld(exported, env, targets, accelerator)
+    hidden = {key: value for key, value in env.items() if hides(key, value)}
+    words += [f"--env={key}" if key in hidden else f"--env={key}={value}" for key, value in env.items()]
     words += [f"--env={key}" for key in exported if key not in env and key not in withheld]
     program, *arguments = [_inside(word, model) for word in launch.argv]
     if program and _has(spec.options, "--entrypoint"):
@@ -84,17 +80,30 @@ def wrap(
     elif program:
         words += ["--entrypoint", program]
     words += [*spec.options, spec.image, *arguments]
-    hidden = {key: value for key, value in env.items() if hides(key, value)}
     return Wrapped(Launch(argv=words, env=hidden, port=launch.port, devices=launch.devices), withheld)
+
+
+def _run(tool: str, name: str, options: list[str]) -> list[str]:
+    """Return the beginning of the command: dyno's own flags, where the user's options don't replace them."""
+    words = [tool, "run", "--rm", "--name", name, "--label", f"dyno={os.getpid()}", "--pull=never"]  # pulled before
+    if not _has(options, "--network", "--net"):
+        words.append("--network=host")
+    if not _has(options, "--ipc", "--shm-size"):
+        words.append("--ipc=host")
+    if tool == "podman":
+        words.append("--security-opt=label=disable")  # SELinux would deny mounts and GPUs; relabeling a model is worse
+    return words
 
 
 def _check(options: list[str]) -> None:
     """Refuse what an engine that dyno starts, reaches and removes can't have."""
     for option in options:
-        if why := next((why for flags, why in _NOT_OURS.items() if _has([option], *flags.split())), None):
-            raise UsageError(f"{option} can't be an option of an engine's container: {why}. Remove it.")
-    if networks := [value for value in _values(options, "--network", "--net") if value != "host"]:
-        raise UsageError(f"--network={networks[0]}: dyno reaches the engine by the host's network. Remove the option.")
+        for flags, why in _NOT_OURS.items():
+            if _has([option], *flags.split()):
+                raise UsageError(f"{option} can't be an option of an engine's container: {why}. Remove it.")
+    for network in _values(options, "--network", "--net"):
+        if network != "host":
+            raise UsageError(f"--network={network}: dyno reaches the engine by the host's network. Remove the option.")
 
 
 def _devices(
@@ -110,14 +119,8 @@ def _devices(
     if accelerator == "nvidia":
         # The container gets those alone; inside they are numbered from 0 again.
         visible = env.pop("CUDA_VISIBLE_DEVICES", exported.get("CUDA_VISIBLE_DEVICES"))
-        chosen = ["all"] if visible is None else [word.strip() for word in visible.split(",") if word.strip()]
-        if devices is not None:
-            chosen = list(map(str, devices))
-        if not chosen or _has(options, "--gpus"):
-            return []
-        if tool == "docker":  # which reads it as CSV
-            return ["--gpus", "all" if chosen == ["all"] else f'"device={",".join(chosen)}"']
-        return [f"--device=nvidia.com/gpu={name}" for name in chosen]
+        chosen = _chosen(devices, visible)
+        return [] if _has(options, "--gpus") else _nvidia_flags(chosen, tool)
     if accelerator == "amd":
         env.pop("CUDA_VISIBLE_DEVICES", None)
         # One of the two only: HIP's numbers count among what ROCR's leave.
@@ -128,6 +131,26 @@ def _devices(
     if accelerator == "none":
         return []
     raise UsageError(f"A container has no accelerator {accelerator!r}. Known: nvidia, amd, none.")
+
+
+def _chosen(devices: Sequence[int] | None, visible: str | None) -> list[str]:
+    """Return the names of NVIDIA's accelerators that are used: by the setting, else by the variable, else all."""
+    if devices is not None:
+        return list(map(str, devices))
+    if visible is None:
+        return ["all"]
+    words = (word.strip() for word in visible.split(","))
+    return [word for word in words if word]
+
+
+def _nvidia_flags(chosen: Sequence[str], tool: str) -> list[str]:
+    if tool != "docker":
+        return [f"--device=nvidia.com/gpu={name}" for name in chosen]
+    if not chosen:
+        return []
+    if chosen == ["all"]:
+        return ["--gpus", "all"]
+    return ["--gpus", f'"device={",".join(chosen)}"']  # which it reads as CSV
 
 
 def _withheld(
@@ -210,12 +233,16 @@ def _has(options: list[str], *flags: str) -> bool:
 
 def _values(options: list[str], *flags: str) -> list[str]:
     """Return the values of flags that may be given several times: `-v A`, `--volume=A`."""
-    pairs = itertools.zip_longest(options, options[1:], fillvalue="")
-    return [word.partition("=")[2] or after for word, after in pairs if word.partition("=")[0] in flags]
+    values = []
+    for option, after in itertools.zip_longest(options, options[1:], fillvalue=""):
+        flag, _, value = option.partition("=")
+        if flag in flags:
+            values.append(value or after)
+    return values
 
 
 def hugging_face_cache() -> Path:
-    """As huggingface_hub has it."""
+    """Return the cache's folder as huggingface_hub has it."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return Path(os.environ.get("HF_HOME") or cache / "huggingface").expanduser().absolute()
 
@@ -259,7 +286,8 @@ def _is_podman(name: str) -> bool:
 
 
 def _refusal(name: str, output: str) -> str:
-    line = next((line for line in reversed(output.splitlines()) if line.strip()), "no message").rstrip(".?! ")
+    lines = [line for line in output.splitlines() if line.strip()] or ["no message"]
+    line = lines[-1].rstrip(".?! ")
     if "permission denied" in output.lower():
         return f"You have no permission to use {name}: {line}. Join its group (docker) and log in again."
     if "cannot connect" in output.lower() or "connection refused" in output.lower():

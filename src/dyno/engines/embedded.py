@@ -32,7 +32,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Flags whose `dest` is one of the library's parameters are copied to it."""
+    """Return a parser. Flags whose `dest` is one of the library's parameters are copied to it."""
     p = _Parser(allow_abbrev=False)
     p.add_argument("-m", "--model", required=True)
     p.add_argument("-a", "--alias")

@@ -32,7 +32,7 @@ class Engine:
         self.ready = False  # it has answered
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """Returns once its whole group is gone and its port refuses."""
+        """Return once its whole group is gone and its port refuses."""
         self.process.stop(grace_s)
         deadline = time.monotonic() + _CLOSED_WITHIN_S
         while self.ready and self._taken() and time.monotonic() < deadline:
@@ -51,17 +51,24 @@ class Engine:
     def owns_port(self) -> bool | None:
         """Return whether this engine listens there. None: nothing listens, or it is unknown."""
         owned = self._owned()
-        return self._owned() if owned is False else owned  # it may have ended between two looks
+        if owned is False:  # it may have ended between two looks
+            return self._owned()
+        return owned
 
     def _owned(self) -> bool | None:
-        if not self.base_url or self._contained or not port.listeners(Url(self.base_url).port):
+        if not self.base_url or self._contained:
             return None
-        return port.belongs(Url(self.base_url).port, [process.pid for process in self.process.processes()])
+        number = Url(self.base_url).port
+        if not port.listeners(number):
+            return None
+        return port.belongs(number, [process.pid for process in self.process.processes()])
 
     def listens(self) -> bool:
         """Return whether it listens. Raise where another program does."""
-        if not self._contained and port.listeners(Url(self.base_url).port) == set() and not self._taken():
-            return False
+        if not self._contained:
+            listeners = port.listeners(Url(self.base_url).port)
+            if listeners == set() and not self._taken():
+                return False
         self.check_port()
         return True
 

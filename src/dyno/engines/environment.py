@@ -48,7 +48,7 @@ class Environment(msgspec.Struct, frozen=True):
 
     @property
     def whole(self) -> bool:
-        """False where it was moved, or where its base Python is gone."""
+        """Whether it can be used: False where it was moved, or where its base Python is gone."""
         return all(Path(path).exists() for path in (self.python, self.binary) if path)
 
 
@@ -64,7 +64,8 @@ def engines_folder() -> Path:
 
 def installed(kind: str | None = None) -> list[Environment]:
     """Return the environments by kind, the newest version first."""
-    envs = [env for path in engines_folder().glob(f"*/{_MANIFEST}") if (env := read(path.parent))]
+    found = (read(path.parent) for path in engines_folder().glob(f"*/{_MANIFEST}"))
+    envs = [env for env in found if env]
     envs.sort(key=lambda env: (_order(env.version), env.created), reverse=True)
     envs.sort(key=lambda env: env.kind)
     return [env for env in envs if kind in (None, env.kind)]
@@ -75,9 +76,16 @@ def find(
 ) -> Environment | None:
     """Return the one with this version; else the newest that matches. Of several, the latest installed."""
     envs = [env for env in installed(kind) if env.whole and name in (None, env.name)]
-    exact = [env for env in envs if version in (None, env.version, env.version.partition("+")[0])]
-    near = [env for env in envs if version and is_of(env.version, version)]
-    return next(iter([*exact, *near, *(env for env in envs if accepts and accepted(env.version, accepts))]), None)
+    for env in envs:
+        if version in (None, env.version, env.version.partition("+")[0]):
+            return env
+    for env in envs:
+        if version and is_of(env.version, version):
+            return env
+    for env in envs:
+        if accepts and accepted(env.version, accepts):
+            return env
+    return None
 
 
 def remove(name: str) -> None:
@@ -136,12 +144,13 @@ def sweep(folder: Path) -> None:
 
 
 def _users(folder: Path) -> list[int]:
-    return [
-        process.pid
-        for process in psutil.process_iter(["cmdline"])
-        # An interpreter or its script.
-        if any(word.startswith(f"{folder}/") for word in (process.info["cmdline"] or [])[:2])
-    ]
+    """Return the processes that run from a folder: an interpreter or its script is there."""
+    users = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = (process.info["cmdline"] or [])[:2]
+        if any(word.startswith(f"{folder}/") for word in words):
+            users.append(process.pid)
+    return users
 
 
 def _order(version: str) -> tuple[list[int], bool]:

@@ -30,6 +30,12 @@ _ENDS = re.compile(r"\b([0-9a-f]{12})\b:? (?:done|skipped|pull complete|already 
 _PART = re.compile(r"\b[0-9a-f]{12}\b(?:: | \[| \.$| done| skipped)")  # of a bar: drawn again and again
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
+Say = Callable[[str], None]
+
+
+def nothing(text: str) -> None:
+    """Ignore a message: nobody watches."""
+
 
 def prepare_commands(spec: ContainerSpec, tool: str, present: bool) -> list[list[str]]:
     """Return the commands that provide the image, if any: a build, or a pull by the policy."""
@@ -135,9 +141,17 @@ def _lines(terminal: Any) -> Iterator[str]:
     with contextlib.suppress(OSError):  # Linux's way to say that the other end is closed
         while data := terminal.read(65536):
             *lines, rest = re.split(rb"[\r\n]+", rest + data)
-            yield from (text for line in lines if (text := _CONTROL.sub("", line.decode("utf-8", "replace")).strip()))
+            for line in lines:
+                text = _plain(line)
+                if text:
+                    yield text
     if rest.strip():
-        yield _CONTROL.sub("", rest.decode("utf-8", "replace")).strip()
+        yield _plain(rest)
+
+
+def _plain(line: bytes) -> str:
+    """Return a line without the characters that move a terminal's cursor."""
+    return _CONTROL.sub("", line.decode("utf-8", "replace")).strip()
 
 
 class Transfer:
@@ -181,8 +195,12 @@ class Image(NamedTuple):
 def installed(tool: str) -> list[Image]:
     """Return the images on this machine that have a name."""
     names = ask([tool, "image", "ls", "--format", "{{.Repository}}:{{.Tag}}"]).stdout.split()
-    seen = ((name, _facts(tool, name)) for name in dict.fromkeys(names) if "<none>" not in name)
-    return [Image(name, _id(f), f["Size"], f["Created"][:10]) for name, f in seen if f]
+    images = []
+    for name in dict.fromkeys(names):
+        facts = _facts(tool, name) if "<none>" not in name else None
+        if facts:
+            images.append(Image(name, _id(facts), facts["Size"], facts["Created"][:10]))
+    return images
 
 
 def remove(tool: str, image: str) -> None:

@@ -64,10 +64,9 @@ def choose(kind: str, variant: str, by: str | None = None, source: str | None = 
     if kind not in known:
         raise UsageError(f"No engine named {kind!r} to install. Known: {', '.join(known)}.")
     recipe = known[kind].get(variant)
-    if by is None and _is_built(kind) and source and not _for_pip(source):
-        by = "source"
     has_package = recipe is not None and bool(recipe.package or source)
-    by = by or ("package" if has_package else "container")
+    if by is None:
+        by = _usual_way(kind, source, has_package)
     if by == "source" and not _is_built(kind):
         built = " and ".join(each.title for each in KINDS.values() if each.is_built)
         raise UsageError(f"dyno builds only {built} from source, not {kind}. Remove --by source.")
@@ -76,8 +75,15 @@ def choose(kind: str, variant: str, by: str | None = None, source: str | None = 
     return by
 
 
+def _usual_way(kind: str, source: str | None, has_package: bool) -> str:
+    if source and _is_built(kind) and not _for_pip(source):
+        return "source"
+    return "package" if has_package else "container"
+
+
 def _for_pip(source: str) -> bool:
-    return source.startswith("git+") or source.split("#")[0].split("?")[0].endswith((".whl", ".tar.gz", ".zip"))
+    path = source.split("#")[0].split("?")[0]
+    return source.startswith("git+") or path.endswith((".whl", ".tar.gz", ".zip"))
 
 
 def variant_for(kind: str, machine: str) -> str:
@@ -145,14 +151,15 @@ def install(
     below: Say = lambda text: None,
     by: str | None = None,
 ) -> Environment:
-    """`source` replaces the engine's package, repository or image. `below` gets the log's last line every second."""
+    """Install an engine. `source` replaces the engine's package, repository or image. `below` gets the log's last line
+    every second."""
     variant = variant or variant_for(kind, variant_of_this_machine())
     by = choose(kind, variant, by, source)
     if by == "package" and source and version:
         raise UsageError("--version and --from exclude each other: the source has its own version.")
     engines = engines_folder()
-    env = read(engines / f"{kind}-{version}-{variant}") if version and not source and by != "container" else None
-    if env and env.whole:
+    env = _complete(engines / f"{kind}-{version}-{variant}") if version and not source and by != "container" else None
+    if env:
         return _as_wanted(env, python, say)  # without asking an index
     asked = InstallSpec(kind, variant, version, source, _interpreter(python))
     work = _WAYS[by](asked, say, below)
@@ -162,24 +169,12 @@ def install(
         try:
             name = work.look_up()
         except EngineError as e:
-            if by != "package" or not (version and _is_built(kind)) or "No matching distribution" not in str(e):
+            if by != "package" or not _can_be_built(asked, e):
                 raise
             say(f"{kind}: there is no package of build {version}, so it is built from source")
             work = SourceInstallation(asked, say, below)
             name = work.look_up()
-        with locked(name, say):
-            if (env := read(engines / name)) and env.whole:
-                work.log.unlink(missing_ok=True)
-                return _as_wanted(env, python, say)
-            if (engines / name).exists():
-                say(f"{name}: removing an incomplete installation")
-                sweep(engines / name)
-            try:
-                return work.run(engines / name)
-            except BaseException:  # Ctrl-C too
-                with contextlib.suppress(OSError):  # else an incomplete installation stays
-                    sweep(engines / name)
-                raise
+        return _installed(work, engines / name, python, say)
     except OSError as e:
         raise EngineError(
             f"{kind} can't be installed under {engines}: {e.strerror or e}. "
@@ -188,6 +183,35 @@ def install(
     except KeyboardInterrupt:
         work.log.unlink(missing_ok=True)
         raise
+
+
+def _complete(folder: Path) -> Environment | None:
+    """Return the installation in a folder. None: there is none, or a part of one."""
+    env = read(folder)
+    return env if env and env.whole else None
+
+
+def _can_be_built(asked: "InstallSpec", e: EngineError) -> bool:
+    """Return whether only the package of this version is missing, and dyno builds the engine from source, too."""
+    return bool(asked.version) and _is_built(asked.kind) and "No matching distribution" in str(e)
+
+
+def _installed(work: "Installation", folder: Path, python: str | None, say: Say) -> Environment:
+    """Install into a folder, unless another process has done so meanwhile. A failure leaves nothing there."""
+    with locked(folder.name, say):
+        env = _complete(folder)
+        if env:
+            work.log.unlink(missing_ok=True)
+            return _as_wanted(env, python, say)
+        if folder.exists():
+            say(f"{folder.name}: removing an incomplete installation")
+            sweep(folder)
+        try:
+            return work.run(folder)
+        except BaseException:  # Ctrl-C too
+            with contextlib.suppress(OSError):  # else an incomplete installation stays
+                sweep(folder)
+            raise
 
 
 class InstallSpec(msgspec.Struct, frozen=True):
@@ -297,13 +321,14 @@ class PackageInstallation(Installation):
         super().__init__(asked, say, below)
         self._recipe = recipe = recipes()[asked.kind][asked.variant]
         self.env = installer_env(dict(os.environ), recipe.env)
-        self.hint, self.packages = recipe.hint, [re.split(r"\W", word)[0] for word in recipe.first]
+        self.hint = recipe.hint
+        self.packages = [re.split(r"\W", word)[0] for word in recipe.first]
         self._requirement, self._mark = _requirement(recipe, asked.version or recipe.version, asked.source)
         self._wants: dict[str, str] = {}  # name → the package's own requirement on it: torch → torch==2.13.0+cpu
         self._version: str | None = None
 
     def look_up(self) -> str:
-        """From its metadata alone, where it can be read without a build."""
+        """Look it up in its metadata alone, where it can be read without a build."""
         if self._recipe.sources:
             llama_build.check_tools(self.asked.variant)
         if not _has_metadata(self._requirement):
@@ -392,7 +417,10 @@ class SourceInstallation(Installation):
         self.phase("testing it")
         binary = folder / "bin" / recipe.programs[0]
         python = folder / "bin" / "python" if recipe.sources else None
-        self.call([str(binary), "--version"] if python is None else [str(python), *recipe.check[1:]])
+        if python is None:
+            self.call([str(binary), "--version"])
+        else:
+            self.call([str(python), *recipe.check[1:]])
         where = f"{_without_password(checkout.location)} {checkout.tag} {checkout.commit or ''}".strip()
         return self.environment(
             str(checkout.number), _size(folder), source=where, binary=str(binary), python=str(python or "")
@@ -508,8 +536,12 @@ def _useful_lines(log: Path, start: int) -> Sequence[str]:
     useful = list(dict.fromkeys(line for line in lines if _USEFUL.search(line)))
     if len(useful) > 6:
         useful = useful[:2] + useful[-4:]  # the cause comes first, its consequences last
-    # In a long list of versions, the newest are the last.
-    return [line if len(line) < 300 else f"{line[:150]} … {line[-150:]}" for line in useful or lines[-6:]]
+    return [_shortened(line) for line in useful or lines[-6:]]
+
+
+def _shortened(line: str) -> str:
+    """Cut a long line in its middle: in a long list of versions, the newest are the last."""
+    return line if len(line) < 300 else f"{line[:150]} … {line[-150:]}"
 
 
 def _without_password(text: str) -> str:

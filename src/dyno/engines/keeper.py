@@ -200,7 +200,7 @@ def _signal(session: int, number: int) -> None:
 
 
 def _pidfd(pid: int) -> int | None:
-    """None: the kernel is older than 5.3."""
+    """Return a descriptor of a process. None: the kernel is older than 5.3."""
     try:
         return os.pidfd_open(pid)
     except OSError as e:

@@ -77,14 +77,9 @@ def contained(kind: EngineKind, spec: EngineSpec) -> EngineSpec:
 
 
 def _named(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
+    """Return the program that a setting names. None: it names none."""
     if spec.container:
-        if not kind.in_container:
-            raise UsageError(f"dyno can't run {kind.title} in a container. Use a local installation.")
-        # The image knows best, if it is here; then its tag; the setting may be written for another version.
-        version = None if dry else version_in_image(kind, spec.container)
-        version = version or versions.version_of(spec.container.image)
-        where = f"the image {spec.container.image}"
-        return Program(list(kind.in_container), version or spec.version, where=where, asked=version is not None)
+        return _from_container(kind, spec, spec.container, dry)
     if spec.environment:
         env = environment.find(kind.name, name=spec.environment)
         if env is None:
@@ -92,18 +87,7 @@ def _named(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
             raise UsageError(f"No {kind.title} environment named {spec.environment!r}. Installed: {known}.")
         return _from_environment(kind, env, dry)
     if spec.python:
-        if not kind.module:
-            raise UsageError(
-                f"{kind.title} is not a Python module. Name its program with --engine-binary instead of "
-                "--engine-python."
-            )
-        python = shutil.which(spec.python)
-        if python is None:
-            raise UsageError(f"--engine-python {spec.python!r}: no such interpreter.")
-        version = spec.version if dry else version_in(python, kind.packages)
-        if version is None and not dry:
-            raise UsageError(f"{kind.title} ({', '.join(kind.packages)}) is not installed in {spec.python}.")
-        return Program([python, *kind.module], version, binary=False, python=python, where=python, asked=not dry)
+        return _from_python(kind, spec, spec.python, dry)
     if spec.binary:
         file = Path(spec.binary).expanduser()
         # A path stays one: `./llama-server` is not the one on PATH.
@@ -112,6 +96,31 @@ def _named(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
             raise UsageError(f"--engine-binary {spec.binary!r}: no such executable.")
         return _from_binary(kind, path, spec, dry)
     return None
+
+
+def _from_container(kind: EngineKind, spec: EngineSpec, container: ContainerSpec, dry: bool) -> Program:
+    if not kind.in_container:
+        raise UsageError(f"dyno can't run {kind.title} in a container. Use a local installation.")
+    # The image knows best, if it is here; then its tag; the setting may be written for another version.
+    version = None if dry else version_in_image(kind, container)
+    version = version or versions.version_of(container.image)
+    where = f"the image {container.image}"
+    return Program(list(kind.in_container), version or spec.version, where=where, asked=version is not None)
+
+
+def _from_python(kind: EngineKind, spec: EngineSpec, given: str, dry: bool) -> Program:
+    """Return the engine that is installed in an interpreter."""
+    if not kind.module:
+        raise UsageError(
+            f"{kind.title} is not a Python module. Name its program with --engine-binary instead of --engine-python."
+        )
+    python = shutil.which(given)
+    if python is None:
+        raise UsageError(f"--engine-python {given!r}: no such interpreter.")
+    version = spec.version if dry else version_in(python, kind.packages)
+    if version is None and not dry:
+        raise UsageError(f"{kind.title} ({', '.join(kind.packages)}) is not installed in {given}.")
+    return Program([python, *kind.module], version, binary=False, python=python, where=python, asked=not dry)
 
 
 def _installed(kind: EngineKind, spec: EngineSpec, dry: bool) -> Program | None:
@@ -199,9 +208,13 @@ def _version_in_text(text: str) -> str | None:
 def _output(command: list[str]) -> str | None:
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_ASK_S,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_ASK_S,
             check=False,
-        )  # fmt: skip
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.decode("utf-8", "replace").strip() if done.returncode == 0 else None
@@ -219,25 +232,19 @@ def launches(
     vendor: str | None,
     batch: Batch | None = None,
 ) -> list[Launch]:
-    """`devices`: those of the rig that may be used, in order. `batch`: an offline run instead of a server."""
+    """Return the launch of each replica. `devices`: those of the rig that may be used, in order. `batch`: an offline
+    run instead of a server."""
     own = kind.own_args(spec.args, program, batch)
     shares = _shares(spec, devices)
-    return [
-        Launch(
-            argv=[
-                *(kind.argv(spec, program, port) if batch is None else worker_argv(kind, spec, program, port, batch)),
-                *own,
-            ],
-            env={
-                **(kind.env(spec) if batch is None else kind.worker_env(program)),
-                **_visible(share, vendor),
-                **spec.env,
-            },
-            port=port,
-            devices=share,
-        )
-        for port, share in zip(ports, shares, strict=True)
-    ]
+    out = []
+    for port, share in zip(ports, shares, strict=True):
+        if batch is None:
+            argv, env = kind.argv(spec, program, port), kind.env(spec)
+        else:
+            argv, env = worker_argv(kind, spec, program, port, batch), kind.worker_env(program)
+        env = {**env, **_visible(share, vendor), **spec.env}
+        out.append(Launch(argv=[*argv, *own], env=env, port=port, devices=share))
+    return out
 
 
 def worker_argv(kind: EngineKind, spec: EngineSpec, program: Program, port: int, batch: Batch) -> list[str]:
@@ -287,13 +294,16 @@ def _visible(devices: Sequence[int] | None, vendor: str | None) -> dict[str, str
 def allowed(devices: Sequence[int], vendor: str | None, env: Mapping[str, str]) -> list[int]:
     """Return those that the user's own environment allows: on a shared machine others may use the rest."""
     visible = env.get(_VISIBLE.get(vendor or "", ""), "").split(",")
-    return [d for d in devices if str(d) in visible] if all(word.isdigit() for word in visible) else list(devices)
+    if not all(word.isdigit() for word in visible):
+        return list(devices)
+    return [device for device in devices if str(device) in visible]
 
 
 def shown(launch: Launch) -> str:
     """Return a line for the shell, without secrets."""
     clean = public(launch)
-    return " ".join([*(f"{k}={shlex.quote(v)}" for k, v in clean.env.items()), shlex.join(clean.argv)])
+    variables = [f"{name}={shlex.quote(value)}" for name, value in clean.env.items()]
+    return " ".join([*variables, shlex.join(clean.argv)])
 
 
 def public(launch: Launch) -> Launch:
@@ -303,10 +313,13 @@ def public(launch: Launch) -> Launch:
 
 def spec_secrets(spec: EngineSpec) -> list[str]:
     """Return the values in a setting that no file may contain."""
-    box = spec.container
-    env = {**spec.env, **(box.build_args if box else {})}
-    commands = [word for command in (*spec.before, *spec.after) for word in ("--", *_words(command))]
-    return secrets.values(env, [*spec.args, "--", *(box.options if box else []), *commands])
+    env, words = dict(spec.env), [*spec.args, "--"]
+    if spec.container:
+        env |= spec.container.build_args
+        words += spec.container.options
+    for command in (*spec.before, *spec.after):
+        words += ["--", *_words(command)]
+    return secrets.values(env, words)
 
 
 def _words(command: str) -> list[str]:

@@ -78,9 +78,13 @@ def _tags(location: str) -> dict[int, str]:
         raise EngineError(
             f'The tags of {location} can\'t be listed: "{" ".join(why)}". Give another copy with --from FOLDER|URL.'
         )
-    pairs = [line.split("\trefs/tags/b") for line in done.stdout.splitlines()]
-    # An annotated tag has a second line, whose object is the commit.
-    return {int(name.removesuffix("^{}")): commit for commit, name in pairs if name.removesuffix("^{}").isdigit()}
+    commits = {}
+    for line in done.stdout.splitlines():
+        commit, name = line.split("\trefs/tags/b")
+        number = name.removesuffix("^{}")  # an annotated tag has a second line, whose object is the commit
+        if number.isdigit():
+            commits[int(number)] = commit
+    return commits
 
 
 def check_tools(variant: str) -> None:

@@ -73,15 +73,20 @@ def advice(lines: Iterable[str]) -> str | None:
 def last_lines(log: Path, start: int, count: int) -> list[str]:
     """Return the lines after `start` that name a failure, or else the last ones."""
     text = _VALIDATION.sub(r"\1: \2", tail(log, start, 65_536))
-    lines = [line.strip() for line in text.splitlines()]
-    lines = [line for line in lines if re.search(r"\w", line)]  # not a row of progress dots
-    trouble = [line for line in lines if _TROUBLE.search(line) and not _MERE_WARNING.search(line)]
+    lines = [line.strip() for line in text.splitlines() if re.search(r"\w", line)]  # not a row of progress dots
+    trouble = [line for line in lines if _is_trouble(line)]
     named = [line for line in trouble if _NAMED.search(line)]
     if named:  # the first are the cause; later ones say that something below them failed
         return list(dict.fromkeys([trouble[0], *named[:2], named[-1]]))
+    if not trouble:
+        return lines[-count:]
     if len(trouble) <= count:
-        return trouble or lines[-count:]
+        return trouble
     return trouble[:2] + trouble[2 - count :]  # the cause comes first, its consequences last
+
+
+def _is_trouble(line: str) -> bool:
+    return bool(_TROUBLE.search(line)) and not _MERE_WARNING.search(line)
 
 
 def last_line(log: Path, start: int) -> str:

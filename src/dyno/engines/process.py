@@ -114,7 +114,7 @@ class EngineProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; −15 where a TERM ended it."""
+        """The engine's exit code: None while it runs; −15 where a TERM ended it."""
         return self._exit_code(0)
 
     def _exit_code(self, timeout_s: float) -> int | None:

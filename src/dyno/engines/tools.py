@@ -52,9 +52,14 @@ for _variant in ("cpu", "cuda", "rocm"):
     )
     # Its package requires none of these, and its own command only transformers before 5.17.
     RECIPES.setdefault("quark", {})[_variant] = _quantizer(
-        _variant, "amd-quark", "0.13", "quark", "import quark.torch, transformers, accelerate",
-        "transformers>5,<5.17", "accelerate>=1.10",
-    )  # fmt: skip
+        _variant,
+        "amd-quark",
+        "0.13",
+        "quark",
+        "import quark.torch, transformers, accelerate",
+        "transformers>5,<5.17",
+        "accelerate>=1.10",
+    )
 # Asks a server, and so needs neither torch nor an accelerator.
 RECIPES["lm-eval"] = {
     "cpu": Recipe(package="lm-eval[api]", module="lm_eval", version="0.4.13", check=("python", "-Ic", _LM_EVAL))

@@ -32,8 +32,8 @@ _EVERYWHERE = """
 
 
 def misspelt(kind: str, python: str | None, env: Mapping[str, str], exported: Mapping[str, str]) -> list[Misspelt]:
-    """`python`: the engine's interpreter, if it is on this machine. `exported`: the environment that the engine
-    inherits; only variables of known families are looked for in it."""
+    """Return variables that are probably misspelt. `python`: the engine's interpreter, if it is on this machine.
+    `exported`: the environment that the engine inherits; only variables of known families are looked for in it."""
     paths = [*env.get("PYTHONPATH", "").split(":"), *exported.get("PYTHONPATH", "").split(":")]
     engine = kind_of(kind)
     listed = _listed(engine, python, filter(None, paths))
@@ -49,12 +49,23 @@ def _judge(name: str, known: set[str], listed: set[str], engine: EngineKind) -> 
     valid = spelling == name and not name[:1].isdigit()
     if valid and name in (listed or known):
         return None
-    near = [spelling] if spelling in known and not valid else _near(spelling, frozenset(known))
-    if name not in known and near and len(name) >= _SHORTEST:
-        return Misspelt(name, near[0], "unlike" if valid else "invalid")
+    meant = None
+    if name not in known and len(name) >= _SHORTEST:
+        meant = _meant(spelling, known)
+    if meant is not None:
+        return Misspelt(name, meant, "unlike" if valid else "invalid")
     if not valid:
         return Misspelt(name, None, "invalid")
-    return Misspelt(name, None, "unlisted") if listed and name.startswith(engine.variable_prefixes) else None
+    if listed and name.startswith(engine.variable_prefixes):
+        return Misspelt(name, None, "unlisted")
+    return None
+
+
+def _meant(spelling: str, known: set[str]) -> str | None:
+    """Return the known variable that is most like this one. None: none is."""
+    if spelling in known:
+        return spelling
+    return next(iter(_near(spelling, frozenset(known))), None)
 
 
 @functools.lru_cache(4096)  # a study asks for the same environment at each of its settings

@@ -61,7 +61,8 @@ def image_of(
         return newest.latest or newest.image, newest.version or None
     plain = version.removeprefix("v").removeprefix("b")
     # The exact one; else the last, which is the newest. One that is gone only where there is no other.
-    matches = sorted((r for r in rows if r.covers(plain)), key=lambda r: (not r.gone, r.version in ("", plain)))
+    matches = [row for row in rows if row.covers(plain)]
+    matches.sort(key=lambda row: (not row.gone, row.version in ("", plain)))
     if matches and not matches[-1].gone:
         row = matches[-1]
         return row.image.replace("{version}", plain), row.version or plain
@@ -91,28 +92,36 @@ def _rows(engine: str, variant: str, architecture: str | None) -> list[KnownImag
 
 def _accepted(rows: list[KnownImage], version: str, accepts: str) -> tuple[str, str] | None:
     """Return the image of the nearest version within the range, a later one before an earlier one."""
-    known = [(row.version or row.since, row) for row in rows if not row.gone]
-    within = sorted((numbers(v), v, row.image) for v, row in known if accepted(v, accepts))
-    later = [each for each in within if each[0] >= numbers(version)]
+    within = []
+    for row in rows:
+        known = row.version or row.since
+        if not row.gone and accepted(known, accepts):
+            within.append((numbers(known), known, row.image))
     if not within:
         return None
+    within.sort()
+    later = [each for each in within if each[0] >= numbers(version)]
     _, nearest, image = later[0] if later else within[-1]
     return image.replace("{version}", nearest), nearest
 
 
 def _nearest(rows: list[KnownImage], version: str) -> str:
     """Return the closest version on either side."""
-    bounds = {v for row in rows if not row.gone for v in (row.version or row.since, row.until) if v}
-    below = [v for v in bounds if before(v, version)]
-    above = [v for v in bounds if before(version, v)]
-    ends = [max(below, key=numbers) if below else "", min(above, key=numbers) if above else ""]
-    return " or ".join(filter(None, ends))
+    bounds = set()
+    for row in rows:
+        if not row.gone:
+            bounds |= {row.version or row.since, row.until}
+    known = [v for v in bounds if v]
+    below = max((v for v in known if before(v, version)), key=numbers, default="")
+    above = min((v for v in known if before(version, v)), key=numbers, default="")
+    return " or ".join(filter(None, [below, above]))
 
 
 def version_of(image: str) -> str | None:
     """Return an image's version by the table, or by its tag: v0.6.3, 2.4.0-rocm, server-cuda-b6327, vllm_0.6.4."""
-    if row := next((row for row in known_images() if row.version and row.image == image and not row.gone), None):
-        return row.version
+    for row in known_images():
+        if row.version and row.image == image and not row.gone:
+            return row.version
     tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
     in_tags = "|".join(kind.version_in_tag for kind in KINDS.values() if kind.version_in_tag)
     match = re.match(r"v?(\d+(?:\.\d+)+)", tag) or re.search(in_tags, tag)
@@ -121,5 +130,9 @@ def version_of(image: str) -> str | None:
 
 def pins(engine: str, version: str | None) -> list[str]:
     """Return constraints for pip: packages that came after this version broke it."""
-    rows = [row for row in table().pins if row.engine == engine and version]
-    return next((r.packages for r in rows if not before(version or "", r.since) and before(version or "", r.until)), [])
+    if not version:
+        return []
+    for row in table().pins:
+        if row.engine == engine and before(version, row.until) and not before(version, row.since):
+            return row.packages
+    return []

@@ -75,6 +75,31 @@ class _Exchange:
         return self.times[0] > self.sent_ns - CLOCK_SLACK_NS and self.times == sorted(self.times)
 
 
+class _WallClock:
+    """The wall clock as the spool's clock frames have it: the kernel's stamps are by it, and it may be set."""
+
+    def __init__(self) -> None:
+        self.offset_ns = 0  # to the clock by which reads are timed
+        self.spoiled_ns: int | None = None  # stamps of reads since then are of two wall clocks
+        self._read_ns = 0
+
+    def look(self, read_ns: int, offset_ns: int) -> None:
+        """Note whether the clock was set since the last frame."""
+        allowed_ns = STEP_NS + STEP_SHARE * (read_ns - self._read_ns)
+        if self._read_ns and abs(offset_ns - self.offset_ns) > allowed_ns:
+            self.spoiled_ns = self._read_ns
+
+    def advance(self, read_ns: int, offset_ns: int, exchanges: Iterable[_Exchange]) -> None:
+        """Go on from this frame. `exchanges`: those that are open."""
+        if self.spoiled_ns is not None:
+            for raw in exchanges:
+                raw.distrust(self.spoiled_ns)
+            # A late read after the step may still have a stamp from before it.
+            if self.spoiled_ns != self._read_ns:
+                self.spoiled_ns = None
+        self.offset_ns, self._read_ns = offset_ns, read_ns
+
+
 def records(
     spool: Path | Iterable[Frame],
     lengths: Sequence[Lengths],
@@ -85,9 +110,9 @@ def records(
     """Yield a record of each exchange that was begun, in the order in which they ended. Those that a crash left open
     come last, as cut. `unasked`: see ClientFacts."""
     mixed = frozenset(unasked)
-    offset = clock_ns = 0
+    clock = _WallClock()
+    offset = clock.offset_ns
     looked = 1 << 62  # newer spools say it where it matters (SINCE)
-    spoiled_ns = None  # stamps of reads since then are of two wall clocks
     open_: dict[int, _Exchange] = {}
     known = open_.get
     ended: list[tuple[int, _Exchange, int, str]] = []  # since the last clock frame: the next may show a step
@@ -95,8 +120,8 @@ def records(
 
     def done() -> Iterator[Record]:
         for exchange, raw, end_ns, reason in ended:
-            if spoiled_ns is not None:
-                raw.distrust(spoiled_ns)
+            if clock.spoiled_ns is not None:
+                raw.distrust(clock.spoiled_ns)
             record = _record(raw, exchange, end_ns, reason, lengths, protocol, start_ns or 0)
             if exchange in mixed and record.error is None:
                 record.error, record.error_detail = "unasked", _UNASKED
@@ -118,15 +143,10 @@ def records(
         elif kind == CLOCK:
             if start_ns is None:
                 start_ns = read_ns  # the first clock reading is the load's beginning
-            if clock_ns and abs(a - offset) > STEP_NS + STEP_SHARE * (read_ns - clock_ns):
-                spoiled_ns = clock_ns
+            clock.look(read_ns, a)
             yield from done()
-            if spoiled_ns is not None:
-                for raw in open_.values():
-                    raw.distrust(spoiled_ns)
-                # A late read after the step may still have a stamp from before it.
-                spoiled_ns = clock_ns if spoiled_ns == clock_ns else None
-            offset, clock_ns = a, read_ns
+            clock.advance(read_ns, a, open_.values())
+            offset = a
         elif kind == SENT:
             replica = int.from_bytes(payload, "little")
             open_[exchange] = _Exchange(a, read_ns, connecting_ns=b, resent=exchange in open_, replica=replica)
@@ -184,17 +204,24 @@ def _record(
                 reason = ""  # it came to its end, and only dyno didn't come to note it
         except (ValueError, RecursionError) as e:
             record.error, record.error_detail = "garbage", str(e)
+    _settle_error(record, reason, answered=bool(exchange.pieces))
+    return record
+
+
+def _settle_error(record: Record, reason: str, answered: bool) -> None:
+    """Note why an exchange failed. `reason`: why it ended early; empty: it did not."""
     if reason:
         # HTTP says that something is missing, also where a finish reason or an end mark has come. An error that the
         # server put into the stream before it closed says more than the close does.
         if record.error is None or record.error == "empty":
             record.error, _, record.error_detail = reason.partition(": ")
-    elif record.error is None and exchange.pieces and not (record.done or record.finish_reason):
+    elif record.error is not None:
+        return
+    elif not answered:
+        record.error, record.error_detail = "empty", "the server closed without an answer"
+    elif not (record.done or record.finish_reason):
         record.error = "cut"
         record.error_detail = "the stream ended without a finish reason or an end mark"
-    elif not exchange.pieces and record.error is None:
-        record.error, record.error_detail = "empty", "the server closed without an answer"
-    return record
 
 
 def _read_response(exchange: _Exchange, record: Record, protocol: WireProtocol, zero_ns: int, whole: bool) -> bool:
@@ -255,7 +282,7 @@ def _note_text(reading: StreamReading, record: Record) -> None:
 
 
 def _note_counts(reading: StreamReading, record: Record) -> None:
-    """What the server reports: tokens, and how the answer ended."""
+    """Note what the server reports: tokens, and how the answer ended."""
     record.chunk_tokens = reading.chunk_tokens or None
     record.first_tokens, record.leading_chunks = reading.first_tokens, reading.leading
     record.reasoning_tokens = reading.reasoning_tokens
@@ -269,7 +296,8 @@ def _note_counts(reading: StreamReading, record: Record) -> None:
 
 
 def _note_silence(reading: StreamReading, record: Record) -> None:
-    """An answer without a chunk: it is empty, or has tokens that nothing shows. A single token may be the end's."""
+    """Note an answer without a chunk: it is empty, or has tokens that nothing shows. A single token may be the
+    end's."""
     tokens = reading.output_tokens or 0
     if tokens <= 0:
         record.error = "empty"

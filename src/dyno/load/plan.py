@@ -37,7 +37,7 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def requests(self) -> int:
-        """How many requests all sessions have."""
+        """Return how many requests all sessions have."""
         return self.count if self.graph is None else self.graph.members(self.count).start
 
     def first_wave(self, window_ns: int) -> int:
@@ -47,37 +47,44 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def make(load: LoadSpec, count: int, graph: Graph | None = None, starts_s: Sequence[float] | None = None) -> Plan:
-    """`count`: sessions. `starts_s`: when they begin by the file, for a load with recorded arrivals."""
-    due = None
-    if load.arrivals == "recorded":
-        assert starts_s is not None, "workloads without times are refused before"
-        due = [ns(start_s / load.speedup) for start_s in starts_s[:count]]
-    elif load.rates:
-        gaps = _gaps_s(np.ones(count), load.burstiness, np.random.default_rng([load.seed, 0x10AD]))
-        areas = np.cumsum(gaps)
-        areas *= count / areas[-1]  # as below: the number of arrivals is the one asked for, whatever the seed
-        most_s = math.inf if load.duration_s is None else load.duration_s
-        due = [ns(min(time_s, most_s)) for time_s in load.rates.times(areas.tolist())]
-    elif not load.closed_loop:
-        rng = np.random.default_rng([load.seed, 0x10AD])
-        arrivals_s = np.cumsum(_gaps_s(_rates_rps(load, count), load.burstiness, rng))
-        if load.request_rate_rps is not None:
-            # As vLLM does: the last arrival falls on count/rate, so that the offered rate is the one asked for
-            # whatever the seed. The price is a little less variance than a true Poisson process has.
-            arrivals_s *= count / load.request_rate_rps / arrivals_s[-1]
-            if load.duration_s is not None:
-                arrivals_s = np.minimum(arrivals_s, load.duration_s)  # the count is rounded up
-        due = np.rint(arrivals_s * NS_PER_S).astype(np.int64).tolist()
+    """Plan a load. `count`: sessions. `starts_s`: when they begin by the file, for a load with recorded arrivals."""
     steps = load.slots.levels(load.duration_s) if load.slots and load.duration_s else []
+    cancelling = None
+    if load.cancel_rate:
+        cancelling = Cancelling(load.cancel_rate, ns(load.cancel_after_s), load.seed)
     return Plan(
         count=count,
-        due_ns=due,
+        due_ns=_due_ns(load, count, starts_s),
         in_flight_max=max((slots for _, slots in steps), default=load.max_concurrency),
         stop_sending_ns=None if load.duration_s is None else ns(load.duration_s),
         graph=graph and graph.faster(load.speedup),
         steps=[(ns(time_s), slots) for time_s, slots in steps],
-        cancelling=Cancelling(load.cancel_rate, ns(load.cancel_after_s), load.seed) if load.cancel_rate else None,
+        cancelling=cancelling,
     )
+
+
+def _due_ns(load: LoadSpec, count: int, starts_s: Sequence[float] | None) -> list[int] | None:
+    """Return when each session begins. None: in a closed loop, when another has ended."""
+    if load.arrivals == "recorded":
+        assert starts_s is not None, "workloads without times are refused before"
+        return [ns(start_s / load.speedup) for start_s in starts_s[:count]]
+    rng = np.random.default_rng([load.seed, 0x10AD])
+    if load.rates:
+        areas = np.cumsum(_gaps_s(np.ones(count), load.burstiness, rng))
+        areas *= count / areas[-1]  # as below: the number of arrivals is the one asked for, whatever the seed
+        most_s = math.inf if load.duration_s is None else load.duration_s
+        return [ns(min(time_s, most_s)) for time_s in load.rates.times(areas.tolist())]
+    if load.closed_loop:
+        return None
+    arrivals_s = np.cumsum(_gaps_s(_rates_rps(load, count), load.burstiness, rng))
+    if load.request_rate_rps is not None:
+        # As vLLM does: the last arrival falls on count/rate, so that the offered rate is the one asked for
+        # whatever the seed. The price is a little less variance than a true Poisson process has.
+        arrivals_s *= count / load.request_rate_rps / arrivals_s[-1]
+        if load.duration_s is not None:
+            arrivals_s = np.minimum(arrivals_s, load.duration_s)  # the count is rounded up
+    due: list[int] = np.rint(arrivals_s * NS_PER_S).astype(np.int64).tolist()
+    return due
 
 
 def prompts_needed(load: LoadSpec, work: WorkloadSpec | None = None) -> int | None:

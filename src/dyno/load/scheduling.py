@@ -35,7 +35,7 @@ class Priority:
     """A context that raises the thread's priority. `facts()` says what the system allowed; '' where nothing."""
 
     def __init__(self, core: int | None = None) -> None:
-        """`core`: reserved for the wire, which is pinned to it."""
+        """`core` is reserved for the wire, which is pinned to it."""
         self._core = core
         self._levels: list[str] = []
         self._before: set[int] | None = None
@@ -119,7 +119,7 @@ class Poll(NamedTuple):
 
     @property
     def cost_ns(self) -> int:
-        """The most that it can have taken after it was woken: a list of its events, and a nap."""
+        """Return the most that it can have taken after it was woken: a list of its events, and a nap."""
         return SLEPT_NS + self.events * EVENT_NS + self.nap_ns
 
 

@@ -167,7 +167,7 @@ def gave_up(data: bytes) -> bool:
 
 
 def make(requests: Iterable[Request], backend: str, asked: Asked, head: bytes, answers: Answers = "server") -> Script:
-    """`head`: of each request, to the value of its content length."""
+    """Make the script. `head`: of each request, to the value of its content length."""
     protocol, wholes, turns = PROTOCOLS[backend], [], []
     for request in requests:
         if isinstance(request, Turn):

@@ -28,12 +28,18 @@ class Graph(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_requests(cls, requests: Sequence[Any]) -> "Graph | None":
-        """`requests`: turns, or what is stored of them. None: each is its own session, due when that begins."""
+        """Return the order of requests. `requests`: turns, or what is stored of them. None: each is its own session,
+        due when that begins."""
         numbers = [getattr(r, "session", None) for r in requests]
-        if not any(s is not None and (s != i or requests[i].wait_s) for i, s in enumerate(numbers)):
+        waits = (s is not None and (s != i or requests[i].wait_s) for i, s in enumerate(numbers))
+        if not any(waits):
             return None
         starts = [i for i, session in enumerate(numbers) if not i or session != numbers[i - 1]]
-        return cls([*starts, len(requests)], [r.after for r in requests], [ns(r.wait_s) for r in requests])
+        return cls(
+            [*starts, len(requests)],
+            [r.after for r in requests],
+            [ns(r.wait_s) for r in requests],
+        )
 
     def members(self, session: int) -> range:
         """Return the exchanges of a session, which may be of a later round."""
@@ -62,7 +68,9 @@ class Graph(msgspec.Struct, frozen=True):
 
     def faster(self, speedup: float) -> "Graph":
         """Return the graph with waits divided by this."""
-        return self if speedup == 1 else Graph(self.starts, self.after, [round(w / speedup) for w in self.wait_ns])
+        if speedup == 1:
+            return self
+        return Graph(self.starts, self.after, [round(wait / speedup) for wait in self.wait_ns])
 
     def requests_of(self, sessions: Sequence[int]) -> Iterator[int]:
         """Yield the requests of these sessions, in the order in which `part` numbers them."""

@@ -165,15 +165,19 @@ def merged(each: Sequence[ClientFacts]) -> ClientFacts:
         return replace(each[0], processes=list(each))
     waited = [facts.waited_s for facts in each if facts.waited_s is not None]
     outcomes = {facts.outcome for facts in each}
+
+    def total(count: Callable[[ClientFacts], int]) -> int:
+        return sum(count(facts) for facts in each)
+
     return ClientFacts(
         start_ns=each[0].start_ns,
         end_ns=each[0].start_ns + max(facts.duration_ns for facts in each),
         outcome=next(outcome for outcome in _OUTCOMES if outcome in outcomes),
-        planned=sum(facts.planned for facts in each),
-        sent=sum(facts.sent for facts in each),
-        skipped=sum(facts.skipped for facts in each),
+        planned=total(lambda facts: facts.planned),
+        sent=total(lambda facts: facts.sent),
+        skipped=total(lambda facts: facts.skipped),
         cpu_s=sum(facts.cpu_s for facts in each),
-        reads=sum(facts.reads for facts in each),
+        reads=total(lambda facts: facts.reads),
         ticks_late_ns=[],
         kernel_stamps=all(facts.kernel_stamps for facts in each),
         priority="; ".join(dict.fromkeys(facts.priority for facts in each)),

@@ -69,7 +69,7 @@ def _bits(quantization: str) -> int | None:
 
 
 def same_quantization(asked: str, served: str | None, dtype: str | None) -> bool | None:
-    """`served`: '' where the server reports no quantization. None: unknown."""
+    """Whether both are one quantization. `served`: '' where the server reports no quantization. None: unknown."""
     a = plain(asked)
     if served is None or (served == "" and a in _UNQUANTIZED):
         return plain(dtype) == a if dtype is not None and a in _UNQUANTIZED else None
@@ -100,6 +100,9 @@ def _alike(a: str, b: str) -> bool:
     return own and re.match(r"q[2-6]-k", a) is not None and a[:4] == b[:4]
 
 
+_Comparison = tuple[str, Any, Any, Callable[[Any, Any], bool]]  # a sentence, asked, served, whether they agree
+
+
 def differences(
     spec: EngineSpec, facts: TargetFacts, model: ModelShape | None = None, command: Sequence[str] = (), by: str = "it"
 ) -> Iterator[str]:
@@ -109,15 +112,22 @@ def differences(
     if facts.models_listed is not None and facts.model not in facts.models_listed:
         listed = ", ".join(map(repr, facts.models_listed[:10])) or "none"
         yield f"the setting asks for model {facts.model!r}, but the server lists {listed}"
+    for sentence, asked, served, agree in _comparisons(spec, facts, model):
+        if asked not in (None, "") and served not in (None, "") and not agree(asked, served):
+            yield sentence.format(asked, served)
+    yield from llama.differences(command, facts.settings or {}, by)
+
+
+def _comparisons(spec: EngineSpec, facts: TargetFacts, model: ModelShape | None) -> tuple[_Comparison, ...]:
     files = model.quantization if model and not spec.quantization else None
     server = KINDS.get(facts.kind or "")
     path = model.path if model and server and server.reports_path else None
+    serves = facts.quantization or facts.dtype or "none"
 
     def same_weights(quantization: str, _: str) -> bool:
         return same_quantization(quantization, facts.quantization, facts.dtype) is not False
 
-    serves = facts.quantization or facts.dtype or "none"
-    compared: tuple[tuple[str, Any, Any, Callable[[Any, Any], bool]], ...] = (
+    return (
         ("the setting asks for version {}, but this is {}", spec.version, facts.version, lambda _, b: will_do(b, spec)),
         ("the setting asks for quantization {}, but it serves {}", spec.quantization, serves, same_weights),
         ("the model's files are {}, but it serves {}", files, facts.quantization, same_weights),
@@ -133,10 +143,6 @@ def differences(
         ("the setting asks for a KV cache in {}, but it has {}", _chosen(spec.kv_cache_dtype), facts.kv_cache_dtype,
          lambda a, b: _family(plain(a)) == _family(plain(b))),
     )  # fmt: skip
-    for sentence, asked, served, agree in compared:
-        if asked not in (None, "") and served not in (None, "") and not agree(asked, served):
-            yield sentence.format(asked, served)
-    yield from llama.differences(command, facts.settings or {}, by)
 
 
 def _chosen(dtype: str | None) -> str | None:
@@ -146,13 +152,19 @@ def _chosen(dtype: str | None) -> str | None:
 def unverified(spec: EngineSpec, facts: TargetFacts) -> list[str]:
     """Return the settings that were asked for and that the server doesn't report."""
     reported = {
-        "quantization": facts.quantization if facts.quantization else facts.dtype if facts.quantization == "" else None,
-        "dtype": facts.dtype, "version": facts.version, "max_model_len": facts.max_model_len,
-        "max_num_seqs": facts.slots, "kv_cache_dtype": facts.kv_cache_dtype, "prefix_caching": facts.prefix_caching,
+        "quantization": facts.dtype if facts.quantization == "" else facts.quantization,
+        "dtype": facts.dtype,
+        "version": facts.version,
+        "max_model_len": facts.max_model_len,
+        "max_num_seqs": facts.slots,
+        "kv_cache_dtype": facts.kv_cache_dtype,
+        "prefix_caching": facts.prefix_caching,
         "tensor_parallel": facts.tensor_parallel,
-    }  # fmt: skip
-    unreported = ("load_format", "pipeline_parallel", "max_batched_tokens", "memory_fraction", "chunked_prefill",
-              "draft_model", "draft_tokens")  # fmt: skip
+    }
+    unreported = (
+        "load_format", "pipeline_parallel", "max_batched_tokens", "memory_fraction", "chunked_prefill", "draft_model",
+        "draft_tokens",
+    )  # fmt: skip
     asked = msgspec.structs.asdict(spec)
     default = {f.name: f.default for f in msgspec.structs.fields(EngineSpec)}
     given = [name for name in (*reported, *unreported) if asked[name] not in (default[name], "auto")]
@@ -160,9 +172,10 @@ def unverified(spec: EngineSpec, facts: TargetFacts) -> list[str]:
 
 
 def _same_file(a: str, b: str) -> bool:
-    return a.rstrip("/") == b.rstrip("/") or a.rstrip("/").rsplit("/", 1)[-1] == b.rstrip("/").rsplit("/", 1)[-1]
+    a, b = a.rstrip("/"), b.rstrip("/")
+    return a == b or a.rsplit("/", 1)[-1] == b.rsplit("/", 1)[-1]
 
 
 def _tensor_parallel(spec: EngineSpec) -> int | None:
-    """The setting, if asked for; None: not, or by the engine's own flag."""
+    """Return the setting, if asked for; None: not, or by the engine's own flag."""
     return spec.tensor_parallel if spec.tensor_parallel > 1 else None

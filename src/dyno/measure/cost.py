@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -42,34 +42,52 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 def choose(
-    rules: Sequence[PriceRule], accelerator: str = "", series: str = "", study: Price | None = None,
+    rules: Sequence[PriceRule],
+    accelerator: str = "",
+    series: str = "",
+    study: Price | None = None,
     own_hour: float | None = None,
-) -> Chosen | None:  # fmt: skip
-    """`rules`: those of the command line before those of a file. `study`: what the study says of its rig.
-    `own_hour`: the result's own price_per_hour."""
+) -> Chosen | None:
+    """Return the price that holds for a result. None: none does.
+
+    `rules`: those of the command line before those of a file. `study`: what the study says of its rig. `own_hour`: the
+    result's own price_per_hour."""
     fitting = [rule for rule in rules if fits(rule, accelerator, series)]
-    offers = [(rule.price, rule.origin) for rule in fitting] + ([(study, "the study")] if study is not None else [])
-    index = next((i for i, (price, _) in enumerate(offers) if _has_hour(price)), None)
-    energy = next((offer for offer in offers if offer[0].energy_kwh is not None), None)
-    own, passed = None, []
-    if index is not None:
-        price, by = offers[index]
+    offers = [(rule.price, rule.origin) for rule in fitting]
+    if study is not None:
+        offers.append((study, "the study"))
+    for index, (price, by) in enumerate(offers):
+        if _has_hour(price):
+            return Chosen(_completed(price, offers), by, _passed_over(fitting, index))
+    if own_hour is not None and own_hour > 0:
+        return Chosen(_completed(Price(), offers), "the result", hour=own_hour)
+    for price, by in offers:
+        if price.energy_kwh is not None:
+            return Chosen(_completed(price, offers), by)
+    return None
+
+
+def _passed_over(fitting: Sequence[PriceRule], index: int) -> list[str]:
+    """Return the origins of rules that fit as well as the one at `index`, and come behind it."""
+    if index >= len(fitting):  # the study's
+        return []
+    chosen = fitting[index]
+    passed = []
+    for rule in fitting[index + 1 :]:
         # A price for everything is the fallback: it does not compete with a more specific one.
-        rest = [rule for rule in fitting[index + 1 :] if _has_hour(rule.price)]
-        passed = [r.origin for r in rest if r.general == fitting[index].general and r.origin != by]
-    elif own_hour is not None and own_hour > 0:
-        own, price, by = own_hour, Price(), "the result"
-    elif energy is not None:
-        price, by = energy
-    else:
-        return None
+        if _has_hour(rule.price) and rule.general == chosen.general and rule.origin != chosen.origin:
+            passed.append(rule.origin)
+    return passed
+
+
+def _completed(price: Price, offers: Sequence[tuple[Price, str]]) -> Price:
+    """Add energy and the machine's size, by the first offer in the same currency that has them."""
     beside = [p for p, _ in offers if p.currency == price.currency]
-    price = msgspec.structs.replace(
+    return msgspec.structs.replace(
         price,
         energy_kwh=_first(*(p.energy_kwh for p in beside)),
         machine_accelerators=_first(price.machine_accelerators, *(p.machine_accelerators for p in beside)),
     )
-    return Chosen(price, by, passed, own)
 
 
 def fits(rule: PriceRule, accelerator: str, series: str) -> bool:
@@ -79,9 +97,16 @@ def fits(rule: PriceRule, accelerator: str, series: str) -> bool:
 
 def _holds(name: str, part: str) -> bool:
     """Match whole words: H20 doesn't match H200, nor L4 L40S; MI300 matches MI300X, and H100 8xH100."""
-    start = r"(?:(?<![a-z])|(?<=\dx))" if part[:1].isalpha() else r"(?<!\d)" if part[:1].isdigit() else ""
-    end = r"(?![a-z])" if part[-1:].isalpha() else r"(?!\d)" if part[-1:].isdigit() else ""
+    start = _boundary(part[:1], letter=r"(?:(?<![a-z])|(?<=\dx))", digit=r"(?<!\d)")
+    end = _boundary(part[-1:], letter=r"(?![a-z])", digit=r"(?!\d)")
     return re.search(start + re.escape(part.lower()) + end, name.lower()) is not None
+
+
+def _boundary(character: str, letter: str, digit: str) -> str:
+    """Return the pattern for an end of a word, by its kind of character."""
+    if character.isalpha():
+        return letter
+    return digit if character.isdigit() else ""
 
 
 def _has_hour(price: Price) -> bool:
@@ -96,30 +121,40 @@ def _first(*values: T | None) -> T | None:
 
 
 def rates(value: Callable[[str], float | None], test: str = "") -> WorkRates:
-    """`value`: a figure by its name, as rows and entries give it. `test`: the name of a micro test: pp512, tg128."""
+    """Return the work of each second.
+
+    `value`: a figure by its name, as rows and entries give it. `test`: the name of a micro test: pp512, tg128."""
     speed = value("speed")
     if speed is not None and test:
-        reads, writes = "pp" in test, "tg" in test
-        return WorkRates(speed if reads and not writes else None, speed if writes and not reads else None, speed)
+        return _micro_rates(speed, test)
     took = value("duration_s")
 
-    def each_second(rate: str, count: str) -> float | None:
+    def per_second(count: str) -> float | None:
         total = value(count)
-        return _first(value(rate), total / took if total is not None and took else None)
+        return total / took if total is not None and took else None
 
-    inputs = each_second("input_throughput", "total_input_tokens")
-    outputs = each_second("output_throughput", "total_output_tokens")
-    total = each_second("total_token_throughput", "total_tokens")
+    inputs = _first(value("input_throughput"), per_second("total_input_tokens"))
+    outputs = _first(value("output_throughput"), per_second("total_output_tokens"))
+    total = _first(value("total_token_throughput"), per_second("total_tokens"))
     if inputs is None and total is not None and outputs is not None and total >= outputs:
         inputs = total - outputs
     if total is None and inputs is not None and outputs is not None:
         total = inputs + outputs
-    done = value("completed")
-    return WorkRates(inputs, outputs, total, done / took if done is not None and took else value("request_throughput"))
+    requests = _first(per_second("completed"), value("request_throughput"))
+    return WorkRates(inputs, outputs, total, requests)
+
+
+def _micro_rates(speed: float, test: str) -> WorkRates:
+    reads, writes = "pp" in test, "tg" in test
+    if reads and not writes:
+        return WorkRates(input_per_s=speed, total_per_s=speed)
+    if writes and not reads:
+        return WorkRates(output_per_s=speed, total_per_s=speed)
+    return WorkRates(total_per_s=speed)
 
 
 def hour(price: Price, accelerators: float | None, machine: float | None) -> tuple[float, str] | None:
-    """The price of an hour of what was measured, and of what it is one: accelerators, or the machine.
+    """Return the price of an hour of what was measured, and of what it is one: accelerators, or the machine.
 
     `accelerators`: that were used; 0: there are none, None: not known. `machine`: how many it has."""
     if price.accelerator_hour is not None and accelerators:
@@ -141,11 +176,15 @@ def _each(count: float, hour: float, per_s: float | None) -> float | None:
 
 
 def cost(
-    chosen: Chosen | Price | None, rates: WorkRates, accelerators: float | None = None, machine: float | None = None,
-    power_w: float | None = None, joules_per_token: float | None = None,
-) -> Cost | None:  # fmt: skip
-    """None where no price holds for what was measured. `power_w`: of the accelerators, mean; `joules_per_token`: the
-    same for each output token, which goes before it."""
+    chosen: Chosen | Price | None,
+    rates: WorkRates,
+    accelerators: float | None = None,
+    machine: float | None = None,
+    power_w: float | None = None,
+    joules_per_token: float | None = None,
+) -> Cost | None:
+    """Return None where no price holds for what was measured. `power_w`: of the accelerators, mean; `joules_per_token`:
+    the same for each output token, which goes before it."""
     if chosen is None:
         return None
     if isinstance(chosen, Price):
@@ -174,35 +213,37 @@ def cost(
 
 
 def _source(chosen: Chosen) -> str:
-    return ", ".join(filter(None, [chosen.price.source if chosen.hour is None else "", chosen.by]))
+    named = chosen.price.source if chosen.hour is None else ""
+    return ", ".join(filter(None, [named, chosen.by]))
 
 
 # ---- in words ----
 
 
 def stated(chosen: Chosen, accelerator: str = "") -> str:
-    """An assumption, for a report: 'H100: 2.99 USD per accelerator-hour (list price, prices.toml:3)'."""
-    price = chosen.price
-    parts = []
-    if chosen.hour is not None:
-        parts.append(f"{_money(chosen.hour, price)} per hour for everything measured")
-    else:
-        if price.accelerator_hour is not None:
-            parts.append(f"{_money(price.accelerator_hour, price)} per accelerator-hour")
-        if price.machine_hour is not None:
-            size = (
-                f" ({many(price.machine_accelerators, 'accelerator')})"
-                if price.machine_accelerators is not None
-                else ""
-            )
-            parts.append(f"{_money(price.machine_hour, price)} per machine-hour{size}")
-    if price.energy_kwh is not None:
-        parts.append(f"{_money(price.energy_kwh, price)} per kWh")
+    """Return an assumption for a report: 'H100: 2.99 USD per accelerator-hour (list price, prices.toml:3)'."""
+    text = ", ".join(_prices(chosen))
     source = _source(chosen)
-    text = ", ".join(parts) + (f" ({source})" if source else "")
+    if source:
+        text += f" ({source})"
     if chosen.passed:
         text += f"; the first match is used (also: {', '.join(chosen.passed)})"
     return f"{accelerator}: {text}" if accelerator else text
+
+
+def _prices(chosen: Chosen) -> Iterator[str]:
+    price = chosen.price
+    if chosen.hour is not None:
+        yield f"{_money(chosen.hour, price)} per hour for everything measured"
+    elif price.accelerator_hour is not None:
+        yield f"{_money(price.accelerator_hour, price)} per accelerator-hour"
+    if chosen.hour is None and price.machine_hour is not None:
+        size = ""
+        if price.machine_accelerators is not None:
+            size = f" ({many(price.machine_accelerators, 'accelerator')})"
+        yield f"{_money(price.machine_hour, price)} per machine-hour{size}"
+    if price.energy_kwh is not None:
+        yield f"{_money(price.energy_kwh, price)} per kWh"
 
 
 def _money(value: float, price: Price) -> str:

@@ -84,14 +84,19 @@ class Counting:
 def _reasoning_tokens(r: Record) -> int | None:
     """Return the server's count, where it is possible; else the share that chunks give."""
     claim, tokens = r.reasoning_tokens, r.output_tokens or 0
-    if claim is not None and (0 < claim <= tokens or (claim == 0 and not r.reasoning)):
-        return claim
+    if claim is not None:
+        no_reasoning = claim == 0 and not r.reasoning
+        if no_reasoning or 0 < claim <= tokens:
+            return claim
     if not r.reasoning or r.error is not None:
         return None
     begin = r.answer_from
-    if r.chunk_tokens and (begin is None or begin == r.reasoning_chunks):  # it came first, and whole
+    came_first = begin is None or begin == r.reasoning_chunks  # and whole
+    if r.chunk_tokens and came_first:
         return sum(r.chunk_tokens[:begin])
-    return round(tokens * r.reasoning_chunks / len(r.chunk_ns)) if r.chunk_ns else 0
+    if not r.chunk_ns:
+        return 0
+    return round(tokens * r.reasoning_chunks / len(r.chunk_ns))
 
 
 def prompt_is_odd(r: Record) -> bool:

@@ -29,18 +29,23 @@ _NO_REQUESTS = "a single result without its requests has no error estimate; repe
 
 def value_of(row: Row, metric: str) -> float | None:
     """Return the reported value, or a percentile from the samples."""
-    if (value := row.get(metric)) is not None:
+    value = row.get(metric)
+    if value is not None:
         return value if math.isfinite(value) else None
-    if (parts := latency(metric)) is None:
+    parts = latency(metric)
+    if parts is None:
         return None
     statistic, stem = parts
     if statistic in _SAME and (value := row.get(f"{_SAME[statistic]}_{stem}_ms")) is not None:
         return value
     values = samples_of(row, stem)
-    if not len(values) or (statistic.startswith("p") and not 0 < float(statistic[1:]) < 100):
+    if not len(values):
         return None
-    if statistic == "median" or statistic.startswith("p"):
-        return float(np.percentile(values, 50 if statistic == "median" else float(statistic[1:])))
+    if statistic == "median":
+        return float(np.percentile(values, 50))
+    if statistic.startswith("p"):
+        percentile = float(statistic[1:])
+        return float(np.percentile(values, percentile)) if 0 < percentile < 100 else None
     return float(getattr(values, statistic)())
 
 
@@ -71,15 +76,18 @@ def _tpots(s: Samples) -> np.ndarray:
 
 
 def estimates(group: Sequence[Row], metrics: Sequence[str]) -> dict[str, Estimate]:
-    """`group`: repeats of one setting. Those metrics that it has."""
+    """Return those metrics that a group has. `group`: repeats of one setting."""
     if len(group) > 1:
-        return {m: e for m in metrics if (e := _over_repeats(group, m)) is not None}
+        over_repeats = ((m, _over_repeats(group, m)) for m in metrics)
+        return {m: estimate for m, estimate in over_repeats if estimate is not None}
     row = group[0]
     values = {m: v for m in metrics if (v := value_of(row, m)) is not None}
     wanted: dict[str, list[str]] = {}
     for m in values:
-        if (parts := latency(m)) is not None:
-            wanted.setdefault(parts[1], []).append(parts[0])
+        parts = latency(m)
+        if parts is not None:
+            statistic, stem = parts
+            wanted.setdefault(stem, []).append(statistic)
     drawn = {stem: _drawn(row, stem, names) for stem, names in wanted.items()}
     return {m: row.estimates.get(m) or _of_one(row, m, value, drawn) for m, value in values.items()}
 
@@ -96,7 +104,7 @@ def _over_repeats(group: Sequence[Row], metric: str) -> Estimate | None:
 
 
 def error_of_repeats(values: Sequence[float]) -> Error | None:
-    """The error of their mean; None where it is unknown."""
+    """Return the error of their mean; None where it is unknown."""
     error = statistics.error_of_mean(values)
     return error and Error(max(error.error, LEAST / math.sqrt(len(values))), error.df)
 
@@ -113,7 +121,9 @@ def interval_of_repeats(values: Sequence[float]) -> Number:
     """Return the mean of repeats with its interval, where it is known."""
     mean = sum(values) / len(values)
     error = error_of_repeats(values)
-    return with_interval(Estimate(mean, len(values), error.error, error.df, "repeats") if error else Estimate(mean, 1))
+    if error is None:
+        return with_interval(Estimate(mean, 1))
+    return with_interval(Estimate(mean, len(values), error.error, error.df, "repeats"))
 
 
 def with_interval(e: Estimate) -> Number:
@@ -134,8 +144,10 @@ def enough(e: Estimate) -> int:
     if e.by == "requests":
         return math.ceil(e.count * (statistics.quantile(0.975, e.df) * e.error / NARROW) ** 2)
     single = e.error * math.sqrt(e.count)
-    fits = (n for n in range(2, _MOST_REPEATS) if statistics.quantile(0.975, n - 1) * single <= NARROW * math.sqrt(n))
-    return next(fits, math.ceil((2 * single / NARROW) ** 2))
+    for n in range(2, _MOST_REPEATS):
+        if statistics.quantile(0.975, n - 1) * single <= NARROW * math.sqrt(n):
+            return n
+    return math.ceil((2 * single / NARROW) ** 2)
 
 
 def _drawn(row: Row, stem: str, names: Sequence[str]) -> dict[str, Error | TooAlike]:
@@ -147,33 +159,52 @@ def _drawn(row: Row, stem: str, names: Sequence[str]) -> dict[str, Error | TooAl
 
 
 def _of_one(row: Row, metric: str, value: float, drawn: dict[str, dict[str, Error | TooAlike]]) -> Estimate:
-    if (parts := latency(metric)) is not None:
+    """Estimate a figure of a single run. `drawn`: errors of latencies, by stem and statistic."""
+    parts = latency(metric)
+    if parts is not None:
         statistic, stem = parts
-        count = len(samples_of(row, stem))
-        error = drawn[stem].get(statistic)
-        if isinstance(error, TooAlike):
-            return Estimate(value, count, why=_too_alike(count, error))
-        if error is not None:
-            return _with(row, metric, value, count, error, "iterations" if stem == "latency" else "requests")
-        return _without_samples(row, metric, value, statistic, stem, count)
+        return _of_latency(row, metric, value, statistic, stem, drawn[stem].get(statistic))
     if value <= 0:
         return Estimate(value, 1, why="it is 0")
-    s = row.samples
     if row.kind in ("throughput", "latency", "micro") and (metric in _BY_TIME or metric == "speed"):
-        if s is not None and (over := statistics.error_of_mean(s.speeds)) is not None:
-            return _with(row, metric, value, len(s.speeds), over, "iterations")
-        if (figure := row.figures.get(metric)) is not None and figure.deviation:
-            # Of how many is unknown: then as if the next one alone were asked about.
-            return _with(row, metric, value, 1, Error(figure.deviation / value, _MANY), "deviation")
-        return Estimate(value, 1, why="a single iteration has no spread; repeat it")
+        return _of_iterations(row, metric, value)
     if metric in _BY_TIME:
-        if s is not None and (by_slices := _of_slices(s)) is not None:
-            return _with(row, metric, value, int(by_slices.df) + 1, by_slices, "slices")
-        short = "the run was too short for an error estimate; repeat it"
-        return Estimate(value, 1, why=short if s is not None else _NO_REQUESTS)
+        return _of_throughput(row, metric, value)
     if metric == "score" and (stderr := row.get("stderr")):
         return Estimate(value, 1, stderr / value, _MANY, "stderr")
     return Estimate(value, 1, why="a single run has no error estimate; repeat it")
+
+
+def _of_latency(
+    row: Row, metric: str, value: float, statistic: str, stem: str, error: Error | TooAlike | None
+) -> Estimate:
+    count = len(samples_of(row, stem))
+    if isinstance(error, TooAlike):
+        return Estimate(value, count, why=_too_alike(count, error))
+    if error is not None:
+        return _with(row, metric, value, count, error, "iterations" if stem == "latency" else "requests")
+    return _without_samples(row, metric, value, statistic, stem, count)
+
+
+def _of_iterations(row: Row, metric: str, value: float) -> Estimate:
+    """Estimate the speed of an offline run."""
+    s, figure = row.samples, row.figures.get(metric)
+    if s is not None and (error := statistics.error_of_mean(s.speeds)) is not None:
+        return _with(row, metric, value, len(s.speeds), error, "iterations")
+    if figure is not None and figure.deviation:
+        # Of how many is unknown: then as if the next one alone were asked about.
+        return _with(row, metric, value, 1, Error(figure.deviation / value, _MANY), "deviation")
+    return Estimate(value, 1, why="a single iteration has no spread; repeat it")
+
+
+def _of_throughput(row: Row, metric: str, value: float) -> Estimate:
+    """Estimate a throughput under load."""
+    if row.samples is None:
+        return Estimate(value, 1, why=_NO_REQUESTS)
+    error = _of_slices(row.samples)
+    if error is None:
+        return Estimate(value, 1, why="the run was too short for an error estimate; repeat it")
+    return _with(row, metric, value, int(error.df) + 1, error, "slices")
 
 
 def _too_alike(count: int, error: TooAlike) -> str:
@@ -184,10 +215,10 @@ def _too_alike(count: int, error: TooAlike) -> str:
 def _without_samples(row: Row, metric: str, value: float, statistic: str, stem: str, count: int) -> Estimate:
     if count:
         enough = statistics.needs(statistic) if statistic[0] in "mp" and statistic not in ("min", "max") else None
-        few = f"{count} samples are too few for an error estimate; {enough} are needed"
-        return Estimate(
-            value, count, why=few if enough else "resampling gives no error estimate for it; repeat the run"
-        )
+        why = "resampling gives no error estimate for it; repeat the run"
+        if enough:
+            why = f"{count} samples are too few for an error estimate; {enough} are needed"
+        return Estimate(value, count, why=why)
     std, n = row.get(f"std_{stem}_ms"), row.get("completed")
     if statistic == "mean" and std and n and n > 1 and value > 0:
         return _with(row, metric, value, int(n), Error(std / value / math.sqrt(n), n - 1), "deviation")

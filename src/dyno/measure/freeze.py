@@ -19,7 +19,7 @@ PREFILLS = 3  # … and this many times what the prompts that wait meanwhile tak
 
 
 def ordinary_ms(gaps: Latency) -> float:
-    """The median gap between chunks; where a busy client doesn't know it, the mean."""
+    """Return the median gap between chunks; where a busy client doesn't know it, the mean."""
     return gaps.median or gaps.mean or 0.0
 
 
@@ -36,12 +36,15 @@ class Silences:
         if r.unseen or r.error is not None:
             self._grow(last // BUCKET_NS + 2)
         if r.error is not None:
-            np.add.at(self._heard, np.array(r.chunk_ns, dtype=np.int64) // BUCKET_NS, 1)
+            buckets = np.array(r.chunk_ns, dtype=np.int64) // BUCKET_NS
+            np.add.at(self._heard, buckets, 1)
         if r.unseen:
             early = np.array(timing.earliest_ns(r), dtype=np.int64)[r.unseen] // BUCKET_NS
+            late = np.array(r.chunk_ns, dtype=np.int64)[r.unseen] // BUCKET_NS
             np.add.at(self._perhaps, early, 1)
-            np.add.at(self._perhaps, np.array(r.chunk_ns, dtype=np.int64)[r.unseen] // BUCKET_NS + 1, -1)
-        values = (r.sent_ns, r.chunk_ns[0] if r.chunk_ns else last, last, r.prompt_tokens or r.prompt_tokens_planned)
+            np.add.at(self._perhaps, late + 1, -1)
+        first = r.chunk_ns[0] if r.chunk_ns else last
+        values = (r.sent_ns, first, last, r.prompt_tokens or r.prompt_tokens_planned)
         for column, value in zip(self._columns.values(), values, strict=True):
             column.append(value)
 
@@ -51,7 +54,7 @@ class Silences:
             self._heard, self._perhaps = np.append(self._heard, more), np.append(self._perhaps, more)
 
     def freezes(self, gaps: Latency, tokens: np.ndarray) -> list[Freeze]:
-        """`gaps`: between chunks. `tokens`: of completed requests, in each bucket."""
+        """Return the freezes. `gaps`: between chunks. `tokens`: of completed requests, in each bucket."""
         if not self._columns["sent"]:
             return []
         sent, first, last, prompt = (np.array(c) for c in self._columns.values())
@@ -66,7 +69,7 @@ class Silences:
         return freezes
 
     def _silent(self, tokens: np.ndarray) -> Iterator[tuple[int, int]]:
-        """Stretches of buckets without a chunk, and without one that may have come then."""
+        """Yield stretches of buckets without a chunk, and without one that may have come then."""
         self._grow(len(tokens))
         active = (self._heard > 0) | (self._perhaps.cumsum() > 0.5)
         active[: len(tokens)] |= tokens > 0

@@ -11,7 +11,7 @@ from dyno.facts.imported import Row
 
 def agreement(a: Sequence[Row], b: Sequence[Row]) -> Agreement | None:
     """Compare the answers of two settings, each by its first repeat that has some; None: they share no prompt."""
-    one, other = (next((row.answers for row in rows if row.answers), {}) for rows in (a, b))
+    one, other = _answers(a), _answers(b)
     pairs = [(one[key], other[key]) for key in one if key in other]
     if not pairs:
         return None
@@ -24,6 +24,11 @@ def agreement(a: Sequence[Row], b: Sequence[Row]) -> Agreement | None:
         median_low(places) if places else None,
         "token" if in_tokens else "character",
     )
+
+
+def _answers(repeats: Sequence[Row]) -> dict[str, GreedyAnswer]:
+    """Return the answers of the first repeat that has some."""
+    return next((row.answers for row in repeats if row.answers), {})
 
 
 def _divergence(a: GreedyAnswer, b: GreedyAnswer, in_tokens: bool) -> int:

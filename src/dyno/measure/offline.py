@@ -1,6 +1,7 @@
 """Calculate the figures of an offline trial from its iterations."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,32 +16,27 @@ Interval = tuple[int, int]
 _PERCENTILES = (10.0, 25.0, 50.0, 75.0, 90.0, 99.0)  # as `vllm bench latency` has them
 
 
+class _Speeds(NamedTuple):
+    """Tokens/s of a trial. None: unknown, or not tested."""
+
+    prefill: Spread | None
+    decode: Spread | None
+    main: Spread | None  # the speed that the trial is about
+    prefills: bool  # processing the prompt is part of the test
+
+
 def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSummary:
-    """`iterations`: the measured ones, at least one."""
+    """Return the figures of a trial. `iterations`: the measured ones, at least one."""
     assert trial.offline is not None
-    answers = [a for it in iterations for a in it.answers if a.error is None]
+    answers = [a for it in iterations for a in _completed(it.answers)]
     failed = [a for it in iterations for a in it.answers if a.error is not None]
-    cached = [a.cached_tokens for a in answers if a.cached_tokens is not None]
     lengths = [it.end_ns - it.start_ns for it in iterations]
+    output_throughput = _rate(iterations, lambda a: a.output_tokens)
+    speeds = _speeds(trial, iterations, answers, output_throughput)
 
-    def rate(count: Callable[[Answer], int]) -> Spread:
-        done = ((sum(count(a) for a in it.answers if a.error is None), it) for it in iterations)
-        return overall([(n, it.end_ns - it.start_ns) for n, it in done])
+    def total(count: Callable[[Answer], int]) -> int:
+        return sum(count(a) for a in answers)
 
-    prompts = _speed(iterations, processed, _prefilling)
-    outputs = _speed(iterations, lambda a: a.decoded_tokens, _decoding)
-    produced = rate(lambda a: a.output_tokens)
-    speed: Spread | None = produced
-    prefills = True
-    if trial.offline.kind == "micro":
-        speed = _micro_speed(trial, answers)
-        # Token generation begins with a token of its own, which is not a test of prompt processing.
-        prefills = trial.workload.input_len > 0
-        if not prefills:
-            prompts, outputs = None, speed
-        elif not trial.workload.output_len:
-            prompts = speed
-    decoding = sum(a.decoded_tokens for a in answers)
     return OfflineSummary(
         kind=trial.offline.kind,
         iterations=len(iterations),
@@ -49,49 +45,86 @@ def summarize(trial: TrialSpec, iterations: Sequence[Iteration]) -> OfflineSumma
         completed=len(answers),
         failed=len(failed),
         failure_example=failed[0].error if failed else None,
-        input_tokens=sum(a.prompt_tokens for a in answers),
-        cached_input_tokens=sum(cached) if cached else None,
-        output_tokens=sum(a.output_tokens for a in answers),
-        wanted_output_tokens=sum(a.wanted_tokens for a in answers),
+        input_tokens=total(lambda a: a.prompt_tokens),
+        cached_input_tokens=_sum_of_known(a.cached_tokens for a in answers),
+        output_tokens=total(lambda a: a.output_tokens),
+        wanted_output_tokens=total(lambda a: a.wanted_tokens),
         latency=_latency(lengths),
         first_latency_ms=lengths[0] / NS_PER_MS,
-        request_throughput=rate(lambda a: 1),
-        output_throughput=produced,
-        total_token_throughput=rate(lambda a: a.prompt_tokens + a.output_tokens),
-        prefill_ms=_of_requests(iterations, prefill_ns, lambda a: NS_PER_MS) if prefills else None,
+        request_throughput=_rate(iterations, lambda a: 1),
+        output_throughput=output_throughput,
+        total_token_throughput=_rate(iterations, lambda a: a.prompt_tokens + a.output_tokens),
+        prefill_ms=_of_requests(iterations, prefill_ns, lambda a: NS_PER_MS) if speeds.prefills else None,
         decode_ms=_of_requests(iterations, decode_ns, lambda a: NS_PER_MS),
         tpot_ms=_of_requests(iterations, decode_ns, lambda a: NS_PER_MS * a.decoded_tokens),
-        prefill_speed=prompts,
-        decode_speed=outputs,
+        prefill_speed=speeds.prefill,
+        decode_speed=speeds.decode,
         in_flight_mean=_in_flight(iterations),
-        context_mean=sum((a.prompt_tokens + a.output_tokens / 2) * a.decoded_tokens for a in answers) / decoding
-        if decoding
-        else 0.0,
+        context_mean=_context_mean(answers),
         speculation=_speculation(iterations),
-        decoded_tokens=decoding,
-        speed=speed.mean if speed else None,
+        decoded_tokens=total(lambda a: a.decoded_tokens),
+        speed=speeds.main.mean if speeds.main else None,
         replicas=[_replica(iterations, i) for i in range(len(iterations[0].parts))],
     )
+
+
+def _completed(answers: Iterable[Answer]) -> list[Answer]:
+    return [a for a in answers if a.error is None]
+
+
+def _sum_of_known(counts: Iterable[int | None]) -> int | None:
+    """Return the sum of those counts that are known. None: none is."""
+    known = [n for n in counts if n is not None]
+    return sum(known) if known else None
+
+
+def _rate(iterations: Sequence[Iteration], count: Callable[[Answer], int]) -> Spread:
+    """Return what completed answers amount to each second."""
+    parts = []
+    for it in iterations:
+        total = sum(count(a) for a in _completed(it.answers))
+        parts.append((total, it.end_ns - it.start_ns))
+    return overall(parts)
+
+
+def _speeds(
+    trial: TrialSpec, iterations: Sequence[Iteration], answers: Sequence[Answer], output_throughput: Spread
+) -> _Speeds:
+    prefill = _speed(iterations, processed, _prefilling)
+    decode = _speed(iterations, lambda a: a.decoded_tokens, _decoding)
+    if trial.offline is None or trial.offline.kind != "micro":
+        return _Speeds(prefill, decode, output_throughput, prefills=True)
+    tested = _micro_speed(trial, answers)
+    # Token generation begins with a token of its own, which is not a test of prompt processing.
+    if trial.workload.input_len <= 0:
+        return _Speeds(None, tested, tested, prefills=False)
+    if not trial.workload.output_len:
+        return _Speeds(tested, decode, tested, prefills=True)
+    return _Speeds(prefill, decode, tested, prefills=True)
+
+
+def _context_mean(answers: Sequence[Answer]) -> float:
+    """Return the tokens that a decoded token follows, on average. 0: nothing was decoded."""
+    decoded = sum(a.decoded_tokens for a in answers)
+    if not decoded:
+        return 0.0
+    return sum((a.prompt_tokens + a.output_tokens / 2) * a.decoded_tokens for a in answers) / decoded
 
 
 def joined(parts: Sequence[Iteration]) -> Iteration:
     """Return the parts of all replicas as one iteration: from the first begin to the last end."""
     if len(parts) == 1:
         return parts[0]
-    start, end = min(p.start_ns for p in parts), max(p.end_ns for p in parts)
-    answers = [_later(a, p.start_ns - start) for p in parts for a in p.answers]
-
-    def total(name: str) -> int | None:
-        counts = [n for p in parts if (n := getattr(p, name)) is not None]
-        return sum(counts) if counts else None
-
+    start = min(p.start_ns for p in parts)
     return msgspec.structs.replace(
         parts[0],
         start_ns=start,
-        end_ns=end,
-        answers=answers,
+        end_ns=max(p.end_ns for p in parts),
+        answers=[_later(a, p.start_ns - start) for p in parts for a in p.answers],
         parts=[ReplicaPart(p.start_ns, p.end_ns, len(p.answers)) for p in parts],
-        **{name: total(name) for name in ("drafts", "drafted_tokens", "accepted_tokens")},
+        drafts=_sum_of_known(p.drafts for p in parts),
+        drafted_tokens=_sum_of_known(p.drafted_tokens for p in parts),
+        accepted_tokens=_sum_of_known(p.accepted_tokens for p in parts),
     )
 
 
@@ -103,14 +136,17 @@ def _later(a: Answer, ns: int) -> Answer:
 def _replica(iterations: Sequence[Iteration], index: int) -> ReplicaFigures:
     own = []  # its part of each iteration, with its answers
     for it in iterations:
-        first = sum(part.requests for part in it.parts[:index])
-        own.append((part := it.parts[index], it.answers[first : first + part.requests]))
-    completed = [a for _, answers in own for a in answers if a.error is None]
+        part = it.parts[index]
+        first = sum(before.requests for before in it.parts[:index])
+        own.append((part, it.answers[first : first + part.requests]))
+    completed = [a for _, answers in own for a in _completed(answers)]
 
     def rate(count: Callable[[Answer], int]) -> Spread:
-        return overall(
-            [(sum(count(a) for a in answers if a.error is None), p.end_ns - p.start_ns) for p, answers in own]
-        )
+        parts = []
+        for part, answers in own:
+            total = sum(count(a) for a in _completed(answers))
+            parts.append((total, part.end_ns - part.start_ns))
+        return overall(parts)
 
     return ReplicaFigures(
         index=index,
@@ -127,12 +163,17 @@ def _replica(iterations: Sequence[Iteration], index: int) -> ReplicaFigures:
 
 def _micro_speed(trial: TrialSpec, answers: Sequence[Answer]) -> Spread | None:
     """Return the mean of its repetitions' speeds, as llama-bench does."""
-    tests = [t for a in answers if (t := micro_sample(trial, a)) is not None]
+    tests = _micro_samples(trial, answers)
     return spread(count * NS_PER_S / took for count, took in tests) if tests else None
 
 
+def _micro_samples(trial: TrialSpec, answers: Iterable[Answer]) -> list[tuple[int, int]]:
+    samples = (micro_sample(trial, a) for a in answers)
+    return [sample for sample in samples if sample is not None]
+
+
 def _latency(lengths: Sequence[int]) -> Distribution:
-    """Its deviation is that of a sample, as of every other figure."""
+    """Return the distribution of durations. Its deviation is that of a sample, as of every other figure."""
     known = distribution_ms(lengths, _PERCENTILES)
     return msgspec.structs.replace(known, std=spread(n / NS_PER_MS for n in lengths).std)
 
@@ -141,8 +182,9 @@ def times_ms(trial: TrialSpec, iterations: Sequence[Iteration]) -> list[float]:
     """Return the duration of each iteration; of a micro test, the tested part where it is known."""
     times = [it.end_ns - it.start_ns for it in iterations]
     if trial.kind == "micro":
-        tests = [t for it in iterations for a in it.answers if (t := micro_sample(trial, a)) is not None]
-        times = [took for _, took in tests] if len(tests) == len(iterations) else times
+        tests = _micro_samples(trial, (a for it in iterations for a in it.answers))
+        if len(tests) == len(iterations):
+            times = [took for _, took in tests]
     return [t / NS_PER_MS for t in times]
 
 
@@ -160,21 +202,22 @@ def micro_sample(trial: TrialSpec, a: Answer) -> tuple[int, int] | None:
 
 
 def overall(parts: Sequence[tuple[int, int]]) -> Spread:
-    """All tokens by all the time, so that it agrees with their sums; the deviation is of the parts' own rates."""
-    whole = sum(took for _, took in parts)
-    each = spread(count * NS_PER_S / took for count, took in parts)
-    return Spread(each.count, sum(count for count, _ in parts) * NS_PER_S / whole, each.std)
+    """Return all tokens by all the time, which agrees with their sums. The deviation is of the parts' own rates."""
+    count = sum(n for n, _ in parts)
+    took = sum(ns for _, ns in parts)
+    each = spread(n * NS_PER_S / ns for n, ns in parts)
+    return Spread(each.count, count * NS_PER_S / took, each.std)
 
 
 def others_cpu(iterations: Sequence[Iteration]) -> float | None:
-    """Cores kept busy by others, over the time of all."""
+    """Return the cores kept busy by others, over the time of all."""
     speeds = [(it.others_cpu, it.end_ns - it.start_ns) for it in iterations if it.others_cpu is not None]
     whole = sum(length for _, length in speeds)
     return sum(cores * length for cores, length in speeds) / whole if whole else None
 
 
 def processed(a: Answer) -> int:
-    """Tokens of the prompt that were worked on: not those that a cache had."""
+    """Return the tokens of the prompt that were worked on: not those that a cache had."""
     return a.prompt_tokens - (a.cached_tokens or 0)
 
 
@@ -184,9 +227,11 @@ def prefill_ns(a: Answer) -> int | None:
 
 
 def decode_ns(a: Answer) -> int | None:
-    """None also where nothing was decoded after the first token."""
+    """Return the time of decoding. None also where nothing was decoded after the first token."""
     when = _decoding(a)
-    return None if when is None or not a.decoded_tokens else when[1] - when[0]
+    if when is None or not a.decoded_tokens:
+        return None
+    return when[1] - when[0]
 
 
 def spread(values: Iterable[float]) -> Spread:
@@ -201,7 +246,11 @@ def _of_requests(
     """Return the distribution over iterations of the mean over requests."""
     means = []
     for it in iterations:
-        known = [v / unit(a) for a in it.answers if a.error is None and (v := value(a)) is not None and v > 0]
+        known = []
+        for a in _completed(it.answers):
+            v = value(a)
+            if v is not None and v > 0:
+                known.append(v / unit(a))
         if known:
             means.append(sum(known) / len(known))
     return spread(means) if means else None
@@ -222,13 +271,18 @@ def _working(a: Answer) -> Interval | None:
 def _speed(
     iterations: Sequence[Iteration], tokens: Callable[[Answer], int], when: Callable[[Answer], Interval | None]
 ) -> Spread | None:
-    """Tokens by the time in which at least one request was at it."""
+    """Return tokens by the time in which at least one request was at it."""
     parts = []
     for it in iterations:
-        known = [(tokens(a), interval) for a in it.answers if a.error is None and (interval := when(a)) and tokens(a)]
-        busy = union_ns([interval for _, interval in known])
+        total, intervals = 0, []
+        for a in _completed(it.answers):
+            interval, count = when(a), tokens(a)
+            if interval is not None and count:
+                total += count
+                intervals.append(interval)
+        busy = union_ns(intervals)
         if busy > 0:
-            parts.append((sum(count for count, _ in known), busy))
+            parts.append((total, busy))
     return overall(parts) if parts else None
 
 
@@ -242,21 +296,21 @@ def union_ns(intervals: Sequence[Interval]) -> int:
 
 
 def _in_flight(iterations: Sequence[Iteration]) -> float | None:
-    worked = [
-        a.end_ns - a.start_ns
-        for it in iterations
-        for a in it.answers
-        if a.error is None and a.start_ns is not None and a.end_ns is not None
-    ]
+    """Return how many requests were worked on at once, on average. None: unknown."""
+    worked = []
+    for it in iterations:
+        for a in _completed(it.answers):
+            when = _working(a)
+            if when is not None:
+                worked.append(when[1] - when[0])
     whole = sum(it.end_ns - it.start_ns for it in iterations)
     return sum(worked) / whole if worked and whole else None
 
 
 def _speculation(iterations: Sequence[Iteration]) -> Speculation | None:
-    if all(it.drafted_tokens is None for it in iterations):
+    drafted = _sum_of_known(it.drafted_tokens for it in iterations)
+    if drafted is None:
         return None
-    return Speculation(
-        None if all(it.drafts is None for it in iterations) else sum(it.drafts or 0 for it in iterations),
-        sum(it.drafted_tokens or 0 for it in iterations),
-        sum(it.accepted_tokens or 0 for it in iterations),
-    )
+    drafts = _sum_of_known(it.drafts for it in iterations)
+    accepted = _sum_of_known(it.accepted_tokens for it in iterations)
+    return Speculation(drafts, drafted, accepted or 0)

@@ -30,21 +30,22 @@ def paired(a: Sequence[float], b: Sequence[float]) -> PairedDifference:
     if len(a) != len(b) or not len(a):
         raise ValueError(f"{len(a)} and {len(b)} scores are not pairs")
     x, y = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    n, only_a, only_b = len(x), int((x > y).sum()), int((y > x).sum())
+    n = len(x)
+    only_a, only_b = int((x > y).sum()), int((y > x).sum())
     change = float((y - x).mean())
     if np.isin(x, (0, 1)).all() and np.isin(y, (0, 1)).all():
         rate = (only_a + only_b) / n
-        p, (low, high) = mcnemar(only_a, only_b), tango(only_a, only_b, n)
-        # With few differing items the exact test is the stricter one: no interval then excludes 0.
-        low, high = (low, high) if p <= ALPHA else (min(low, 0.0), max(high, 0.0))
+        p = mcnemar(only_a, only_b)
+        low, high = tango(only_a, only_b, n)
+        if p > ALPHA:  # with few differing items the exact test is the stricter one: no interval then excludes 0
+            low, high = min(low, 0.0), max(high, 0.0)
         detectable = smallest_detectable(n, rate)
         needed = items_to_detect(change, rate) if change and p > ALPHA else None
     else:
         p, (low, high) = sign_flips(y - x, _limits(x, y))
         detectable, needed = _of_graded(y - x, p)
-    return PairedDifference(
-        n, float(x.mean()), float(y.mean()), only_a, only_b, change, low, high, p, detectable, needed
-    )
+    mean_a, mean_b = float(x.mean()), float(y.mean())
+    return PairedDifference(n, mean_a, mean_b, only_a, only_b, change, low, high, p, detectable, needed)
 
 
 def _limits(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
@@ -79,13 +80,15 @@ def tango(only_a: int, only_b: int, n: int) -> tuple[float, float]:
     """Return the 95 % score interval of the difference of two paired shares (Tango 1998)."""
 
     def score(delta: float) -> float:
-        """How many standard errors the observed difference is above `delta`."""
+        """Return how many standard errors the observed difference is above `delta`."""
         first = 2 * n - only_b + only_a
         half = first * delta - only_b - only_a
         root = math.sqrt(max(half * half + 8 * n * only_a * delta * (1 - delta), 0.0))
         variance = n * (2 * ((root - half) / (4 * n)) + delta * (1 - delta))
         above = only_b - only_a - n * delta
-        return above / math.sqrt(variance) if variance > 1e-12 else math.copysign(math.inf, above) if above else 0.0
+        if variance > 1e-12:
+            return above / math.sqrt(variance)
+        return math.copysign(math.inf, above) if above else 0.0
 
     change = (only_b - only_a) / n
     return _root(lambda d: score(d) - _Z, -1.0, change), _root(lambda d: score(d) + _Z, change, 1.0)
@@ -193,6 +196,9 @@ def share_interval(share: float, items: float) -> tuple[float, float]:
     """Return the exact 95 % interval of a share of right answers (Clopper and Pearson). Shorter ones, such as Wilson's,
     miss the truth too often where nearly all answers are right: at 99 % of 100 items in 8 of 100 tests."""
     right, wrong = share * items, (1 - share) * items
-    low = _root(lambda x: ALPHA / 2 - beta_share(right, wrong + 1, x), 0.0, share) if right > 0 else 0.0
-    high = _root(lambda x: 1 - ALPHA / 2 - beta_share(right + 1, wrong, x), share, 1.0) if wrong > 0 else 1.0
+    low, high = 0.0, 1.0
+    if right > 0:
+        low = _root(lambda x: ALPHA / 2 - beta_share(right, wrong + 1, x), 0.0, share)
+    if wrong > 0:
+        high = _root(lambda x: 1 - ALPHA / 2 - beta_share(right + 1, wrong, x), share, 1.0)
     return low, high

@@ -38,12 +38,13 @@ class Pairs(NamedTuple):
 
 
 def passes(name: str, own: bool = False) -> bool:
-    """A setting that is of one run and no other. `own`: dyno measured it, and declares what its settings are."""
+    """Return whether a setting is of one run and no other. `own`: dyno measured it, and declares what its settings
+    are."""
     return name in _PASSING or (not own and bool(_ONE_RUN.search(name)))
 
 
 def groups(rows: Sequence[Row]) -> list[Group]:
-    """Repeats together."""
+    """Group the repeats of one setting."""
     by_identity: dict[tuple[object, ...], Group] = {}
     for row in rows:
         by_identity.setdefault(_identity(row), []).append(row)
@@ -51,9 +52,11 @@ def groups(rows: Sequence[Row]) -> list[Group]:
 
 
 def _identity(row: Row) -> tuple[object, ...]:
-    """Of a run of dyno's own its place in a study, and the settings that are declared to be part of what was measured.
-    Of another tool's rows the words beside them, and how many requests of what length there were: often only that
-    distinguishes two lines of a table or two blocks of a log."""
+    """Return what repeats of one setting have in common.
+
+    Of a run of dyno's own it is its place in a study, and the settings that are declared to be part of what was
+    measured. Of another tool's rows it is the words beside them, and how many requests of what length there were: often
+    only that distinguishes two lines of a table or two blocks of a log."""
     own = row.form == "run"
     if own:
         named: tuple[object, ...] = row.place.key if row.place is not None else ()
@@ -66,32 +69,42 @@ def _identity(row: Row) -> tuple[object, ...]:
 
 
 def pair(a: Sequence[Group], b: Sequence[Group]) -> Pairs:
-    """Each group of A with the one of B that is most like it, unless that one is more like another of A. A group that
-    is the only one of its load goes with all that are equally like it."""
-    loads_a, loads_b = ([load_of(group[0]) for group in side] for side in (a, b))
-    fits = {
-        (i, j): _likeness(x[0], y[0])
-        for i, x in enumerate(a)
-        for j, y in enumerate(b)
-        if x[0].kind == y[0].kind and loads_a[i].same(loads_b[j])
-    }
+    """Pair each group of A with the one of B that is most like it, unless that one is more like another of A. A group
+    that is the only one of its load goes with all that are equally like it."""
+    fits = _fits(a, b)
     chosen: list[tuple[int, int]] = []
     torn: list[Group] = []
     for i, group in enumerate(a):
-        best = max((like for (k, _), like in fits.items() if k == i), default=-1)
-        with_best = [j for (k, j), like in fits.items() if k == i and like == best]
-        wanted = [j for j in with_best if all(like <= best for (_, m), like in fits.items() if m == j)]
+        wanted = _most_alike(fits, i)
         if len(wanted) > 1 and any(k != i and j in wanted for k, j in fits):
             torn.append(group)
         else:
             chosen += [(i, j) for j in wanted]
     used_a, used_b = {i for i, _ in chosen}, {j for _, j in chosen}
-    return Pairs(
-        [(a[i], b[j]) for i, j in chosen],
-        _rest(a, used_a),
-        _rest(b, used_b),
-        torn,
-    )
+    return Pairs([(a[i], b[j]) for i, j in chosen], _rest(a, used_a), _rest(b, used_b), torn)
+
+
+def _fits(a: Sequence[Group], b: Sequence[Group]) -> dict[tuple[int, int], int]:
+    """Return the likeness of each group of A to each of B under the same load, by their numbers."""
+    loads_a = [load_of(group[0]) for group in a]
+    loads_b = [load_of(group[0]) for group in b]
+    fits = {}
+    for i, x in enumerate(a):
+        for j, y in enumerate(b):
+            if x[0].kind == y[0].kind and loads_a[i].same(loads_b[j]):
+                fits[i, j] = _likeness(x[0], y[0])
+    return fits
+
+
+def _most_alike(fits: dict[tuple[int, int], int], i: int) -> list[int]:
+    """Return the groups of B that group `i` of A is most like, without those that are more like another of A."""
+    own = {j: like for (k, j), like in fits.items() if k == i}
+    best = max(own.values(), default=-1)
+    most_alike = []
+    for j in own:
+        if own[j] == best and not any(m == j and like > best for (_, m), like in fits.items()):
+            most_alike.append(j)
+    return most_alike
 
 
 def _rest(groups: Sequence[Group], used: set[int]) -> list[Group]:
@@ -99,50 +112,74 @@ def _rest(groups: Sequence[Group], used: set[int]) -> list[Group]:
 
 
 def _likeness(a: Row, b: Row) -> int:
-    """How many settings agree."""
+    """Return how many settings agree."""
     own = a.tool == b.tool == "dyno"
     same = sum(plain(s.value) == plain(b.setting(name)) for name, s in a.settings.items() if not passes(name, own))
     same += requests_of(a) == requests_of(b)
     x, y = input_each(a), input_each(b)
     same += x is not None and y is not None and near(y, x, ONE_WORKLOAD)
-    return same + (bool(a.series) and a.series == b.series) + (bool(a.label) and a.label == b.label)
+    same += bool(a.series) and a.series == b.series
+    same += bool(a.label) and a.label == b.label
+    return same
 
 
 # ---- the same result, reported twice: in another file, perhaps under another name and with other figures ----
 
 
 def once(rows: Sequence[Row]) -> list[Row]:
-    """Each result once. The first copy gets the merged figures, and knows where else it is reported."""
+    """Return each result once. The first copy gets the merged figures, and knows where else it is reported."""
     whole = {id(row) for row in without(rows, copies(rows))}
     often = Counter(row.series for row in rows)
     out: list[Row] = []
-    places: dict[tuple[object, ...], dict[str, list[int]]] = {}  # by speed, and by file
+    places = _Places()
     for row in rows:
         if id(row) not in whole:
             continue
         keys = [(row.kind, load_of(row), *speed) for speed in _near(row)]
-        nearby = dict.fromkeys(
-            i for key in keys for file, some in places.get(key, {}).items() if file != row.file for i in some
-        )
-        index = next((i for i in nearby if _same(out[i], row)), None)
+        index = next((i for i in places.in_other_files(keys, row.file) if _same(out[i], row)), None)
         if index is None:
-            for key in keys:
-                some = places.setdefault(key, {}).setdefault(row.file, [])
-                some += [len(out)] * (len(some) < _ALIKE)
+            places.add(keys, row.file, len(out))
             out.append(row)
         else:
             out[index] = _both(out[index], row, often)
     return out
 
 
+class _Places:
+    """Knows which results have about the same speed: their numbers, by speed and by file."""
+
+    def __init__(self) -> None:
+        self._by_speed: dict[tuple[object, ...], dict[str, list[int]]] = {}
+
+    def add(self, keys: Sequence[tuple[object, ...]], file: str, number: int) -> None:
+        for key in keys:
+            numbers = self._by_speed.setdefault(key, {}).setdefault(file, [])
+            if len(numbers) < _ALIKE:
+                numbers.append(number)
+
+    def in_other_files(self, keys: Sequence[tuple[object, ...]], file: str) -> list[int]:
+        """Return the numbers of results at these speeds, each once."""
+        found: dict[int, None] = {}
+        for key in keys:
+            for other, numbers in self._by_speed.get(key, {}).items():
+                if other != file:
+                    found.update(dict.fromkeys(numbers))
+        return list(found)
+
+
 def _near(row: Row) -> set[tuple[str, str]]:
-    """Its speeds to four digits, and the next above and below: a copy lies at one of these."""
-    speeds = [(n, row.figures[n].value) for n in SPEEDS if n in row.figures and math.isfinite(row.figures[n].value)]
-    return {(n, f"{v * factor:.3e}") for n, v in speeds for factor in (0.999, 0.9995, 1.0, 1.0005, 1.001)}
+    """Return its speeds to four digits, and the next above and below: a copy lies at one of these."""
+    speeds = [(n, row.figures[n].value) for n in SPEEDS if n in row.figures]
+    near = set()
+    for name, value in speeds:
+        if math.isfinite(value):
+            near |= {(name, f"{value * factor:.3e}") for factor in (0.999, 0.9995, 1.0, 1.0005, 1.001)}
+    return near
 
 
 def _same(one: Row, other: Row) -> bool:
-    """All figures that both report are equal as far as printed, with enough digits, and of the same model."""
+    """Return whether all figures that both report are equal as far as printed, with enough digits, and of the same
+    model."""
     shared = [n for n in one.figures if n in other.figures]
     if one.file == other.file or not all(_agree(one.figures[n], other.figures[n]) for n in shared):
         return False
@@ -168,7 +205,7 @@ def _sharp(a: Figure, b: Figure) -> float:
 
 
 def _both(one: Row, other: Row, often: Counter[str]) -> Row:
-    """Of two names the usual one: the other is a slip."""
+    """Merge two reports of one result. Of two names the usual one holds: the other is a slip."""
     return msgspec.structs.replace(
         one,
         series=max(one.series, other.series, key=lambda name: (bool(name), often[name])),
@@ -186,13 +223,12 @@ def without(rows: Sequence[Row], twice: Iterable[tuple[Row, Row]]) -> list[Row]:
 
 
 def copies(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """Results that a table or another file reports again, each with the fuller report that counts."""
+    """Return results that a table or another file reports again, each with the fuller report that counts."""
     twice: list[tuple[Row, Row]] = []
     seen: dict[tuple[float, ...], Row] = {}
     for row in sorted(rows, key=lambda r: (r.form == "table", r.samples is None, -len(r.figures))):
-        mark = tuple(
-            round(v, 2) for n in ("duration_s", "mean_ttft_ms", "mean_tpot_ms") if (v := row.get(n)) is not None
-        )
+        values = [row.get(name) for name in ("duration_s", "mean_ttft_ms", "mean_tpot_ms")]
+        mark = tuple(round(v, 2) for v in values if v is not None)
         if len(mark) < 3:
             continue
         first = seen.setdefault(mark, row)
@@ -202,7 +238,7 @@ def copies(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
 
 
 def _same_result(first: Row, row: Row) -> bool:
-    """Reported again, and not as something else. Two run folders are two runs."""
+    """Return whether a result is reported again, and not as something else. Two run folders are two runs."""
     if first.form == row.form == "run":
         return False
     for name in ("concurrency", "rate", "num_prompts"):

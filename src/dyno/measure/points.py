@@ -59,13 +59,23 @@ class ModelName(msgspec.Struct, frozen=True):
 
 
 def named(text: str) -> ModelName:
-    name = re.sub(r"models--[\w.-]+--", "", str(text)).split("/snapshots/")[0].rstrip("/").rpartition("/")[2]
+    path = re.sub(r"models--[\w.-]+--", "", str(text)).split("/snapshots/")[0]  # of the Hub's cache
+    name = path.rstrip("/").rpartition("/")[2]
     name = _WEIGHTS_FILE.sub("", name)
     low = name.lower()
     sizes = [float(s) for s in _SIZE.findall(name.replace("_", "-"))]
-    mixture = bool(_EXPERTS.search(name) or _MIXTURES.search(name))
-    dense = False if mixture else True if _DENSE.search(name.replace(" ", "-")) else None
-    return ModelName(name, tuple(_words(low)), bool(_TAUGHT.search(low)), max(sizes) if sizes else None, dense)
+    dense = None
+    if _EXPERTS.search(name) or _MIXTURES.search(name):
+        dense = False
+    elif _DENSE.search(name.replace(" ", "-")):
+        dense = True
+    return ModelName(
+        name=name,
+        base=tuple(_words(low)),
+        taught=bool(_TAUGHT.search(low)),
+        billions=max(sizes) if sizes else None,
+        dense=dense,
+    )
 
 
 def names_base(text: str) -> bool:
@@ -79,7 +89,7 @@ def names_base(text: str) -> bool:
 
 
 def _words(name: str) -> Iterator[str]:
-    """The words of a name, with each version whole: 'glm-5.1' → 'glm', '5.1'."""
+    """Return the words of a name, with each version whole: 'glm-5.1' → 'glm', '5.1'."""
     name = _UNDERSCORED.sub(".", _QUANTIZED.sub(" ", _SHARD.sub("", name)))
     for word in _SEPARATOR.split(name):
         if not word or word in _NO_NAME:
@@ -89,7 +99,7 @@ def _words(name: str) -> Iterator[str]:
 
 
 def related(a: ModelName, b: ModelName) -> bool:
-    """Variants of one model, or one whose name says less."""
+    """Whether two names are of variants of one model, or one says less than the other."""
     one, other = set(a.base), set(b.base)
     return not one or not other or one <= other or other <= one
 
@@ -100,7 +110,8 @@ def same_model(a: Row, b: Row) -> bool:
 
 
 def bytes_each(quantization: object, dtype: object, name: str) -> float:
-    """Bytes of a parameter, at least: by the settings, else by the name, else by the smallest that there is."""
+    """Return the bytes of a parameter, at least: by the settings, else by the name, else by the smallest that there
+    is."""
     for name_of_type in (quantization, dtype):
         low = str(name_of_type or "").lower()
         if low in _WEIGHTS:
@@ -134,31 +145,44 @@ _WARM_UP = re.compile(
     re.I,
 )
 AT_ONCE = 10_000.0  # requests/s: some write a large number for infinity
+_SOURCES = {  # of a number of requests
+    "progress": "the progress bar shows", "command": "the command asked for", "namespace": "the command asked for",
+}  # fmt: skip
 
 
 def load_of(row: Row) -> Load:
-    """As far as it is known. Where nothing paces requests, their number is the load."""
+    """Return the load as far as it is known. Where nothing paces requests, their number is the load."""
+    rate = plain(finite_rate(row))
     values = {name: plain(row.setting(name)) for name in (*LOAD, *SELDOM)}
-    if row.setting("burstiness") is not None and values["burstiness"] in (None, 1):  # 1 is every tool's default
-        values["burstiness"] = "inf" if values["burstiness"] is None else None
-    values["rate"] = rate = plain(finite_rate(row))
-    if values[COUNTED] is None and row.kind in ("serve", "throughput") and not any(values[n] for n in LEVELS):
+    values["burstiness"] = _burstiness(row)
+    values["rate"] = rate
+    paced = any(values[n] for n in LEVELS)
+    if values[COUNTED] is None and row.kind in ("serve", "throughput") and not paced:
         values[COUNTED] = plain(requests_of(row))
     known = {name: value for name, value in values.items() if value is not None}
-    own = row.complete
+    seldom = {} if row.complete else {name: value for name, value in known.items() if name in SELDOM}
     return Load(
-        settings={name: value for name, value in known.items() if own or name not in SELDOM},
-        seldom={} if own else {name: value for name, value in known.items() if name in SELDOM},
+        settings={name: value for name, value in known.items() if name not in seldom},
+        seldom=seldom,
         tool=row.tool,
-        complete=own,
+        complete=row.complete,
         unlimited=rate is None and row.setting("rate") is not None,
         input_tokens=input_each(row),
         output_tokens=output_each(row),
     )
 
 
+def _burstiness(row: Row) -> Scalar | None:
+    """Return None also for 1, which is every tool's default."""
+    given = row.setting("burstiness")
+    value = plain(given)
+    if given is not None and value is None:
+        return "inf"
+    return None if value == 1 else value
+
+
 def requests_of(row: Row) -> float | None:
-    """As many as were asked for; where that is unknown, as there were."""
+    """Return how many requests were asked for; where that is unknown, how many there were."""
     if (asked := row.number(COUNTED)) is not None:
         return asked
     completed = row.get("completed")
@@ -166,44 +190,56 @@ def requests_of(row: Row) -> float | None:
 
 
 def finite_rate(row: Row) -> float | None:
-    """Requests offered each second; None where all were sent at once, or it is unknown."""
+    """Return the requests offered each second; None where all were sent at once, or it is unknown."""
     rate = row.number("rate")
     return rate if rate is not None and 0 < rate < AT_ONCE else None
 
 
 def subject(row: Row, accelerator: bool = True) -> str:
-    """What was measured, in words: what its author calls it, else its engine, model and settings."""
+    """Say what was measured: what its author calls it, else its engine, model and settings."""
     if row.series:
         return row.series.strip()
-    names = ("engine", "model", "quantization", *(["accelerator"] if accelerator else []))
+    names = ["engine", "model", "quantization"]
+    if accelerator:
+        names.append("accelerator")
     settings = {name: str(value) for name in names if (value := row.setting(name)) is not None}
     if "model" in settings:
         settings["model"] = named(settings["model"]).name
         if settings.get("quantization", "").lower() in settings["model"].lower():
             settings.pop("quantization", None)
     parts = list(settings.values())
-    if (tp := row.setting("tensor_parallel")) is not None:
-        parts.append(f"tp {tp}")
-    return " ".join(parts) or re.sub(r"\s*[-,(]?\s*\bc\s?=\s?\d+\)?", "", row.label).strip() or row.file
+    tensor_parallel = row.setting("tensor_parallel")
+    if tensor_parallel is not None:
+        parts.append(f"tp {tensor_parallel}")
+    if parts:
+        return " ".join(parts)
+    without_concurrency = re.sub(r"\s*[-,(]?\s*\bc\s?=\s?\d+\)?", "", row.label).strip()
+    return without_concurrency or row.file
 
 
 def distinct(one: str, other: str) -> tuple[str, str]:
     """Return two subjects in quotes, without the words that both have."""
-    words = one.split(), other.split()
-    short = [" ".join(w for w in words[i] if w not in words[1 - i]) for i in (0, 1)]
-    return (repr(short[0]), repr(short[1])) if all(short) else (repr(one), repr(other))
+    words, other_words = one.split(), other.split()
+    short = " ".join(word for word in words if word not in other_words)
+    other_short = " ".join(word for word in other_words if word not in words)
+    if short and other_short:
+        return repr(short), repr(other_short)
+    return repr(one), repr(other)
 
 
 def settings(row: Row) -> dict[str, Scalar]:
-    """What was measured, setting by setting."""
-    out = {k: s.value for k, s in row.settings.items() if k not in LOAD and k not in ASIDE and not k.startswith("-")}
+    """Return what was measured, setting by setting."""
+    out = {}
+    for name, setting in row.settings.items():
+        if name not in LOAD and name not in ASIDE and not name.startswith("-"):
+            out[name] = setting.value
     if row.series:
         out["series"] = row.series.strip()
     return out
 
 
 def key(row: Row) -> tuple[object, ...]:
-    """Rows with the same one differ by their load alone, as far as it is known."""
+    """Return a key. Rows with the same one differ by their load alone, as far as it is known."""
     section = row.section if row.form == "block" else ""
     return (
         row.file,
@@ -227,12 +263,13 @@ def identified(row: Row) -> bool:
 
 
 def is_warm_up(row: Row) -> bool:
-    names = (row.label, row.section, *(str(s.value) for s in row.settings.values() if isinstance(s.value, str)))
+    values = (s.value for s in row.settings.values())
+    names = [row.label, row.section, *(value for value in values if isinstance(value, str))]
     return any(_WARM_UP.fullmatch(name) for name in names)
 
 
 def sweeps(rows: Iterable[Row]) -> list[list[Row]]:
-    """Rows of the same thing under rising load."""
+    """Return rows of the same thing under rising load."""
     out: dict[tuple[object, ...], dict[float, Row]] = {}
     for row in rows:
         load = load_of(row)
@@ -243,20 +280,27 @@ def sweeps(rows: Iterable[Row]) -> list[list[Row]]:
 
 
 def together(rows: Iterable[Row]) -> list[list[Row]]:
-    """Rows under the same load, as far as it is known."""
+    """Return rows under the same load, as far as it is known."""
     groups: dict[tuple[str, Load], list[tuple[Load, Row]]] = {}
     for row in rows:
-        if load := load_of(row):
+        load = load_of(row)
+        if load:
             groups.setdefault((row.kind, load), []).append((load, row))
-    parts: list[list[tuple[Load, Row]]] = []
+    out = []
     for group in groups.values():
-        split = group[0][0].lengths_unknown
-        begin = len(parts)
-        for load, row in sorted(group, key=lambda pair: pair[0].input_tokens or 0.0) if split else group:
-            if len(parts) == begin or (split and not parts[-1][0][0].same_prompts(load)):
-                parts.append([])
-            parts[-1].append((load, row))
-    return [[row for _, row in part] for part in parts if len(part) > 1]
+        parts = _with_same_prompts(group) if group[0][0].lengths_unknown else [group]
+        out += [[row for _, row in part] for part in parts if len(part) > 1]
+    return out
+
+
+def _with_same_prompts(group: Sequence[tuple[Load, Row]]) -> list[list[tuple[Load, Row]]]:
+    """Split a group by the length of its prompts."""
+    parts: list[list[tuple[Load, Row]]] = []
+    for load, row in sorted(group, key=lambda pair: pair[0].input_tokens or 0.0):
+        if not parts or not parts[-1][0][0].same_prompts(load):
+            parts.append([])
+        parts[-1].append((load, row))
+    return parts
 
 
 # ---- figures with their rounding ----
@@ -272,13 +316,13 @@ def duration(row: Row) -> Figure | None:
 
 
 def requests_per_s(row: Row) -> float | None:
-    """By count and duration where both are known: the printed figure is often rounded to one digit."""
+    """Return the rate by count and duration, where both are known: the printed figure is often rounded to one digit."""
     done, took = row.get("completed"), duration(row)
     return done / took.value if done and took else row.get("request_throughput")
 
 
 def output_each(row: Row) -> float | None:
-    """Tokens generated for a request, on average."""
+    """Return the tokens generated for a request, on average."""
     return _each(row, "total_output_tokens")
 
 
@@ -296,34 +340,38 @@ def sent(row: Row) -> tuple[float, str] | None:
     done, failed = row.get("completed"), row.get("failed")
     if done is not None and failed:
         return done + failed, ""
-    if (asked := row.number(COUNTED)) is None:
+    asked = row.number(COUNTED)
+    if asked is None:
         return None
     asked -= (row.get("cancelled") or 0.0) + (row.get("skipped") or 0.0)
     by = row.settings["num_prompts"].by
     if by == "user":
         return asked, f"{asked:,.0f} was given with `dyno import --set`"
-    sources = {"progress": "the progress bar shows", "command": "the command asked for",
-               "namespace": "the command asked for"}  # fmt: skip
-    return asked, f"{sources.get(by, 'the file asks for')} {asked:,.0f}"
+    return asked, f"{_SOURCES.get(by, 'the file asks for')} {asked:,.0f}"
 
 
 def in_flight(row: Row, pace: str) -> float | None:
-    """Requests in flight on average, by Little's law: from the mean E2EL, else from TTFT and a time for each token
-    (mean_itl_ms, mean_tpot_ms)."""
+    """Return requests in flight on average, by Little's law: from the mean E2EL, else from TTFT and a time for each
+    token (mean_itl_ms, mean_tpot_ms)."""
     rps, e2el, each = requests_per_s(row), row.get("mean_e2el_ms"), output_each(row)
     first, gap = row.get("mean_ttft_ms"), row.get(pace)
-    if rps and e2el:
+    if not rps:
+        return None
+    if e2el:
         return rps * e2el / 1000
-    return rps * (first + (each - 1) * gap) / 1000 if rps and first is not None and gap and each and each > 1 else None
+    if first is None or not gap or not each or each <= 1:
+        return None
+    return rps * (first + (each - 1) * gap) / 1000
 
 
 def speed_tests(rows: Iterable[Row], test: str) -> list[Row]:
     """Return micro results with a speed: `pp` of prompts, `tg` of generation."""
-    return [r for r in rows if r.kind == "micro" and str(r.setting("test") or "").startswith(test) and r.get("speed")]
+    tests = [r for r in rows if r.kind == "micro" and str(r.setting("test") or "").startswith(test)]
+    return [r for r in tests if r.get("speed")]
 
 
 def locations(rows: Sequence[Row], *names: str) -> list[str]:
-    """Lines of the figures that are named, else of the rows."""
+    """Return the lines of the figures that are named, else of the rows."""
     out: list[str] = []
     for row in rows:
         lines = [row.figures[n].line for n in names if n in row.figures] or [row.line]

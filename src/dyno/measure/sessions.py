@@ -42,7 +42,7 @@ class SessionTally:
         self._e2el.add(timing.e2el_ns(r) or _UNKNOWN)
 
     def summary(self, sizes: Sequence[int], duration_s: float, percentiles: Sequence[float]) -> SessionSummary:
-        """`sizes`: how many requests each session has. Later rounds have the same ones."""
+        """Sum up sessions. `sizes`: how many requests each session has. Later rounds have the same ones."""
         session, turn, outcome = np.array(self._session), np.array(self._turn), np.array(self._outcome)
         numbers, place, count = np.unique(session, return_inverse=True, return_counts=True)
         worst = np.zeros(len(numbers), dtype=np.int8)
@@ -154,7 +154,7 @@ class ClassTally:
 
 
 def _latency(bounds: Sequence[np.ndarray], percentiles: Sequence[float]) -> Latency:
-    """`bounds`: the least and the most that each value can be."""
+    """Return the distribution. `bounds`: the least and the most that each value can be."""
     low, high = bounds
     known = ~np.isnan(high)  # without those whose only token is the end token
     return bounded_ms(low[known], high[known], percentiles)

@@ -31,14 +31,15 @@ def percentile_name(p: float) -> str:
 
 
 def samples_needed(p: float) -> int:
-    """At 99 % confidence, after MLPerf's early stopping rule: p99 needs 662, p95 130, p90 64."""
+    """Return how many samples a percentile needs at 99 % confidence, after MLPerf's early stopping rule: p99 needs 662,
+    p95 130, p90 64."""
     known = {50.0: 11, 90.0: 64, 95.0: 130, 99.0: 662, 99.9: 6636}
     tail = min(p, 100 - p) / 100
     return known.get(p) or (math.ceil(6.64 / tail) if tail > 0 else 1)
 
 
 def settled(low: float, high: float, within: float = 0.0) -> float | None:
-    """The middle of two bounds, where they are near enough to be one figure."""
+    """Return the middle of two bounds, where they are near enough to be one figure."""
     return (low + high) / 2 if high - low <= max(KNOWN_WITHIN * high, within) else None
 
 
@@ -109,7 +110,7 @@ class SpanColumn:
 
 
 def two_sided(t: float, df: float) -> float:
-    """The probability of a value as far from zero as `t`, where there is nothing but chance."""
+    """Return the probability of a value as far from zero as `t`, where there is nothing but chance."""
     if math.isinf(t):
         return 0.0
     if df >= _NORMAL:
@@ -143,12 +144,13 @@ def _density(t: float, df: float) -> float:
 
 
 def beta_share(a: float, b: float, x: float) -> float:
-    """The regularized incomplete beta function, by its continued fraction (Lentz)."""
+    """Return the regularized incomplete beta function, by its continued fraction (Lentz)."""
     if x <= 0 or x >= 1:
         return 0.0 if x <= 0 else 1.0
     if x > (a + 1) / (a + b + 2):  # there the fraction of the other side converges fast
         return 1 - beta_share(b, a, 1 - x)
-    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)) / a
+    log_scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    front = math.exp(log_scale + a * math.log(x) + b * math.log1p(-x)) / a
     f, c, d = 1.0, 1.0, 0.0
     for i in range(500):
         m = i // 2
@@ -194,8 +196,8 @@ class _Spread(NamedTuple):
 
 
 def errors_of_requests(values: np.ndarray, statistics: Sequence[str]) -> dict[str, Error | TooAlike]:
-    """`values` in the order of sending, all above zero; `statistics`: mean, median, p99. Absent are those for which
-    there are too few values."""
+    """Return the error of each statistic. `values`: in the order of sending, all above zero; `statistics`: mean,
+    median, p99. Absent are those for which there are too few values."""
     n = len(values)
     wanted = [s for s in statistics if (s == "mean" or _share(s) is not None) and n >= needs(s)]
     if n < _FEWEST or not wanted:
@@ -219,7 +221,7 @@ def errors_of_requests(values: np.ndarray, statistics: Sequence[str]) -> dict[st
 
 
 def needs(statistic: str) -> int:
-    """How many samples say how far it may be off: a p99 of a hundred is their largest one."""
+    """Return how many samples say how far it may be off: a p99 of a hundred is their largest one."""
     share = _share(statistic)
     return _FEWEST if share is None else math.ceil(_IN_TAIL / min(share, 1 - share) - 1e-9)
 

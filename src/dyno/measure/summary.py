@@ -18,7 +18,7 @@ from dyno.facts.summary import (
     Steady,
     Summary,
     Wait,
-)  # fmt: skip
+)
 from dyno.facts.trial import TrialSpec
 from dyno.measure import counting, timing
 from dyno.measure.freeze import BUCKET_NS, Silences
@@ -40,7 +40,7 @@ class Tally:
     """Collects records one by one; `summary()` closes it."""
 
     def __init__(self, trial: TrialSpec, processes: int = 1) -> None:
-        """`processes`: of the client; a request's number says which one sent it."""
+        """`processes` is how many the client has; a request's number says which one sent it."""
         self._trial = trial
         self._sessions = SessionTally()
         self._classes: dict[str, ClassTally] = {}
@@ -94,9 +94,13 @@ class Tally:
             self._sessions.add(r)
         if r.group:
             self._class(r.group).add(r)
-        if r.error is not None:
+        if r.error is None:
+            self._add_completed(r)
+        else:
             self._add_failed(r)
-            return
+
+    def _add_completed(self, r: Record) -> None:
+        n = self._n
         n["empty_chunks"] += r.empty_chunks
         n["silent"] += len(r.silent) + r.leading_chunks
         n["leading"] += r.leading_chunks
@@ -135,9 +139,8 @@ class Tally:
     def _class(self, name: str) -> ClassTally:
         if name not in self._classes:
             spec = self._trial.workload.classes.get(name)
-            self._classes[name] = ClassTally(
-                name, spec.goodput_ms if spec and spec.goodput_ms else self._trial.goodput_ms
-            )
+            goodput_ms = spec.goodput_ms if spec and spec.goodput_ms else self._trial.goodput_ms
+            self._classes[name] = ClassTally(name, goodput_ms)
         return self._classes[name]
 
     def _add_to_client(self, r: Record, n: Counter[str]) -> None:
@@ -179,19 +182,26 @@ class Tally:
         if not r.chunk_ns:
             return
         spans = {stem: latency(r) for stem, latency in timing.LATENCIES.items()}
-        spans |= {name: span and span.later_by(queue) for name, stem in _FROM_DUE.items() for span in (spans[stem],)}
         for stem, span in spans.items():
             if span is not None:
                 self._columns[stem].add(span)
+        for name, stem in _FROM_DUE.items():
+            span = spans[stem]
+            if span is not None:
+                self._columns[name].add(span.later_by(queue))
         self._response_due.append(r.due_ns)
         self._first.append(r.turn == 0)
         self._n["at_once"] += len(r.chunk_ns) > 1 and r.chunk_ns[0] == r.chunk_ns[-1] and not r.unseen
         if self._trial.goodput_ms:
             self._add_goodput(r)
         times = np.array(r.chunk_ns, dtype=np.int64)
-        tokens = np.array(r.chunk_tokens) if r.chunk_tokens else (r.output_tokens or len(times)) / len(times)
         early = np.array(timing.earliest_ns(r), dtype=np.int64) if r.unseen else times
         self._add_gaps(r, times, early)
+        self._add_tokens(r, times, early)
+
+    def _add_tokens(self, r: Record, times: np.ndarray, early: np.ndarray) -> None:
+        """Count the tokens of each bucket of time."""
+        tokens = np.array(r.chunk_tokens) if r.chunk_tokens else (r.output_tokens or len(times)) / len(times)
         self._tokens = _in_buckets(self._tokens, times, tokens)
         if r.unseen:
             which = r.unseen
@@ -228,7 +238,7 @@ class Tally:
         return max(tokens / len(r.chunk_ns), 1.0)
 
     def _itl_per_token(self, percentiles: Sequence[float]) -> Latency:
-        """Where it isn't known how many tokens the first chunks have, the mean has bounds."""
+        """Return the distribution. Where it isn't known how many tokens the first chunks have, the mean has bounds."""
         d, n = self._gaps_per_token.latency(percentiles), self._n
         if n["after_least"] == n["after_most"]:
             return d
@@ -244,7 +254,7 @@ class Tally:
         self._n["perhaps_good"] += perhaps
 
     def summary(self, client: ClientFacts, sessions: Sequence[int] = ()) -> Summary:
-        """`sessions`: how many requests each has, where requests wait for one another."""
+        """Sum up the load. `sessions`: how many requests each has, where requests wait for one another."""
         n, percentiles = self._n, self._trial.percentiles
         duration_s = seconds(client.duration_ns)
         over = duration_s or 1.0
@@ -490,7 +500,8 @@ class Tally:
         if self._trial.load.max_concurrency is not None and not self._trial.load.closed_loop and len(late):
             ends = np.sort(np.array(self._end)[chosen])
             before = np.searchsorted(ends, sent, side="right") - 1
-            late = np.minimum(late, np.where(before >= 0, sent - ends[np.maximum(before, 0)], ns(3600)))
+            since_free = np.where(before >= 0, sent - ends[np.maximum(before, 0)], ns(3600))
+            late = np.minimum(late, since_free)
         return late
 
 
@@ -517,23 +528,24 @@ class _Gaps:
 
     @property
     def total(self) -> Span:
-        """The sum of all gaps."""
+        """Return the sum of all gaps."""
         return Span(self._sum_low, self._sum_high)
 
     def add_stream(
         self, times: np.ndarray, early: np.ndarray, unseen: Sequence[int], sharing: np.ndarray | float = 1.0
     ) -> None:
-        """`sharing`: the tokens that share each gap. One sample for each: else a chunk of one would weigh as much as a
-        chunk of four."""
+        """Add the gaps of a stream. `sharing`: the tokens that share each gap. One sample for each: else a chunk of one
+        would weigh as much as a chunk of four."""
         gaps = np.diff(times).astype(np.float32)
-        total = Span(float(early[-1]), float(times[-1])).since(Span(float(early[0]), float(times[0])))
+        first, last = Span(float(early[0]), float(times[0])), Span(float(early[-1]), float(times[-1]))
+        total = last.since(first)
         self._sum_low += total.low
         self._sum_high += total.high
         if unseen:
             for begin, end in _blind(len(times), unseen):
-                span = Span(float(early[end]), float(times[end])).since(Span(float(early[begin]), float(times[begin])))
+                first, last = Span(float(early[begin]), float(times[begin])), Span(float(early[end]), float(times[end]))
                 shared = sharing[begin:end].sum() if isinstance(sharing, np.ndarray) else (end - begin) * sharing
-                self._add_blind(span, round(float(shared)))
+                self._add_blind(last.since(first), round(float(shared)))
             seen = np.ones(len(times), dtype=bool)
             seen[unseen] = False
             both = seen[1:] & seen[:-1]
@@ -571,7 +583,8 @@ def _differ(own: Latency, vllms: Latency) -> bool:
 
 
 def _blind(count: int, unseen: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """First and last chunk of each stretch whose gaps are not known one by one: the seen ones around unseen ones."""
+    """Return the first and last chunk of each stretch whose gaps are not known one by one: the seen ones around unseen
+    ones."""
     begin = end = -1
     for i in unseen:
         if i > end:

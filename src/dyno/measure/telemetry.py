@@ -4,9 +4,9 @@ Gauges are averaged over time. Counters are differences: of the machine's betwee
 engine's between the last sample before the load and the first after it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -68,7 +68,7 @@ class Series:
         return which
 
     def mean(self, start: int, end: int) -> float | None:
-        """Over time, by the samples inside: those around a load are of a machine at rest."""
+        """Return the mean over time, by the samples inside: those around a load are of a machine at rest."""
         inside = self.inside(start, end)
         if not inside.any() or end <= start:
             return None
@@ -79,15 +79,17 @@ class Series:
         return float(extreme(inside)) if len(inside) else None
 
     def integral(self, start: int, end: int) -> float | None:
-        """Value × seconds, with the samples around the window for its edges. Sources with rare samples may begin a
-        little late and end early: the nearest sample counts for these."""
+        """Return value × seconds, with the samples around the window for its edges. Sources with rare samples may begin
+        a little late and end early: the nearest sample counts for these."""
         if len(self.times) < 2 or self.times[0] > start + EDGE_NS or self.times[-1] < end - EDGE_NS:
             return None
         return _integral(self.times, self.values, start, end)
 
     def difference(self, start: int, end: int) -> float | None:
         """Return a counter's increase, interpolated between samples. None where it dropped, or an end is unknown."""
-        if len(self.times) < 2 or self.times[0] > start or self.times[-1] < end or (np.diff(self.values) < 0).any():
+        if len(self.times) < 2 or self.times[0] > start or self.times[-1] < end:
+            return None
+        if (np.diff(self.values) < 0).any():
             return None
         first, last = np.interp([start, end], self.times, self.values)
         return float(last - first)
@@ -147,6 +149,9 @@ def _accelerator(index: int, samples: list[Sample], window: Window, engine: Engi
     power, clock = Series(samples, "power_w"), Series(samples, "clock_mhz")
     counted, summed = counter.difference(start, end), power.integral(start, end)
     energy = counted if counted is not None else summed
+    energy_by: Literal["counter", "power"] | None = None
+    if energy is not None:
+        energy_by = "counter" if counted is not None else "power"
     inside = [s for s in samples if start <= s.at_ns <= end]
     reasons = [reason for s in inside for reason in s.throttle]
     return AcceleratorTelemetry(
@@ -160,7 +165,7 @@ def _accelerator(index: int, samples: list[Sample], window: Window, engine: Engi
         power_mean_w=energy / window.duration_s if energy is not None and window.duration_s else power.mean(start, end),
         power_peak_w=power.peak(start, end),
         energy_j=energy,
-        energy_by=None if energy is None else "counter" if counted is not None else "power",
+        energy_by=energy_by,
         energy_by_power_j=summed if counted is not None else None,
         clock_mean_mhz=clock.mean(start, end),
         clock_min_mhz=clock.peak(start, end, np.min),
@@ -173,13 +178,13 @@ def _accelerator(index: int, samples: list[Sample], window: Window, engine: Engi
 def _attributed(
     cards: list[AcceleratorTelemetry], rig: Rig | None, engine: EngineFacts | None, notes: list[str]
 ) -> list[AcceleratorTelemetry]:
-    """With whether each is the engine's: by its processes, else by memory that grew as it started, else by its use."""
+    """Add whether each is the engine's: by its processes, else by memory that grew as it started, else by its use."""
     its = {a.index for a in rig.accelerators if a.engine} if rig else set()
     if not its and engine is not None:  # started here: where no memory grew, it is on the processors
         loaded, before = engine.memory_loaded_bytes, engine.memory_before_bytes
         its = {i for i, n in loaded.items() if n - before.get(i, 0) > GROWN_BYTES}
     elif not its:
-        its = {a.index for a in cards if (a.use_mean_percent or 0.0) >= AT_WORK_PERCENT}
+        its = _busy(cards)
         if not its:
             return cards
         listed = ", ".join(map(str, sorted(its)))
@@ -187,6 +192,10 @@ def _attributed(
             f"the engine's processes are unknown: assumes accelerator {listed}, busy during the load, is the engine's"
         )
     return [msgspec.structs.replace(a, engine=a.index in its) for a in cards]
+
+
+def _busy(cards: Sequence[AcceleratorTelemetry]) -> set[int]:
+    return {a.index for a in cards if (a.use_mean_percent or 0.0) >= AT_WORK_PERCENT}
 
 
 def _energy_of_the_engine(
@@ -198,20 +207,32 @@ def _energy_of_the_engine(
             absent.append("energy per token: the engine's accelerators are unknown")
         return None
     devices = {a.index: a for a in rig.accelerators} if rig else {}
-    if parts := [str(a.index) for a in its if a.index in devices and _in_parts(devices[a.index], devices.values())]:
-        notes.append(f"accelerator {', '.join(parts)}: a partition of a card; power and energy are the whole card's")
-    known = [a for a in its if a.energy_j is not None]
-    # A card in parts has its energy at its first one.
-    buses = {devices[a.index].bus for a in known if a.index in devices} - {None}
-    silent = [a.index for a in its if a.energy_j is None and getattr(devices.get(a.index), "bus", None) not in buses]
+    used = [devices[a.index] for a in its if a.index in devices]
+    parts = [card.index for card in used if _in_parts(card, devices.values())]
+    if parts:
+        listed = ", ".join(map(str, parts))
+        notes.append(f"accelerator {listed}: a partition of a card; power and energy are the whole card's")
+    silent = _silent(its, devices)
     if silent:
-        absent.append(f"energy per token: accelerator {', '.join(map(str, silent))} reports no energy")
+        listed = ", ".join(map(str, silent))
+        absent.append(f"energy per token: accelerator {listed} reports no energy")
         return None
-    return sum(a.energy_j or 0.0 for a in known)
+    return sum(a.energy_j for a in its if a.energy_j is not None)
+
+
+def _silent(cards: Sequence[AcceleratorTelemetry], devices: Mapping[int, Accelerator]) -> list[int]:
+    """Return those whose energy is unknown. A card in parts has its energy at its first one."""
+
+    def bus(card: AcceleratorTelemetry) -> str | None:
+        device = devices.get(card.index)
+        return device.bus if device is not None else None
+
+    counted = {bus(a) for a in cards if a.energy_j is not None} - {None}
+    return [a.index for a in cards if a.energy_j is None and bus(a) not in counted]
 
 
 def _in_parts(card: Accelerator, cards: Iterable[Accelerator]) -> bool:
-    """MIG on NVIDIA, where the card is counted; on AMD each part is."""
+    """Whether a card is partitioned: by MIG on NVIDIA, where the card is counted; on AMD each part is."""
     return (card.partition or "").startswith("MIG") or sum(c.bus == card.bus for c in cards if c.bus) > 1
 
 
@@ -271,16 +292,22 @@ def _counted(samples: list[Sample], start: int, end: int) -> tuple[dict[str, int
     last = min((i for i, s in enumerate(samples) if s.at_ns >= end), default=None)
     if first is None or last is None or last <= first:
         return {}, False
+    around = samples[first : last + 1]
     counts = {}
     for name in COUNTED:
-        if name in samples[last].values:
-            # A counter with labels is shown from its first count on.
-            begun = [] if name in samples[first].values else [0.0]
-            values = begun + [s.values[name] for s in samples[first : last + 1] if name in s.values]
-            if any(b < a for a, b in pairwise(values)):
-                return {}, True
-            counts[name] = round(values[-1] - values[0])
+        if name not in around[-1].values:
+            continue
+        values = _readings(around, name)
+        if any(b < a for a, b in pairwise(values)):
+            return {}, True
+        counts[name] = round(values[-1] - values[0])
     return counts, False
+
+
+def _readings(samples: Sequence[Sample], name: str) -> list[float]:
+    """Return the values of a counter. One with labels is shown from its first count on: before, it is 0."""
+    values = [s.values[name] for s in samples if name in s.values]
+    return values if name in samples[0].values else [0.0, *values]
 
 
 def _longest_gap_s(times: list[int], window: Window) -> float:

@@ -144,7 +144,10 @@ def earliest_ns(r: Record) -> list[int]:
     """Return the earliest moment at which each chunk can have arrived; chunk_ns is the latest."""
     early = list(r.chunk_ns)
     for k, i in enumerate(r.unseen):
-        early[i] = r.unseen_since_ns[k] if r.unseen_since_ns else (r.chunk_ns[i - 1] if i else r.sent_ns)
+        if r.unseen_since_ns:
+            early[i] = r.unseen_since_ns[k]
+        else:
+            early[i] = r.chunk_ns[i - 1] if i else r.sent_ns
     return early
 
 

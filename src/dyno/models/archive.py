@@ -5,10 +5,10 @@ It is a plain tar, as weights don't shrink: dyno-models.json, then NAME/PATH of 
 
 import os
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import msgspec
 
@@ -136,54 +136,95 @@ def import_file(file: Path, say: Say, below: Say) -> list[ModelEntry]:
         raise ModelError(f"{file} can't be imported: {e.strerror or e}. Nothing was imported.") from None
 
 
+class _Expected(NamedTuple):
+    """A file that the manifest lists."""
+
+    path: Path  # where it is written
+    facts: ModelFile
+    blob: str | None  # its name in the Hub's cache
+
+
+_Members = Iterator[tuple[OutsideName, int, IO[bytes]]]  # name, size, and content
+
+
 def _read(
     stream: IO[bytes], file: Path, folders: tuple[Path, Path], say: Say, below: Say
 ) -> list[tuple[PackedModel, Path]]:
     """Write the archive's files to a place on the disk of their own, and check each."""
     members = plain_files(stream, _DEEPEST)
-    first, size, source = next(members, (None, 0, BytesIO()))
-    if str(first) != _MANIFEST or size > _MANIFEST_MAX:
-        raise ValueError("no manifest")
-    manifest = msgspec.json.decode(source.read(), type=PackedModels)
-    missing: dict[str, tuple[Path, ModelFile]] = {}
-    staged: list[tuple[PackedModel, Path]] = []
-    if not manifest.models:
-        raise ValueError("its manifest lists no model")
-    for model in manifest.models:
-        _check_model(model)
-        own = f"{model.entry.name}/"
-        if model.entry.name in {m.entry.name for m, _ in staged}:
-            raise ValueError(f"{model.entry.name} is listed twice")
-        folder = OutsideName.single(model.entry.name).below(folders[0 if model.blobs else 1])
-        staged.append((model, folder))
-        missing |= {own + name: (OutsideName(name).below(folder), f) for name, f in model.files.items()}
-    needed, free = sum(f.size_bytes for _, f in missing.values()), files.free_bytes(folders[0])
+    staged = _staged(_manifest(members), folders)
+    expected = _expected(staged)
+    needed, free = sum(e.facts.size_bytes for e in expected.values()), files.free_bytes(folders[0])
     if needed > free:
         raise ModelError(f"{file} needs {human_bytes(needed)}, but the disk has {human_bytes(free)} free.")
     say(f"Reading {len(staged)} models, {human_bytes(needed)}")
     for member, size, source in members:
         name = str(member)
-        path, facts = missing.pop(name, (None, None))
-        if path is None or facts is None or size != facts.size_bytes:
+        listed = expected.pop(name, None)
+        if listed is None or size != listed.facts.size_bytes:
             raise ValueError(f"{name} is not as the manifest lists it")
         below(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("xb") as out:
-            sums = checksum.copy(source, out, size)
-        blob = next((m.blobs.get(name.partition("/")[2]) for m, _ in staged if m.entry.name == member.parts[0]), None)
-        if sums.sha256 != facts.sha256 or (blob and not sums.matches(blob)):
+        if not _copied(source, size, listed):
             raise ModelError(f"{name} is corrupted in {file}. Nothing was imported. Copy the archive again.")
-    if missing:
-        raise EOFError(f"{next(iter(missing))} is missing")
+    if expected:
+        raise EOFError(f"{next(iter(expected))} is missing")
     return staged
+
+
+def _manifest(members: _Members) -> PackedModels:
+    """Read the first file of an archive."""
+    first, size, source = next(members, (None, 0, BytesIO()))
+    if str(first) != _MANIFEST or size > _MANIFEST_MAX:
+        raise ValueError("no manifest")
+    manifest = msgspec.json.decode(source.read(), type=PackedModels)
+    if not manifest.models:
+        raise ValueError("its manifest lists no model")
+    return manifest
+
+
+def _staged(manifest: PackedModels, folders: tuple[Path, Path]) -> list[tuple[PackedModel, Path]]:
+    """Return each model with the folder that its files are written to. `folders`: on the disk of the Hub's cache, and
+    of the shelf."""
+    for_hub, for_shelf = folders
+    staged: dict[str, tuple[PackedModel, Path]] = {}
+    for model in manifest.models:
+        _check_model(model)
+        name = model.entry.name
+        if name in staged:
+            raise ValueError(f"{name} is listed twice")
+        folder = OutsideName.single(name).below(for_hub if model.blobs else for_shelf)
+        staged[name] = model, folder
+    return list(staged.values())
+
+
+def _expected(staged: Sequence[tuple[PackedModel, Path]]) -> dict[str, _Expected]:
+    """Return the files that an archive must have, by their names in it."""
+    expected = {}
+    for model, folder in staged:
+        for name, facts in model.files.items():
+            path = OutsideName(name).below(folder)
+            expected[f"{model.entry.name}/{name}"] = _Expected(path, facts, model.blobs.get(name))
+    return expected
+
+
+def _copied(source: IO[bytes], size: int, listed: _Expected) -> bool:
+    """Write a file, and return whether it is what the manifest lists."""
+    listed.path.parent.mkdir(parents=True, exist_ok=True)
+    with listed.path.open("xb") as out:
+        sums = checksum.copy(source, out, size)
+    if sums.sha256 != listed.facts.sha256:
+        return False
+    return not listed.blob or sums.matches(listed.blob)
 
 
 def _check_model(model: PackedModel) -> None:
     """Refuse a model whose names lead elsewhere, or that has no place here: before anything is written."""
     entry = model.entry
     OutsideName.single(entry.name)
-    for name in (*model.files, *([model.path] if model.path else [])):
+    for name in model.files:
         OutsideName(name)
+    if model.path:
+        OutsideName(model.path)
     if entry.name != entry.recipe.name:
         raise ValueError(f"{entry.name} is not the name of its recipe, {entry.recipe.name}")
     if any(facts.size_bytes < 0 for facts in model.files.values()):

@@ -28,7 +28,7 @@ class _Config(msgspec.Struct):
 
     @property
     def table_parameters(self) -> int:
-        """Parameters of the table of input tokens, and of the head where that is another."""
+        """Return the parameters of the table of input tokens, and of the head where that is another."""
         return self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
 
 

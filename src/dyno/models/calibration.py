@@ -35,8 +35,10 @@ def texts(recipe: ModelRecipe, scheme: Scheme, source: Path) -> CalibrationTexts
 
 def plain(path: Path) -> str:
     """Return a file's texts as one, without a chat template."""
-    rows = _read(path.expanduser())
-    return "\n\n".join(row.get("text") or "\n".join(m["content"] for m in row["messages"]) for row in rows)
+    texts = []
+    for row in _read(path.expanduser()):
+        texts.append(row.get("text") or "\n".join(message["content"] for message in row["messages"]))
+    return "\n\n".join(texts)
 
 
 def _generated(source: Path, count: int, length: int) -> list[str]:

@@ -54,6 +54,7 @@ _TIMEOUT_S = 30.0
 _LIST_MAX, _LIST_S, _LIST_FILES = 64 << 20, 120.0, 100_000  # bytes of a list, unpacked; seconds; files
 _SLOWEST, _SLOWEST_S = 1024, 60.0  # bytes in so many seconds: a body that is slower has stopped
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_AGAIN = "The same command continues."
 _IMPORT = "copy the files from another machine with `dyno models export` and `import`"
 _HttpError: Any = errors.HfHubHTTPError.__bases__[0]  # of the HTTP library that this huggingface_hub uses
 # As transformers names the same weights in its two formats.
@@ -217,7 +218,7 @@ class Fetch:
             return bounded(response.iter_bytes(), most, time.monotonic() + _TIMEOUT_S)
 
     def _cached(self) -> Listing | None:
-        """The files that the Hub's cache has of this revision. Their checksums are the names of their blobs."""
+        """Return the files that the Hub's cache has of this revision. Their checksums are the names of their blobs."""
         commit, cached = snapshot(self._storage, self._job.revision)
         chosen = {name: cached[name] for name in self._chosen(sorted(cached))}
         return Listing(commit, chosen, offline=True) if chosen else None
@@ -383,40 +384,51 @@ class Fetch:
             raise (HubRefusal if refused else ModelError)(self._sentence(e, name)) from None
 
     def _sentence(self, e: Exception, name: str) -> str:
-        repo, revision = self._job.repo, self._job.revision
+        repo = self._job.repo
         response: Any = getattr(e, "response", None)
         status = response.status_code if response is not None else None
-        again = "The same command continues."
+        unknown = isinstance(e, errors.RepositoryNotFoundError)
         if isinstance(e, errors.GatedRepoError) or status == 403:
-            if not get_token():
-                return (
-                    f"{repo} is gated. Accept its terms at {self._page} and set HF_TOKEN to a token that may read it."
-                )
-            return f"This token has no access to {repo}. Request access at {self._page} and wait until it is granted."
+            return self._gated()
         if isinstance(e, errors.RevisionNotFoundError):
-            return f"{repo} has no revision {revision!r}.{self._revisions()}"
+            return f"{repo} has no revision {self._job.revision!r}.{self._revisions()}"
         if isinstance(e, errors.EntryNotFoundError):
             return f"{name} is in the list of {repo}, but the Hub doesn't have it. Try again, or --exclude it."
-        if status == 401 and get_token() and not isinstance(e, errors.RepositoryNotFoundError):
+        if status == 401 and get_token() and not unknown:
             return f"{_hub()} refuses the token (HTTP 401). Check HF_TOKEN, or make a new one."
-        if isinstance(e, errors.RepositoryNotFoundError) or status in (401, 404):
-            hint = f"If it is private, {'the token must be able to read it' if get_token() else 'set HF_TOKEN'}"
-            other = "without --dataset" if self._job.kind == "dataset" else "with --dataset for a data set"
-            return f"There is no {self._job.kind} {repo} at {_hub()}. Check the name ({other}). {hint}."
+        if unknown or status in (401, 404):
+            return self._unknown()
         if status == 429:
-            return f"The Hub still limits requests (HTTP 429). Wait some minutes, or set HF_TOKEN. {again}"
+            return f"The Hub still limits requests (HTTP 429). Wait some minutes, or set HF_TOKEN. {_AGAIN}"
         if status is not None:
-            return f"The Hub answered with HTTP {status} for {name or repo}. Try again later. {again}"
+            return f"The Hub answered with HTTP {status} for {name or repo}. Try again later. {_AGAIN}"
+        return self._unanswered(e, name)
+
+    def _gated(self) -> str:
+        repo = self._job.repo
+        if not get_token():
+            return f"{repo} is gated. Accept its terms at {self._page} and set HF_TOKEN to a token that may read it."
+        return f"This token has no access to {repo}. Request access at {self._page} and wait until it is granted."
+
+    def _unknown(self) -> str:
+        token = "the token must be able to read it" if get_token() else "set HF_TOKEN"
+        other = "without --dataset" if self._job.kind == "dataset" else "with --dataset for a data set"
+        return (
+            f"There is no {self._job.kind} {self._job.repo} at {_hub()}. Check the name ({other}). "
+            f"If it is private, {token}."
+        )
+
+    def _unanswered(self, e: Exception, name: str) -> str:
+        """Say why there was no answer: by this machine's fault, or by the network's."""
         if isinstance(e, errors.OfflineModeIsEnabled):
-            return f"{repo} isn't in the Hub's cache, and HF_HUB_OFFLINE is set. Unset it, or {_IMPORT}."
+            return f"{self._job.repo} isn't in the Hub's cache, and HF_HUB_OFFLINE is set. Unset it, or {_IMPORT}."
         if isinstance(e, OSError) and e.errno in _FULL:
-            return (
-                f"The disk of {self._storage.parent} is full. Free some space, or set HF_HOME to a larger disk. {again}"
-            )
+            disk = self._storage.parent
+            return f"The disk of {disk} is full. Free some space, or set HF_HOME to a larger disk. {_AGAIN}"
         if isinstance(e, OSError) and e.errno and e.filename:
             return f"{e.filename}: {e.strerror}. Check HF_HOME, the folder of the Hub's cache."
         if name:
-            return f"The connection was cut while fetching {name} ({_first_line(e)}). {again}"
+            return f"The connection was cut while fetching {name} ({_first_line(e)}). {_AGAIN}"
         return (
             f"{_hub()} can't be reached: {_first_line(e)}. Check the network, set HF_ENDPOINT to a mirror, "
             f"or {_IMPORT}."

@@ -159,7 +159,8 @@ def _matrix(recipe: ModelRecipe, source: ModelEntry, making: "_Making", version:
     text.write_text(calibration.plain(Path(recipe.calibration or "")), encoding="utf-8")
     making.say(f"{recipe.name}: computing the importance of weights with {recipe.calibration}")
     command = [program, "-m", source.path, "-f", str(text), "-o", str(out), "-c", str(recipe.length or 512)]
-    command += ["--chunks", str(recipe.samples)] if recipe.samples else []
+    if recipe.samples:
+        command += ["--chunks", str(recipe.samples)]
     making.run(command, _measuring)
     text.unlink()
     return ["--imatrix", str(out)]
@@ -197,8 +198,11 @@ def _compared(text: str, original: str | None) -> str:
     words = f"{len(text)} characters with the embedded engine"
     if original is None:
         return words
-    same = next((i for i, (a, b) in enumerate(zip(text, original, strict=False)) if a != b), len(text))
-    return f"{words}, " + ("the same as its source" if text == original else f"the first {same} as its source")
+    if text == original:
+        return f"{words}, the same as its source"
+    pairs = zip(text, original, strict=False)
+    same = next((i for i, (a, b) in enumerate(pairs) if a != b), len(text))
+    return f"{words}, the first {same} as its source"
 
 
 # ---- progress ----

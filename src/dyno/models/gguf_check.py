@@ -3,6 +3,7 @@
 import math
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ class GgufHead(msgspec.Struct):
 
     @property
     def weights(self) -> list[Tensor]:
-        """The matrices of its layers."""
+        """Return the matrices of its layers."""
         return [t for t in self.tensors.values() if _LAYER.match(t.name) and len(t.shape) > 1]
 
 
@@ -89,53 +90,71 @@ def _check_types(head: GgufHead, kind: str) -> str:
     bulk = max(sizes, key=sizes.__getitem__, default=None)
     if bulk not in (kind, None):
         raise ModelError(f"{head.path.name} should have {kind} weights, but most of its weights are {bulk}.")
-    kinds: dict[str, list[Tensor]] = {}
+    counts: Counter[str] = Counter()
+    bytes_by_kind: Counter[str] = Counter()
     for t in head.tensors.values():
-        kinds.setdefault(t.kind, []).append(t)
-    words = [
-        f"{name}: {many(len(those), 'tensor')}, {human_bytes(sum(t.size_bytes for t in those))}"
-        for name, those in sorted(kinds.items(), key=lambda item: -sum(t.size_bytes for t in item[1]))
-    ]
+        counts[t.kind] += 1
+        bytes_by_kind[t.kind] += t.size_bytes
+    words = [f"{name}: {many(counts[name], 'tensor')}, {human_bytes(n)}" for name, n in bytes_by_kind.most_common()]
     ends = [f"{end} {head.tensors[end].kind}" for end in ("token_embd.weight", "output.weight") if end in head.tensors]
     odd = len(head.weights) - len(fit)
-    words += [f"{many(odd, 'tensor')} of another type, as rows aren't multiples of {block}"] if odd else []
+    if odd:
+        words.append(f"{many(odd, 'tensor')} of another type, as rows aren't multiples of {block}")
     return "; ".join([*words, *ends])
 
 
 def _check_values(head: GgufHead, source: Path | None) -> str:
     """Read some tensors, compare them with the source's, and raise where they have NaN or are too far off."""
-    weights = head.weights or list(head.tensors.values())
-    chosen = {weights[i * (len(weights) - 1) // (_SAMPLES - 1)].name: None for i in range(_SAMPLES)}
-    # A converter may reorder rows of queries and keys, but none of these.
-    chosen |= {t.name: None for t in weights if re.search(r"^blk\.0\.ffn_(down|up)\.weight$", t.name)}
-    originals = _originals(head, source)
+    sampled, originals = _sampled(head), _originals(head, source)
     errors, finite, unread = [], 0, []
-    for t in (head.tensors[name] for name in chosen):
+    for t in sampled:
         values = _values(head.path, t)
         if values is None:
             unread.append(t.kind)
             continue
-        import numpy as np
-
-        if not np.isfinite(values).all():
-            raise ModelError(f"{head.path.name}: {t.name} has NaN or infinite values. Its source may have them too.")
+        _check_finite(head, t, values)
         finite += 1
         original = originals.get(t.name)
         expected = None if original is None else _values(*original, count=values.size)
         if expected is not None and expected.size == values.size:
-            norm = float(np.linalg.norm(expected))
-            error = float(np.linalg.norm(values - expected)) / norm if norm else 0.0
-            most = _most_error(t.kind)
-            if not error <= most:
-                raise ModelError(
-                    f"{head.path.name}: {t.name} differs from its source by {number(error)} of its size; "
-                    f"{t.kind} should stay below {most}."
-                )
-            errors.append(error)
+            errors.append(_check_error(head, t, values, expected))
     words = [f"{many(finite, 'tensor')} finite"]
-    words += [f"relative error up to {number(max(errors))} in {many(len(errors), 'tensor')}"] if errors else []
-    words += [f"{', '.join(sorted(set(unread)))} not read"] if unread else []
+    if errors:
+        words.append(f"relative error up to {number(max(errors))} in {many(len(errors), 'tensor')}")
+    if unread:
+        words.append(f"{', '.join(sorted(set(unread)))} not read")
     return ", ".join(words)
+
+
+def _sampled(head: GgufHead) -> list[Tensor]:
+    """Return the tensors whose values are read, each once."""
+    weights = head.weights or list(head.tensors.values())
+    chosen = [weights[i * (len(weights) - 1) // (_SAMPLES - 1)] for i in range(_SAMPLES)]
+    # A converter may reorder rows of queries and keys, but none of these.
+    chosen += [t for t in weights if re.search(r"^blk\.0\.ffn_(down|up)\.weight$", t.name)]
+    return list({t.name: t for t in chosen}.values())
+
+
+def _check_finite(head: GgufHead, t: Tensor, values: "np.ndarray[Any, Any]") -> None:
+    import numpy as np
+
+    if not np.isfinite(values).all():
+        raise ModelError(f"{head.path.name}: {t.name} has NaN or infinite values. Its source may have them too.")
+
+
+def _check_error(head: GgufHead, t: Tensor, values: "np.ndarray[Any, Any]", expected: "np.ndarray[Any, Any]") -> float:
+    """Return the relative error of a tensor's values. Raise where it is too large."""
+    import numpy as np
+
+    norm = float(np.linalg.norm(expected))
+    error = float(np.linalg.norm(values - expected)) / norm if norm else 0.0
+    most = _most_error(t.kind)
+    if not error <= most:
+        raise ModelError(
+            f"{head.path.name}: {t.name} differs from its source by {number(error)} of its size; "
+            f"{t.kind} should stay below {most}."
+        )
+    return error
 
 
 def _most_error(kind: str) -> float:
@@ -158,15 +177,15 @@ def _originals(head: GgufHead, source: Path | None) -> dict[str, tuple[Path, Ten
     if arch is None:
         return {}
     names = gguf.get_tensor_name_map(arch, head.metadata[f"{architecture}.block_count"])
-    return {
-        name: (file, tensor)
-        for file in source.glob("*.safetensors")
-        for tensor in read_safetensors(file)
-        if (name := names.get_name(tensor.name, (".weight",)))
-        and re.search(r"\.ffn_(down|up)\.weight$", name)
-        and name in head.tensors
-        and tensor.shape == head.tensors[name].shape[::-1]
-    }
+    originals = {}
+    for file in source.glob("*.safetensors"):
+        for tensor in read_safetensors(file):
+            name = names.get_name(tensor.name, (".weight",))
+            if not name or name not in head.tensors or not re.search(r"\.ffn_(down|up)\.weight$", name):
+                continue
+            if tensor.shape == head.tensors[name].shape[::-1]:
+                originals[name] = file, tensor
+    return originals
 
 
 def _values(path: Path, tensor: Tensor, count: int = _VALUES) -> "np.ndarray[Any, Any] | None":

@@ -44,7 +44,7 @@ class HubSource(NamedTuple):
 
     @property
     def label(self) -> str:
-        """As a recipe's `from` has it, without revision."""
+        """Its name as a recipe's `from` has it, without revision."""
         return f"hub:{'datasets/' if self.kind == 'dataset' else ''}{self.repo}"
 
 
@@ -55,11 +55,17 @@ def parse(source: str) -> HubSource | Path:
     name, _, revision = source.removeprefix("hub:").partition("@")
     kind = "dataset" if name.startswith("datasets/") else "model"
     repo = name.removeprefix("datasets/")
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", repo) or ".." in repo or "--" in repo:
+    if not _is_repo(repo):
         raise UsageError(f"{source!r} is not a model. Give hub:OWNER/NAME, hub:OWNER/NAME@REVISION, or a path.")
     if revision and not (re.fullmatch(r"[\w./-]+", revision) and is_safe(revision)):
         raise UsageError(f"{revision!r} is not a revision. Give a branch, a tag or a commit.")
     return HubSource(kind, repo, revision or "main")
+
+
+def _is_repo(name: str) -> bool:
+    if ".." in name or "--" in name:
+        return False
+    return re.fullmatch(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", name) is not None
 
 
 def has_token() -> bool:
@@ -72,15 +78,21 @@ def has_token() -> bool:
 
 def source_text(given: str, dataset: bool = False, revision: str | None = None) -> str:
     """Return a recipe's `from` for what a command line names: OWNER/NAME, hub:OWNER/NAME@REV, file:PATH or a path."""
-    if given.startswith("file:") or (not given.startswith("hub:") and looks_local(given)):
-        if revision:
-            raise UsageError(f"{given} is a local path, which has no revisions. Remove --revision.")
-        return f"file:{Path(given.removeprefix('file:')).expanduser().absolute()}"
+    local = given.startswith("file:") or (not given.startswith("hub:") and looks_local(given))
+    if local and revision:
+        raise UsageError(f"{given} is a local path, which has no revisions. Remove --revision.")
+    if local:
+        path = Path(given.removeprefix("file:")).expanduser().absolute()
+        return f"file:{path}"
     name, _, own = given.removeprefix("hub:").partition("@")
     if own and revision and own != revision:
         raise UsageError(f"{given} and --revision {revision} contradict each other. Remove one.")
-    prefix = "datasets/" if dataset and not name.startswith("datasets/") else ""
-    return f"hub:{prefix}{name}" + (f"@{own or revision}" if own or revision else "")
+    if dataset and not name.startswith("datasets/"):
+        name = f"datasets/{name}"
+    chosen = own or revision
+    if not chosen:
+        return f"hub:{name}"
+    return f"hub:{name}@{chosen}"
 
 
 def pull(recipe: ModelRecipe, say: Say, below: Say = silent) -> ModelEntry:
@@ -145,13 +157,18 @@ def _fetch(recipe: ModelRecipe, source: HubSource, log: Path, say: Say, below: S
         total = sum(f.size for f in listing.files.values())
         here = present(storage, listing.files)
         _check_space(source.repo, total - here, storage.parent)
-        say(
-            f"{source.repo} at {source.revision} (commit {listing.commit[:12]}): {len(listing.files)} files, "
-            f"{human_bytes(total)}{f', {human_bytes(here)} of it here' if here else ''}"
-            f"{', by the cache: the Hub was not asked' if listing.offline else ''}"
-        )
+        text = f"{source.repo} at {source.revision} (commit {listing.commit[:12]}): {len(listing.files)} files, "
+        text += human_bytes(total)
+        if here:
+            text += f", {human_bytes(here)} of it here"
+        if listing.offline:
+            text += ", by the cache: the Hub was not asked"
+        say(text)
         origin = f"{source.label}@{listing.commit}"
-        known = {n: f.sha256 for e in shelf.entries() if e.origin == origin and e.whole for n, f in fetched(e).items()}
+        known: dict[str, str] = {}
+        for other in shelf.entries():
+            if other.origin == origin and other.whole:
+                known |= {n: f.sha256 for n, f in fetched(other).items()}
         worker.say(msgspec.json.encode(Go(known)))
         sums = _watch(worker, storage, listing.files, total, say, below)
     root = snapshot_folder(storage, listing.commit)
@@ -230,7 +247,8 @@ def _check_space(repo: str, needed: int, cache: Path) -> None:
 
 
 def _check_model(path: Path, name: str, chosen: bool) -> None:
-    """`chosen`: the user named files, so that there may be no weights among them."""
+    """Refuse a model whose files are wrong. `chosen`: the user named files, so that there may be no weights among
+    them."""
     problem = check.problem(path, weights=not chosen)
     if problem:
         raise ModelError(f"{name} is not a whole model: {problem}")
@@ -248,7 +266,9 @@ def engine_path(root: Path, names: list[str]) -> Path:
 def fetched(entry: ModelEntry) -> dict[str, ModelFile]:
     """Return an entry's files by their paths below its snapshot."""
     root = snapshot_root(entry)
-    return {os.path.relpath(entry.folder / name, root): file for name, file in entry.files.items()} if root else {}
+    if root is None:
+        return {}
+    return {os.path.relpath(entry.folder / name, root): file for name, file in entry.files.items()}
 
 
 def snapshot_root(entry: ModelEntry) -> Path | None:
@@ -273,10 +293,13 @@ def remove(entry: ModelEntry) -> str:
     shelf.remove(entry.name)
     if root is None:
         freed = entry.size_bytes if entry.folder.is_relative_to(shelf.models_folder()) else 0
-        return f"{entry.name}: removed, {human_bytes(freed)} freed" + ("" if freed else f"; {entry.path} stays")
-    if user := next((e.name for e in shelf.entries() if snapshot_root(e) == root), None):
+        text = f"{entry.name}: removed, {human_bytes(freed)} freed"
+        return text if freed else f"{text}; {entry.path} stays"
+    user = next((e.name for e in shelf.entries() if snapshot_root(e) == root), None)
+    if user:
         return f"{entry.name}: removed. Its files stay: {user} uses them"
-    if any(p.is_file() and p.relative_to(root).as_posix() not in own for p in root.rglob("*")):
+    names = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+    if names - own:
         return f"{entry.name}: removed. Its files stay in {root}, where another tool has put more"
     if not root.exists():
         return f"{entry.name}: removed. Its files were gone"
@@ -292,19 +315,17 @@ def remove(entry: ModelEntry) -> str:
 
 
 def _local(recipe: ModelRecipe, path: Path) -> ModelEntry:
-    """An entry that refers to them. Sizes and times show whether they have changed since."""
+    """Return an entry that refers to local files. Sizes and times show whether they have changed since."""
     if not path.exists():
         raise UsageError(f"There is no file or folder {path}. Check the path.")
     if path.is_file() and path.suffix != ".gguf":
         raise UsageError(f"{path} is not a model. Give a folder with config.json, or a GGUF file.")
     root = path if path.is_dir() else path.parent
-    parts = re.sub(r"-\d{5}-of-", "-*-of-", glob.escape(path.name))
-    paths = root.rglob("*") if path.is_dir() else root.glob(parts)
-    names = [p.relative_to(root).as_posix() for p in sorted(paths) if p.is_file()]
-    names = [n for n in names if _is_chosen(n, recipe)]
+    names = _local_names(recipe, path, root)
     if not names:
         raise UsageError(f"No file in {path} matches. Check the path, --include and --exclude.")
-    if wrong := next((n for n in names if not n.isprintable()), None):
+    wrong = next((n for n in names if not n.isprintable()), None)
+    if wrong:
         raise UsageError(f"{path} has a file {wrong!r}, whose name isn't text. Rename it, or leave it out: --exclude.")
     _check_model(path, str(path), bool(recipe.include))
     stats = {name: (root / name).stat() for name in names}
@@ -317,6 +338,14 @@ def _local(recipe: ModelRecipe, path: Path) -> ModelEntry:
         files={name: ModelFile(s.st_size, "", s.st_mtime_ns) for name, s in stats.items()},
         created=shelf.now(),
     )
+
+
+def _local_names(recipe: ModelRecipe, path: Path, root: Path) -> list[str]:
+    """Return the chosen files of a folder, or the parts of a GGUF file, by their paths below `root`."""
+    parts = re.sub(r"-\d{5}-of-", "-*-of-", glob.escape(path.name))
+    paths = root.rglob("*") if path.is_dir() else root.glob(parts)
+    names = [p.relative_to(root).as_posix() for p in sorted(paths) if p.is_file()]
+    return [n for n in names if _is_chosen(n, recipe)]
 
 
 def _is_chosen(name: str, recipe: ModelRecipe) -> bool:
@@ -352,7 +381,12 @@ def dataset(source: str, say: Say, below: Say) -> DataFile:
     root = next(p for p in path.parents if p.parent.name == "snapshots")
     name = path.relative_to(root).as_posix()
     blob = etag(path)  # of a large file, its SHA-256
-    known = entry.files[name].sha256 if entry else blob if len(blob) == 64 else checksum.read(path).sha256
+    if entry:
+        known = entry.files[name].sha256
+    elif len(blob) == 64:
+        known = blob
+    else:
+        known = checksum.read(path).sha256
     return DataFile(f"{recipe.source.partition('@')[0]}@{root.name}", name, known, str(path))
 
 

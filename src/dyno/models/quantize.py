@@ -164,6 +164,8 @@ def _generation(result: ToolResult, scheme: Scheme) -> str:
 def _copy_others(source: Path, part: Path) -> None:
     """Copy what the tool left out: tokenizer, chat template, generation settings."""
     for path in source.iterdir():
-        if path.is_file() and not path.name.endswith(_WEIGHTS + _CODE) and not (part / path.name).exists():
-            shelf.check_link(path, source)
-            shutil.copy(path, part / path.name)
+        copy = part / path.name
+        if not path.is_file() or path.name.endswith(_WEIGHTS + _CODE) or copy.exists():
+            continue
+        shelf.check_link(path, source)
+        shutil.copy(path, copy)

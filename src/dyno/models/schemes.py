@@ -42,13 +42,13 @@ class Scheme(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bits_per_weight(self) -> float:
-        """With its scales: one of 16 bits for each group of four-bit values, and their zero points."""
+        """Return the bits with its scales: one of 16 bits for each group of four-bit values, and their zero points."""
         groups = (16 + self.bits * self.zeros) / GROUP if self.scales == "group" else 0.0
         return self.bits + groups
 
 
 def _each(name: str, about: str, **fields: Any) -> list[Scheme]:
-    """One scheme of both tools, each with its own habits for calibration."""
+    """Return one scheme of both tools, each with its own habits for calibration."""
     habits = (("llm-compressor", 512, 2048), ("quark", 128, 512))
     return [Scheme(tool=t, name=name, about=about, samples=n, length=m, **fields) for t, n, m in habits]
 

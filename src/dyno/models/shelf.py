@@ -11,7 +11,7 @@ import fcntl
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -66,7 +66,7 @@ class ModelEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def whole(self) -> bool:
-        """False where a file is gone, has another size, or was changed by its owner."""
+        """Whether all files are there: False where a file is gone, has another size, or was changed by its owner."""
         try:
             return all(f.matches(self.folder / name) for name, f in self.files.items())
         except OSError:
@@ -165,9 +165,10 @@ def put_made(
     say: Say,
 ) -> ModelEntry:
     """Put what a tool made of `source` on the shelf. `began`: by the monotonic clock; `by`: tool and version."""
-    contents = {
-        p.name: ModelFile(p.stat().st_size, checksum.read(p).sha256) for p in sorted(part.iterdir()) if p.is_file()
-    }
+    contents = {}
+    for path in sorted(part.iterdir()):
+        if path.is_file():
+            contents[path.name] = ModelFile(path.stat().st_size, checksum.read(path).sha256)
     log.replace(part / "make.log")
     file = next((name for name in contents if name.endswith(".gguf")), "")
     took = time.monotonic() - began
@@ -201,20 +202,23 @@ def stamp(seconds: float) -> str:
 def named(text: str) -> ModelEntry:
     """Return the entry that a command line names: by its name or the beginning of it, or by OWNER/NAME on the Hub."""
     known = entries()
-    repo = text.removeprefix("hub:").removeprefix("datasets/")
-    ways = (
-        [e for e in known if e.name == text],
-        [e for e in known if e.step == "pull" and re.fullmatch(rf"hub:(datasets/)?{re.escape(repo)}@\w+", e.origin)],
-        [e for e in known if e.name.startswith(text)],
-    )
-    near = next((way for way in ways if way), [])
+    near = _matching(known, text)
     if len(near) == 1:
         return near[0]
     names = ", ".join(e.name for e in near or known) or "none"
-    raise NotFound(
-        f"{text!r} names {len(near)} models: {names}. Give the whole name."
-        if near
-        else f"No model named {text!r}. There are: {names}."
+    if near:
+        raise NotFound(f"{text!r} names {len(near)} models: {names}. Give the whole name.")
+    raise NotFound(f"No model named {text!r}. There are: {names}.")
+
+
+def _matching(known: Sequence[ModelEntry], text: str) -> list[ModelEntry]:
+    """Return the entries with this name, else those from this place on the Hub, else those whose names begin so."""
+    repo = text.removeprefix("hub:").removeprefix("datasets/")
+    origin = re.compile(rf"hub:(datasets/)?{re.escape(repo)}@\w+")
+    return (
+        [e for e in known if e.name == text]
+        or [e for e in known if e.step == "pull" and origin.fullmatch(e.origin)]
+        or [e for e in known if e.name.startswith(text)]
     )
 
 

@@ -40,12 +40,13 @@ def ask(recipes: Sequence[ModelRecipe], shapes: bool = False, timeout_s: float =
     """Ask the Hub about all of them at once. One that is silent or refuses says nothing of the others.
 
     `shapes`: read config.json of models, too, for the sizes of what is made of them."""
-    local = {i: _local(recipe) for i, recipe in enumerate(recipes)}
-    asked = [i for i, size in local.items() if size is None]
-    answers = _answers(RepoQuestion([_job(recipes[i]) for i in asked], shapes), timeout_s) if asked else {}
+    sizes = [_local(recipe) for recipe in recipes]
+    jobs = {i: _job(recipes[i]) for i, size in enumerate(sizes) if size is None}
+    answers = _answers(RepoQuestion(list(jobs.values()), shapes), timeout_s) if jobs else {}
     silent = RepoFacts(-1, error=f"the Hub didn't answer within {duration(timeout_s)}")
-    by_index = {i: _known(_job(recipes[i]), answers.get(n, silent)) for n, i in enumerate(asked)}
-    return [local[i] or by_index[i] for i in range(len(recipes))]
+    for number, (i, job) in enumerate(jobs.items()):
+        sizes[i] = _known(job, answers.get(number, silent))
+    return [size for size in sizes if size is not None]
 
 
 def _job(recipe: ModelRecipe) -> Job:
@@ -61,10 +62,10 @@ def _local(recipe: ModelRecipe) -> RepoSize | None:
     if entry is None and not isinstance(source, Path):
         return None
     shape = model_files.read(Path(entry.path if entry else str(source)))
-    parameters = shape.parameters if shape else None
-    tables = shape.embedding_parameters + shape.head_parameters if shape else 0
-    whole = entry.size_bytes if entry else shape.weights_bytes if shape else 0
-    return RepoSize(whole, 0, parameters, tables)
+    if shape is None:
+        return RepoSize(entry.size_bytes if entry else 0, 0, None, 0)
+    tables = shape.embedding_parameters + shape.head_parameters
+    return RepoSize(entry.size_bytes if entry else shape.weights_bytes, 0, shape.parameters, tables)
 
 
 def _answers(question: RepoQuestion, timeout_s: float) -> dict[int, RepoFacts]:

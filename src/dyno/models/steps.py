@@ -28,12 +28,17 @@ def steps(recipe: ModelRecipe) -> list[Step]:
     """Return the steps in order, with what is there."""
     converted = msgspec.structs.replace(recipe.base, convert=recipe.convert)
     chain: list[tuple[Verb, ModelRecipe]] = [("pull", recipe.base)]
-    chain += [("convert", converted)] if recipe.convert else []
-    chain += [("quantize", recipe)] if recipe.quantize else []
+    if recipe.convert:
+        chain.append(("convert", converted))
+    if recipe.quantize:
+        chain.append(("quantize", recipe))
     out: list[Step] = []
     for verb, part in chain:
         entry = shelf.find(part)
-        out.append(Step(verb, part, entry if entry and not _outdated(entry, out[0].entry if out else None) else None))
+        first = out[0].entry if out else None
+        if entry and _outdated(entry, first):
+            entry = None
+        out.append(Step(verb, part, entry))
     return out
 
 
@@ -90,10 +95,16 @@ def origin(recipe: ModelRecipe) -> ModelOrigin | None:
     if (e := shelf.find(recipe)) is None:
         return None
     return ModelOrigin(
-        origin=e.origin, size_bytes=e.size_bytes, convert=recipe.convert, quantize=recipe.quantize,
-        kv_cache=recipe.kv_cache, calibration=recipe.calibration, tool=e.tool, tool_version=e.tool_version,
+        origin=e.origin,
+        size_bytes=e.size_bytes,
+        convert=recipe.convert,
+        quantize=recipe.quantize,
+        kv_cache=recipe.kv_cache,
+        calibration=recipe.calibration,
+        tool=e.tool,
+        tool_version=e.tool_version,
         verified=e.verified,
-    )  # fmt: skip
+    )
 
 
 def problem(recipe: ModelRecipe) -> tuple[str, str] | None:

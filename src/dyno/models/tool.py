@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from dyno.engines.environment import home
@@ -38,7 +38,8 @@ def run(
     timeout_s: float | None = None,
     needs: str = "",
 ) -> None:
-    """`progress` turns the output's last line into the line of progress. It doesn't outlive dyno, nor a Ctrl-C.
+    """Run a tool. `progress` turns the output's last line into the line of progress. It doesn't outlive dyno, nor a
+    Ctrl-C.
 
     `needs`: a sentence about its memory, for when the system killed it.
     """
@@ -58,16 +59,17 @@ def run(
     if code == -signal.SIGKILL:
         raise EngineError(f"{name} was killed, most likely because the memory was full. {needs}Read {log}.")
     if code != 0:
-        line, advice = next(
-            (
-                (line, f"{advice} ")
-                for pattern, advice in _ADVICE.items()
-                for line in lines
-                if re.search(pattern, line, re.I)
-            ),
-            (" | ".join(lines), ""),
-        )
+        line, advice = _cause(lines)
         raise EngineError(f'{name} failed with code {code}: "{line}". {advice}Read {log}.')
+
+
+def _cause(lines: Sequence[str]) -> tuple[str, str]:
+    """Return the line with a known problem and what to do; where none is known, all lines."""
+    for pattern, advice in _ADVICE.items():
+        for line in lines:
+            if re.search(pattern, line, re.I):
+                return line, f"{advice} "
+    return " | ".join(lines), ""
 
 
 def log_path(name: str) -> Path:

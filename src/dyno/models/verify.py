@@ -79,7 +79,9 @@ def verify(folder: Path, source: Path, scheme: Scheme, recipe: ModelRecipe) -> d
     if recipe.kv_cache:
         out["scales"] += f", {checked.check_kv_cache(layers):,} of the KV cache"
     out["scales"] += "; all finite and positive"
-    if (claim := _claim(config)) != (expected := (_METHODS[scheme.tool], scheme.weights, recipe.kv_cache is not None)):
+    claim = _claim(config)
+    expected = (_METHODS[scheme.tool], scheme.weights, recipe.kv_cache is not None)
+    if claim != expected:
         raise ModelError(f"{folder.name}/config.json claims {claim}, but the files have {expected}.")
     if scheme.moves:
         out["values"] = f"not compared: {scheme.name} rescales channels"
@@ -91,13 +93,22 @@ def verify(folder: Path, source: Path, scheme: Scheme, recipe: ModelRecipe) -> d
 
 
 def _left(ignored: Sequence[str], tensors: TensorFiles) -> str:
-    kinds = {tensor.kind for name in ignored if (tensor := tensors.get(f"{name}.weight"))}
+    if not ignored:
+        return ""
+    weights = (tensors.get(f"{name}.weight") for name in ignored)
+    kinds = {tensor.kind for tensor in weights if tensor}
     more = f" and {len(ignored) - 3} more" if len(ignored) > 3 else ""
-    return f"; left {', '.join(sorted(kinds))}: {', '.join(ignored[:3])}{more}" if ignored else ""
+    return f"; left {', '.join(sorted(kinds))}: {', '.join(ignored[:3])}{more}"
 
 
 def matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(re.match(p[3:], name) if p.startswith("re:") else fnmatch.fnmatch(name, p) for p in patterns)
+    return any(_match(name, pattern) for pattern in patterns)
+
+
+def _match(name: str, pattern: str) -> bool:
+    if pattern.startswith("re:"):
+        return re.match(pattern[3:], name) is not None
+    return fnmatch.fnmatch(name, pattern)
 
 
 class LayerCheck:
@@ -108,15 +119,12 @@ class LayerCheck:
         self.scales = 0
 
     def check_layer(self, name: str, original: Tensor) -> None:
-        """Type, scales and zero points of one layer."""
+        """Check type, scales and zero points of one layer."""
         scheme, (rows, columns) = self._scheme, original.shape
         tensor = self._tensors.get(f"{name}.{self._weight}")
         if tensor is None or tensor.kind != scheme.weights:
-            kind = (
-                tensor.kind
-                if tensor
-                else next((t.kind for t in self._tensors if t.name == f"{name}.weight"), "missing")
-            )
+            unquantized = (t.kind for t in self._tensors if t.name == f"{name}.weight")
+            kind = tensor.kind if tensor else next(unquantized, "missing")
             raise ModelError(f"{name}.{self._weight} is {kind}, not {scheme.weights} as {scheme.key} makes it.")
         if tensor.elements * (8 if self._packed else 1) != original.elements:
             raise ModelError(
@@ -165,14 +173,17 @@ class LayerCheck:
             return self._tensors.floats(f"{name}.weight", _ROWS) * scale.reshape(-1, 1)[:_ROWS]
         packed = self._tensors.raw(f"{name}.{self._weight}")
         zeros = self._tensors.raw(f"{name}.weight_zero_point") if self._scheme.zeros else None
+        offsets: NDArray[np.integer[Any]] = np.full((1, 1), 8)
         if self._scheme.tool == "quark":  # columns are output channels
-            columns = packed.shape[1] * 8 if packed.shape[1] * 8 < _ROWS else _ROWS
+            columns = min(packed.shape[1] * 8, _ROWS)
             values = _unpacked(packed[:, : columns // 8], _REORDERED).T
-            offsets = _unpacked(zeros[:, : columns // 8], _REORDERED).T if zeros is not None else np.full((1, 1), 8)
+            if zeros is not None:
+                offsets = _unpacked(zeros[:, : columns // 8], _REORDERED).T
             scale = scale[:, :columns].T
         else:
             values = _unpacked(packed[:_ROWS], range(8))
-            offsets = _unpacked(zeros.T, range(8)).T[:_ROWS] if zeros is not None else np.full((1, 1), 8)
+            if zeros is not None:
+                offsets = _unpacked(zeros.T, range(8)).T[:_ROWS]
             scale = scale[:_ROWS]
         group = values.shape[1] // scale.shape[1]
         offsets = np.broadcast_to(offsets, scale.shape)
@@ -208,7 +219,11 @@ def _claim(config: dict[str, Any]) -> tuple[Any, Any, bool]:
     method = config.get("quant_method")
     if method == "quark":
         kind: dict[str, Any] = (config.get("global_quant_config") or {}).get("weight") or {}
-        return method, _CLAIMS.get(kind.get("dtype")), bool((config.get("export") or {}).get("kv_cache_group"))
+        export: dict[str, Any] = config.get("export") or {}
+        return method, _CLAIMS.get(kind.get("dtype")), bool(export.get("kv_cache_group"))
     groups: dict[str, Any] = config.get("config_groups") or {}
-    group: dict[str, Any] = (next(iter(groups.values())).get("weights") or {}) if groups else {}
-    return method, _CLAIMS.get((group.get("type"), group.get("num_bits"))), bool(config.get("kv_cache_scheme"))
+    weights: dict[str, Any] = {}
+    if groups:
+        weights = next(iter(groups.values())).get("weights") or {}
+    claim = _CLAIMS.get((weights.get("type"), weights.get("num_bits")))
+    return method, claim, bool(config.get("kv_cache_scheme"))

@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def rate(once: Callable[[], Any], wait: Callable[[], None]) -> float:
-    """Times a second, the best of several."""
+    """Return how many times a second it runs, the best of several."""
     once()
     wait()
     best = 0.0

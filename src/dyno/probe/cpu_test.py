@@ -50,7 +50,7 @@ def die_with(parent: int) -> None:
 
 
 def measure(cores: int, wanted: list[int]) -> dict[str, Any]:
-    """Bytes/s by size, operations/s, and of the time that the workers wanted, the part they were given."""
+    """Return bytes/s by size, operations/s, and of the time that the workers wanted, the part they were given."""
     context = multiprocessing.get_context("fork")  # with numpy loaded once
     start, queue = context.Barrier(cores), context.SimpleQueue()
     workers = [context.Process(target=_work, args=(cores, wanted, start, queue.put, os.getpid())) for _ in range(cores)]
@@ -63,9 +63,16 @@ def measure(cores: int, wanted: list[int]) -> dict[str, Any]:
 
 
 def _slots(wanted: list[int]) -> list[tuple[int, float]]:
-    """(size, seconds) of each; size 0: matrices. The larger, the longer: a few passes at least."""
-    once = [(n, 0.04 if n <= 128 * MiB else 0.08 if n <= 512 * MiB else 0.15) for n in wanted]
-    return [slot for _ in range(ROUNDS) for slot in [*once, (0, 0.1)]]
+    """Return the size and seconds of each test; size 0: matrices."""
+    once = [(size, _seconds(size)) for size in wanted]
+    return [*once, (0, 0.1)] * ROUNDS
+
+
+def _seconds(size: int) -> float:
+    """Return the time of a test. The larger, the longer: a few passes at least."""
+    if size <= 128 * MiB:
+        return 0.04
+    return 0.08 if size <= 512 * MiB else 0.15
 
 
 def _work(cores: int, wanted: list[int], start: Any, put: Callable[[list[Slot]], None], parent: int) -> None:

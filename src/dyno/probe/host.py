@@ -37,12 +37,12 @@ def busy_s() -> float | None:
 
     if cores() != os.cpu_count():  # a share of a larger machine: its other cores don't disturb us
         return None
-    t = psutil.cpu_times()
-    return float(t.user + t.system + getattr(t, "nice", 0.0) + getattr(t, "irq", 0.0) + getattr(t, "softirq", 0.0))
+    times = psutil.cpu_times()
+    return float(sum(getattr(times, name, 0.0) for name in ("user", "system", "nice", "irq", "softirq")))
 
 
 def cores(root: Path = ROOT) -> int:
-    """Those this process may use, which in a container are fewer than the machine has."""
+    """Return the cores that this process may use, which in a container are fewer than the machine has."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota_cores(root)
     return count if quota is None else max(1, min(count, round(quota)))
@@ -65,13 +65,13 @@ def cpu(root: Path = ROOT) -> str:
 
 
 def features(root: Path = ROOT) -> frozenset[str]:
-    """Instruction sets of the processor, by the kernel's names."""
+    """Return the instruction sets of the processor, by the kernel's names."""
     first = _first_cpu(root)
     return frozenset((first.get("Features") or first.get("flags") or "").split())
 
 
 def _first_cpu(root: Path) -> dict[str, str]:
-    """Only that one is read: the kernel looks up every core's clock to write the whole."""
+    """Read the first core alone: the kernel looks up every core's clock to write the whole."""
     values = {}
     try:
         with (root / "proc/cpuinfo").open(errors="replace") as file:
@@ -96,7 +96,7 @@ def numa_nodes(root: Path = ROOT) -> int | None:
 
 
 def memory(root: Path = ROOT) -> dict[str, int | None]:
-    """The Rig's fields of these names: the machine's, whatever a container may use of it."""
+    """Return the Rig's fields of these names: the machine's, whatever a container may use of it."""
     lines = sysfs.fields(root / "proc/meminfo", ":")
     names = {"memory_bytes": "MemTotal", "memory_free_bytes": "MemAvailable", "swap_bytes": "SwapTotal"}
     sizes = {ours: _kibibytes(lines.get(theirs)) for ours, theirs in names.items()}
@@ -140,11 +140,14 @@ def _numa_balancing(root: Path) -> str | None:
     value = sysfs.number(root / "proc/sys/kernel/numa_balancing")
     if value is None:
         return None
-    return "on" if value & 1 else "tiering" if value else "off"
+    if value & 1:
+        return "on"
+    return "tiering" if value else "off"
 
 
 def _governor(root: Path) -> str | None:
-    """`performance`; with the preference where the processor chooses by itself: `powersave (balance_performance)`."""
+    """Return `performance`; with the preference where the processor chooses by itself: `powersave
+    (balance_performance)`."""
     policies = sysfs.numbered(root / "sys/devices/system/cpu/cpufreq", "policy")
     names: Counter[str] = Counter()
     for policy in policies:
@@ -167,7 +170,9 @@ def _boost(root: Path) -> str | None:
     no_turbo, boost = sysfs.number(cpus / "intel_pstate/no_turbo"), sysfs.number(cpus / "cpufreq/boost")
     if no_turbo is not None:
         return "off" if no_turbo else "on"
-    return None if boost is None else "on" if boost else "off"
+    if boost is None:
+        return None
+    return "on" if boost else "off"
 
 
 def _iommu(root: Path) -> str | None:
@@ -179,8 +184,8 @@ def _iommu(root: Path) -> str | None:
     asked = [w for w in _command_line(root) if re.match(r"(amd_iommu|intel_iommu|iommu|iommu\.\w+)=", w)]
     state = "off"
     if units:
-        groups = sysfs.numbered(root / "sys/kernel/iommu_groups")
-        kinds = sorted({kind for g in groups if (kind := sysfs.text(g / "type"))})
+        types = (sysfs.text(group / "type") for group in sysfs.numbered(root / "sys/kernel/iommu_groups"))
+        kinds = sorted({kind for kind in types if kind})
         state = f"on ({', '.join(kinds)})" if kinds else "on"
     return " ".join([state, *asked])
 
@@ -190,7 +195,7 @@ def _command_line(root: Path) -> list[str]:
 
 
 def _gtt(root: Path) -> str | None:
-    """How much of the machine's memory AMD's driver may use."""
+    """Return how much of the machine's memory AMD's driver may use."""
     size = sysfs.number(root / "sys/module/amdgpu/parameters/gttsize")  # MiB; -1: by the driver
     if size is None:
         return None
@@ -213,7 +218,7 @@ def _huge_pages(root: Path) -> str | None:
 
 
 def _power_limits(root: Path) -> str | None:
-    """Those of the processors, by RAPL."""
+    """Return the limits of the processors, by RAPL."""
     zones = sysfs.numbered(root / "sys/class/powercap", "intel-rapl:")
     limits = {zone: sysfs.number(zone / "constraint_0_power_limit_uw") for zone in zones}
     words = [f"{sysfs.text(zone / 'name') or zone.name} {uw / 1e6:g} W" for zone, uw in limits.items() if uw]
@@ -221,7 +226,7 @@ def _power_limits(root: Path) -> str | None:
 
 
 def _cgroups(root: Path) -> list[Path]:
-    """This process's own group and those above it: each may hold it back."""
+    """Return this process's own group and those above it: each may hold it back."""
     lines = (sysfs.text(root / "proc/self/cgroup") or "").splitlines()
     path = next((line[3:] for line in lines if line.startswith("0::")), "/")
     own = Path(path.lstrip("/"))
@@ -229,10 +234,14 @@ def _cgroups(root: Path) -> list[Path]:
 
 
 def _quota_cores(root: Path) -> float | None:
-    lines = [re.match(r"(\d+) (\d+)", sysfs.text(group / "cpu.max") or "") for group in _cgroups(root)]
-    quotas = [int(line[1]) / int(line[2]) for line in lines if line]
+    """Return the share of the processors that this process may use, in cores. None: all."""
+    quotas = []
+    for group in _cgroups(root):
+        line = re.match(r"(\d+) (\d+)", sysfs.text(group / "cpu.max") or "")
+        if line:
+            quotas.append(int(line[1]) / int(line[2]))
     old = root / "sys/fs/cgroup/cpu"  # version 1
-    quota, period = (sysfs.number(old / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    quota, period = sysfs.number(old / "cpu.cfs_quota_us"), sysfs.number(old / "cpu.cfs_period_us")
     if quota and period and quota > 0:
         quotas.append(quota / period)
     return min(quotas, default=None)
@@ -256,8 +265,10 @@ def _memory_limit(root: Path) -> str | None:
 
 def _mitigations(root: Path) -> str | None:
     words = _command_line(root)
+    if not words:
+        return None
     asked = [w.partition("=")[2] for w in words if w.startswith("mitigations=")]
-    return (asked[-1] if asked else "default") if words else None
+    return asked[-1] if asked else "default"
 
 
 def _virtual_machine(root: Path) -> str | None:
@@ -295,7 +306,7 @@ STATE: dict[str, Callable[[Path], str | None]] = {
 
 
 def state(root: Path = ROOT) -> dict[str, str]:
-    """Unknown values are left out."""
+    """Return the state of the machine. Unknown values are left out."""
     return {name: value for name, look in STATE.items() if (value := look(root)) is not None}
 
 

@@ -41,19 +41,19 @@ def read(path: Path) -> ModelShape | None:
 
 
 def looks_local(name: str) -> bool:
-    """A path rather than a hub's owner/name."""
+    """Whether it is a path rather than a hub's owner/name."""
     return name.startswith(("/", ".", "~")) or name.endswith(".gguf") or Path(name).exists()
 
 
 def hub_cache(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder in which huggingface_hub keeps what it has fetched."""
+    """Return the folder in which huggingface_hub keeps what it has fetched."""
     home = environ.get("HF_HOME") or Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
     given = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
     return Path(os.path.expandvars(given or Path(home) / "hub")).expanduser()
 
 
 def of_hub(name: str, environ: Mapping[str, str] = os.environ) -> ModelShape | None:
-    """The shape of owner/name as it was fetched from Hugging Face's hub. None: it wasn't, or is elsewhere."""
+    """Return the shape of owner/name as it was fetched from Hugging Face's hub. None: it wasn't, or is elsewhere."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         return None
     folder = OutsideName.single(f"models--{name.replace('/', '--')}").below(hub_cache(environ))
@@ -69,10 +69,8 @@ def _folder(path: Path) -> ModelShape:
     outer: dict[str, Any] = json.loads(read_file(path / "config.json", TEXT))
     config = outer.get("text_config") or outer
     heads, hidden, layers = (_count(config, key) for key in ("num_attention_heads", "hidden_size", "num_hidden_layers"))
-    dtype = str(config.get("torch_dtype") or config.get("dtype") or outer.get("torch_dtype") or "")
     quantized = outer.get("quantization_config") or config.get("quantization_config")
-    # Some makers put the same weights there twice, in a form of their own.
-    files = [f for f in path.glob("*.safetensors") if "consolidated" not in f.name] or list(path.glob("*.safetensors"))
+    files = _weight_files(path)
     sizes = [f.stat().st_size for f in files or path.glob("*.bin")]
     latent = _count(config, "kv_lora_rank")
     experts, experts_used = _experts(config)
@@ -84,11 +82,10 @@ def _folder(path: Path) -> ModelShape:
         hidden=hidden,
         heads=heads,
         kv_heads=_count(config, "num_key_value_heads") or heads,
-        head_dim=_count(config, "v_head_dim" if latent else "head_dim")
-        or (hidden // heads if hidden and heads else None),
+        head_dim=_count(config, "v_head_dim" if latent else "head_dim") or _usual_head_dim(hidden, heads),
         vocab=_count(config, "vocab_size"),
         context=_count(config, "max_position_embeddings"),
-        dtype=_DTYPES.get(dtype.removeprefix("torch.")),
+        dtype=_dtype(config, outer),
         quantization=_checkpoint_quantization(quantized),
         weights_bytes=sum(sizes) or None,
         experts=experts,
@@ -97,6 +94,21 @@ def _folder(path: Path) -> ModelShape:
         **_attending(config, layers),
         **_weights(files, config, layers, _bits(quantized)),
     )
+
+
+def _dtype(config: Mapping[str, Any], outer: Mapping[str, Any]) -> str | None:
+    name = config.get("torch_dtype") or config.get("dtype") or outer.get("torch_dtype") or ""
+    return _DTYPES.get(str(name).removeprefix("torch."))
+
+
+def _usual_head_dim(hidden: int | None, heads: int | None) -> int | None:
+    return hidden // heads if hidden and heads else None
+
+
+def _weight_files(path: Path) -> list[Path]:
+    """Return the files of weights. Some makers put the same weights there twice, in a form of their own."""
+    files = list(path.glob("*.safetensors"))
+    return [f for f in files if "consolidated" not in f.name] or files
 
 
 def _count(config: Mapping[str, Any], key: str) -> int | None:
@@ -119,9 +131,14 @@ def _weights(files: list[Path], config: dict[str, Any], layers: int | None, bits
 def _bits(quantized: Mapping[str, Any] | None) -> int:
     """Return the bits of a packed value."""
     q = quantized or {}
-    groups = q.get("config_groups") or {}
-    grouped = [(g.get("weights") or {}).get("num_bits") for g in groups.values() if isinstance(g, dict)]
-    return next((b for b in (q.get("bits"), q.get("w_bit"), *grouped) if type(b) is int and 1 <= b <= 32), 4)
+    claims = [q.get("bits"), q.get("w_bit")]
+    for group in (q.get("config_groups") or {}).values():
+        if isinstance(group, dict):
+            claims.append((group.get("weights") or {}).get("num_bits"))
+    for bits in claims:
+        if type(bits) is int and 1 <= bits <= 32:
+            return bits
+    return 4
 
 
 def _attending(config: Mapping[str, Any], layers: int | None) -> dict[str, Any]:
@@ -132,9 +149,11 @@ def _attending(config: Mapping[str, Any], layers: int | None) -> dict[str, Any]:
         short = sum(kind in ("sliding_attention", "chunked_attention") for kind in kinds)
         whole = sum(kind in ("full_attention", "attention", "*") for kind in kinds)
         return {"full_layers": whole, "window_layers": short, "window": window}
-    if layers and (every := _count(config, "full_attention_interval")):
-        return {"full_layers": layers // every}
-    if any(key.startswith(("mamba_", "ssm_", "linear_attn", "linear_num")) for key in config):
+    if layers:
+        interval = _count(config, "full_attention_interval")
+        if interval:
+            return {"full_layers": layers // interval}
+    if _keeps_states(config):
         return {"full_layers": 0}  # which of them attend isn't known: nothing is counted
     if window and config.get("use_sliding_window") is not False:
         # Which layers have it is the architecture's to know: counted as if all had.
@@ -142,24 +161,38 @@ def _attending(config: Mapping[str, Any], layers: int | None) -> dict[str, Any]:
     return {}
 
 
+def _keeps_states(config: Mapping[str, Any]) -> bool:
+    return any(key.startswith(("mamba_", "ssm_", "linear_attn", "linear_num")) for key in config)
+
+
 def _checkpoint_quantization(config: dict[str, Any] | None) -> str | None:
     if not config:
         return None
     method = str(config.get("quant_method", "")).lower()
     if method == "quark":
-        weight = (config.get("global_quant_config") or {}).get("weight") or {}
-        kind = re.match(r"fp8|int8|u?int4|mx\w+", str(weight.get("dtype")))
-        return kind[0].lstrip("u") if kind else method
-    if method != "compressed-tensors":
-        return method or None
-    groups = config.get("config_groups") or {}
-    weights = next((g.get("weights") for g in groups.values() if isinstance(g, dict)), None) or {}
-    activations = next((g.get("input_activations") for g in groups.values() if isinstance(g, dict)), None)
-    if weights.get("type") == "float" and weights.get("num_bits") == 8:
+        return _quark_type(config) or method
+    if method == "compressed-tensors":
+        return _compressed_type(config) or method
+    return method or None
+
+
+def _quark_type(config: dict[str, Any]) -> str | None:
+    weight = (config.get("global_quant_config") or {}).get("weight") or {}
+    kind = re.match(r"fp8|int8|u?int4|mx\w+", str(weight.get("dtype")))
+    return kind[0].lstrip("u") if kind else None
+
+
+def _compressed_type(config: dict[str, Any]) -> str | None:
+    """Return the type of the first group that compressed-tensors describes."""
+    groups = [g for g in (config.get("config_groups") or {}).values() if isinstance(g, dict)]
+    first = groups[0] if groups else {}
+    weights = first.get("weights") or {}
+    bits = weights.get("num_bits")
+    if bits == 8 and weights.get("type") == "float":
         return "fp8"
-    if weights.get("num_bits") == 8 and activations:
+    if bits == 8 and first.get("input_activations"):
         return "int8"
-    return f"w{weights['num_bits']}a16" if weights.get("num_bits") else method
+    return f"w{bits}a16" if bits else None
 
 
 def _gguf(path: Path) -> ModelShape:
@@ -207,14 +240,14 @@ def _gguf_attending(window: int | None, kv_heads: int | list[int] | None, layers
 
 
 def _parts(path: Path) -> list[Path]:
-    """All of model-00001-of-00003.gguf."""
+    """Return all of model-00001-of-00003.gguf."""
     if name := re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name):
         return sorted(path.parent.glob(f"{glob.escape(name[1])}-*-of-{name[2]}.gguf"))
     return [path]
 
 
 def _most(heads: int | list[int] | None) -> int | None:
-    """Some models have a number for each layer."""
+    """Return the largest value, as some models have a number for each layer."""
     most = max(heads) if isinstance(heads, list) else heads
     return most if type(most) is int and most > 0 else None
 
@@ -256,7 +289,8 @@ class Weights(msgspec.Struct):
 
 
 def _sum(tensors: Iterable[Tensor], layers: int | None, bits: int = 4) -> Weights:
-    """`layers`: those beyond are there for drafting. `bits`: of a value where several are packed into an integer."""
+    """Sum up tensors. `layers`: those beyond are there for drafting. `bits`: of a value where several are packed into
+    an integer."""
     w = Weights()
     for t in tensors:
         count = _parameters(t, bits)
@@ -302,12 +336,12 @@ def layer(name: str) -> int | None:
 
 
 def _estimate(config: Mapping[str, Any]) -> Weights | None:
-    """Those of a decoder with gated MLPs, dense or with experts, within a few per cent. None: it has another shape."""
+    """Return the parameters of a decoder with gated MLPs, dense or with experts, within a few per cent. None: it has
+    another shape."""
     n = {key: value for key, value in config.items() if type(value) is int and value > 0}
     try:
-        width, layers, heads, vocab = (
-            n[key] for key in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-        )
+        width, layers = n["hidden_size"], n["num_hidden_layers"]
+        heads, vocab = n["num_attention_heads"], n["vocab_size"]
         expert = _experts(config)[0]
         if expert is None and any("expert" in key and config[key] for key in config):
             return None  # of a kind that isn't known here
@@ -328,26 +362,34 @@ def _estimate(config: Mapping[str, Any]) -> Weights | None:
 
 
 def _attention(n: Mapping[str, int], width: int, heads: int) -> int:
-    if latent := n.get("kv_lora_rank"):
-        rope, value = n.get("qk_rope_head_dim", 0), n.get("v_head_dim", 0)
-        query = n.get("qk_nope_head_dim", 0) + rope
-        asked = n.get("q_lora_rank")
-        queries = asked * (width + heads * query) if asked else width * heads * query
-        return queries + width * (latent + rope) + latent * heads * (query - rope + value) + heads * value * width
-    head = n.get("head_dim", width // heads)
-    return 2 * width * head * (heads + n.get("num_key_value_heads", heads))
+    """Return the parameters of a layer's attention."""
+    latent = n.get("kv_lora_rank")
+    if not latent:
+        head = n.get("head_dim", width // heads)
+        return 2 * width * head * (heads + n.get("num_key_value_heads", heads))
+    rope, value = n.get("qk_rope_head_dim", 0), n.get("v_head_dim", 0)
+    query = n.get("qk_nope_head_dim", 0) + rope
+    asked = n.get("q_lora_rank")
+    queries = asked * (width + heads * query) if asked else width * heads * query
+    compressed = width * (latent + rope)
+    expanded = latent * heads * (query - rope + value)
+    return queries + compressed + expanded + heads * value * width
 
 
 def _sparse_layers(config: Mapping[str, Any], layers: int) -> int:
-    """How many have experts."""
+    """Return how many layers have experts."""
     dense = config.get("mlp_only_layers") or []
     first = config.get("first_k_dense_replace") or 0
     step = config.get("decoder_sparse_step") or config.get("interleave_moe_layer_step") or 1
-    return sum(i >= first and (i + 1) % step == 0 and i not in dense for i in range(layers))
+    count = 0
+    for i in range(layers):
+        if i >= first and (i + 1) % step == 0 and i not in dense:
+            count += 1
+    return count
 
 
 def _experts(config: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """How many in a layer, and for a token."""
+    """Return how many experts a layer has, and a token uses."""
     names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     used = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k")
 

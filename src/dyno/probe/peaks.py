@@ -88,27 +88,37 @@ def of_engine(
     env: Mapping[str, str] | None = None,
     cache: Path | None = None,
 ) -> KnownPeaks:
-    """The peaks of all copies together. `devices`: those it may use. `spreads`: it uses all of them, whatever the
-    setting says. `python`: an interpreter with torch, to measure an accelerator without a data sheet; `env` makes those
-    visible that are used.
+    """Return the peaks of all copies together. `devices`: those it may use. `spreads`: it uses all of them, whatever
+    the setting says. `python`: an interpreter with torch, to measure an accelerator without a data sheet; `env` makes
+    those visible that are used.
 
     A test of an accelerator or the processor takes seconds, once: call it before a load, not under it.
     """
     if not devices:
-        if spec.devices is None and (unseen := _unlisted(rig)):
-            return KnownPeaks(None, f"{unseen} whose peaks are unknown; --devices without a number selects the CPU")
-        return of_processor(rig, cache=cache)
+        return _without_devices(rig, spec, cache)
     indices = list(devices) if spreads else list(devices)[: spec.world * spec.replicas]
     used = [a for a in rig.accelerators if a.index in indices]
     if len(used) < len(indices):
         return KnownPeaks(None, f"accelerators {', '.join(map(str, indices))} were not detected")
-    if spec.devices is None and len({a.name for a in rig.accelerators if a.index in devices}) > 1 and not spreads:
+    usable = [a for a in rig.accelerators if a.index in devices]
+    if spec.devices is None and not spreads and _differ(usable):
         # CUDA takes the fastest first.
         return KnownPeaks(None, "the setting doesn't select one of the different accelerators")
     by_sheet = of_accelerators(used)
-    if by_sheet.peaks is None and python is not None and len({a.name for a in used}) == 1:
+    if by_sheet.peaks is None and python is not None and not _differ(used):
         return _by_test(used, python, env or {}, _Cache(cache), by_sheet.unknown)
     return by_sheet
+
+
+def _without_devices(rig: Rig, spec: EngineSpec, cache: Path | None) -> KnownPeaks:
+    unseen = _unlisted(rig) if spec.devices is None else None
+    if unseen:
+        return KnownPeaks(None, f"{unseen} whose peaks are unknown; --devices without a number selects the CPU")
+    return of_processor(rig, cache=cache)
+
+
+def _differ(accelerators: Sequence[Accelerator]) -> bool:
+    return len({a.name for a in accelerators}) > 1
 
 
 def _unlisted(rig: Rig, devices: Path = Path("/dev/dri")) -> str | None:
@@ -154,7 +164,7 @@ def _by_test(used: Sequence[Accelerator], python: str, env: Mapping[str, str], c
 
 
 def of_accelerators(used: Sequence[Accelerator]) -> KnownPeaks:
-    """The peaks of these together."""
+    """Return the peaks of these together."""
     sheets = []
     for a in used:
         sheet = datasheets.of_accelerator(a.name)
@@ -162,27 +172,31 @@ def of_accelerators(used: Sequence[Accelerator]) -> KnownPeaks:
             return KnownPeaks(None, f"dyno has no data sheet for {a.name}")
         if (a.partition or "").startswith("MIG"):
             return KnownPeaks(None, f"{a.name} is partitioned ({a.partition})")
-        sheets.append(sheet)
-    flops: dict[str, float] = {}
-    for precision in sheets[0].tera if sheets else ():
-        if all(precision in sheet.tera for sheet in sheets):
-            each = (s.tera[precision] / _parts(a, s) for a, s in zip(used, sheets, strict=True))
-            flops[precision] = 1e12 * sum(each)
+        sheets.append((a, sheet))
     cards = Counter(_card(a) for a in used)  # parts of a card share its memory
-    whole = {_card(a): (a, sheet) for a, sheet in zip(used, sheets, strict=True)}
+    whole = {_card(a): (a, sheet) for a, sheet in sheets}
     peaks = Peaks(
         name=", ".join(dict.fromkeys(a.name for a in used)),
         count=len(used),
         bandwidth=1e12 * sum(s.terabytes * _reached(a, s, cards[card]) for card, (a, s) in whole.items()),
-        flops=flops,
-        source=", ".join(dict.fromkeys(sheet.source for sheet in sheets)),
+        flops=_flops(sheets),
+        source=", ".join(dict.fromkeys(sheet.source for _, sheet in sheets)),
         cache_bytes=sum(sheet.cache * datasheets.MiB for _, sheet in whole.values()),
     )
     return KnownPeaks(peaks)
 
 
+def _flops(sheets: Sequence[tuple[Accelerator, datasheets.DataSheet]]) -> dict[str, float]:
+    """Return the operations/s of all, in each precision that all have."""
+    flops: dict[str, float] = {}
+    for precision in sheets[0][1].tera if sheets else ():
+        if all(precision in sheet.tera for _, sheet in sheets):
+            flops[precision] = 1e12 * sum(sheet.tera[precision] / _parts(a, sheet) for a, sheet in sheets)
+    return flops
+
+
 def of_name(name: str, count: int) -> Peaks | None:
-    """The peaks of `count` whole accelerators of this name."""
+    """Return the peaks of `count` whole accelerators of this name."""
     sheet = datasheets.of_name(name)
     return None if sheet is None else _by_sheet(sheet, count)
 
@@ -193,13 +207,13 @@ def _by_sheet(sheet: datasheets.DataSheet, count: int, cache_bytes: int | None =
 
 
 def _parts(a: Accelerator, sheet: datasheets.DataSheet) -> int:
-    """Into how many the card is cut."""
+    """Return into how many parts the card is cut."""
     mode = (a.partition or "").partition("/")[0]
     return sheet.parts if mode == "CPX" else _PARTS.get(mode, 1)
 
 
 def _reached(a: Accelerator, sheet: datasheets.DataSheet, parts: int) -> float:
-    """The share of a card's memory that some parts of it reach. NPS4: four domains, and a part sees its own."""
+    """Return the share of a card's memory that some parts of it reach. NPS4: four domains, and a part sees its own."""
     mode = re.search(r"/NPS([1-9])$", a.partition or "")
     domains = int(mode[1]) if mode and _parts(a, sheet) > 1 else 1
     return min(1.0, parts / domains)
@@ -262,7 +276,7 @@ def _measured(rig: Rig, features: frozenset[str], tested: Tested) -> Peaks:
 
 
 def bounds(fp32: float, features: frozenset[str]) -> dict[str, float]:
-    """Upper bounds of lower precisions: the measured rate times the width of the processor's instructions."""
+    """Return upper bounds of lower precisions: the measured rate times the width of the processor's instructions."""
 
     def times(*known: tuple[str, int], least: int = 1) -> float:
         return fp32 * max([least, *(n for name, n in known if name in features)])
@@ -284,12 +298,17 @@ def _test(rig: Rig) -> Tested:
     free = rig.memory_free_bytes or rig.memory_bytes or 0
     done = subprocess.run(
         [sys.executable, "-m", "dyno.probe.cpu_test", str(rig.cores), str(free), str(os.getpid())],
-        env={**os.environ, **alone}, capture_output=True, timeout=_TEST_S, check=True, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        env={**os.environ, **alone},
+        capture_output=True,
+        timeout=_TEST_S,
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
     return msgspec.json.decode(done.stdout, type=Tested)
 
 
 def _key(rig: Rig, features: frozenset[str]) -> str:
-    """Another processor, another share of it, or another kernel's view of it: measured anew."""
+    """Return what a measurement depends on: another processor, another share or another kernel's view of it is measured
+    anew."""
     digest = hashlib.sha256(" ".join(sorted(features)).encode()).hexdigest()[:12]
     return f"{rig.cpu}, {rig.machine}, {rig.cores} cores, features {digest}"

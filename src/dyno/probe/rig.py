@@ -26,8 +26,8 @@ def look(
     vendors: Sequence[Vendor] = accelerators.VENDORS,
     record: bool = False,
 ) -> Rig:
-    """`urls`: where the engine listens, to distinguish its processes from others. `record`: with details, for which
-    compilers are asked."""
+    """Describe this machine. `urls`: where the engine listens, to distinguish its processes from others. `record`: with
+    details, for which compilers are asked."""
     inventory = accelerators.look(root, vendors)
     processes = accelerators.processes(root, vendors) if inventory.accelerators else []
     return Rig(
@@ -55,18 +55,18 @@ def look(
 def _shared(
     devices: list[Accelerator], processes: list[list[Process]], urls: Iterable[str], root: Path
 ) -> list[Accelerator]:
-    """With the processes of others on each, and whether the engine's are there too."""
+    """Add the processes of others on each, and whether the engine's are there too."""
     pids = {p.pid for on in processes for p in on}
     roots = {os.getpid(), *_serving(urls, root)} if pids else set()
     own = {pid for pid in pids if roots & {pid, *_above(pid, root)}}
-
-    def shared(device: Accelerator, on: list[Process]) -> Accelerator:
+    out = []
+    for device in devices:
+        on = processes[device.index] if device.index < len(processes) else []
         others = [_describe(p) for p in on if p.pid not in own]
         # Where the engine is on none, it may run on the processor, or the pids are those outside a container.
         engine = any(p.pid in own for p in on) if own else None
-        return msgspec.structs.replace(device, processes=others, engine=engine)
-
-    return [shared(d, processes[d.index] if d.index < len(processes) else []) for d in devices]
+        out.append(msgspec.structs.replace(device, processes=others, engine=engine))
+    return out
 
 
 def _describe(process: Process) -> str:
@@ -75,7 +75,7 @@ def _describe(process: Process) -> str:
 
 
 def _above(pid: int, root: Path) -> Iterator[int]:
-    """Its parent, the parent's parent, …"""
+    """Yield its parent, the parent's parent, …"""
     for _ in range(64):
         # The name in brackets may itself have brackets and spaces.
         words = (sysfs.text(root / f"proc/{pid}/stat") or "").rpartition(")")[2].split()
@@ -86,7 +86,8 @@ def _above(pid: int, root: Path) -> Iterator[int]:
 
 
 def _serving(urls: Iterable[str], root: Path) -> set[int]:
-    """The processes that listen at these addresses, if they are here and may be seen. With TGI the launcher above."""
+    """Return the processes that listen at these addresses, if they are here and may be seen. With TGI the launcher
+    above."""
     ports = {url.port for url in map(Url, urls) if url.local}
     pids = _listening(ports) if ports and root == ROOT else set()
     for pid in list(pids):

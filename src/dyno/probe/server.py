@@ -23,7 +23,7 @@ _MESSAGE = ("error", "message", "detail")  # keys of an error, by the habits of 
 
 
 def look(client: Client, spec: TargetSpec) -> TargetFacts:
-    """Raises TargetError if nothing answers, or no model is named and none is listed."""
+    """Return what a server reports. Raises TargetError if nothing answers, or no model is named and none is listed."""
     model = spec.served_model_name or spec.model
     status, answer = client.call("/v1/models")
     if status in (401, 403) and model is None:
@@ -31,11 +31,13 @@ def look(client: Client, spec: TargetSpec) -> TargetFacts:
             f"{client.url} answers {status} at /v1/models: it requires a key. Set OPENAI_API_KEY, or use --header "
             "'Authorization=Bearer …'."
         )
-    cards = answer.get("data") if status == 200 and isinstance(answer, dict) else None
-    cards = [c for c in cards if isinstance(c, dict)] if isinstance(cards, list) else None
+    cards = _cards(answer) if status == 200 else None
     kind, reported = _identify(client, cards or [])
-    facts = known({"max_model_len": next((c.get("max_model_len") for c in cards or []), None)}) | known(reported)
-    listed = None if cards is None or (kind and not kind.lists_served_models) else _names(cards, model)
+    context = cards[0].get("max_model_len") if cards else None
+    facts = known({"max_model_len": context}) | known(reported)
+    listed = None
+    if cards is not None and (kind is None or kind.lists_served_models):
+        listed = _names(cards, model)
     if listed is None and is_name(reported.get("model_id")):
         listed = [reported["model_id"]]
     if model is None:
@@ -43,6 +45,14 @@ def look(client: Client, spec: TargetSpec) -> TargetFacts:
             raise TargetError(f"{client.url} lists no models at /v1/models. Name the model with --model.")
         model = listed[0]
     return TargetFacts(**{**facts, "model": model, "models_listed": listed})
+
+
+def _cards(answer: Any) -> list[dict[str, Any]] | None:
+    """Return the models of a list as OpenAI's API has it. None: it isn't one."""
+    cards = answer.get("data") if isinstance(answer, dict) else None
+    if not isinstance(cards, list):
+        return None
+    return [c for c in cards if isinstance(c, dict)]
 
 
 def _identify(client: Client, cards: Cards) -> tuple[EngineKind | None, dict[str, Any]]:
@@ -55,7 +65,7 @@ def _identify(client: Client, cards: Cards) -> tuple[EngineKind | None, dict[str
 
 
 def look_at_all(clients: Sequence[Client], spec: TargetSpec) -> TargetFacts:
-    """The facts of replicas, which must be copies: TargetError where two differ."""
+    """Return the facts of replicas, which must be copies. Raises TargetError where two differ."""
     first, *others = [look(client, spec) for client in clients]
     for client, other in zip(clients[1:], others, strict=True):
         for field, name in _SAME.items():
@@ -70,10 +80,14 @@ def look_at_all(clients: Sequence[Client], spec: TargetSpec) -> TargetFacts:
 
 
 def _names(cards: list[dict[str, Any]], wanted: str | None) -> list[str]:
-    lists = [c["aliases"] for c in cards if isinstance(c.get("aliases"), list)]
-    names = [*(c.get("id") for c in cards), *(alias for names in lists for alias in names)]
-    known_names = list(dict.fromkeys(filter(is_name, names)))
-    return known_names[:_MODELS_MAX] + [name for name in known_names[_MODELS_MAX:] if name == wanted]
+    """Return the models of a list: their ids, then other names of them. `wanted` is among them, however many."""
+    names: list[Any] = [card.get("id") for card in cards]
+    for card in cards:
+        aliases = card.get("aliases")
+        if isinstance(aliases, list):
+            names += aliases
+    unique = list(dict.fromkeys(filter(is_name, names)))
+    return unique[:_MODELS_MAX] + [name for name in unique[_MODELS_MAX:] if name == wanted]
 
 
 class Attempt(NamedTuple):
@@ -95,16 +109,23 @@ def attempt(
         return Attempt(False, str(e))
     finally:
         client.close()
-    problem = CONTROL.sub(" ", f"it answers {status}: {_complaint(answer)[:300]}")
-    return Attempt(status == 200 and not _complains(answer), problem, status in (400, 401, 403, 404, 405, 422), status)
+    return Attempt(
+        completed=status == 200 and not _complains(answer),
+        problem=CONTROL.sub(" ", f"it answers {status}: {_complaint(answer)[:300]}"),
+        settled=status in (400, 401, 403, 404, 405, 422),
+        status=status,
+    )
 
 
 def _complaint(answer: Any) -> str:
-    """The message of a server's JSON error, or of the first event of a stream; else all that it answers."""
+    """Return the message of a server's JSON error, or of the first event of a stream; else all that it answers."""
     if isinstance(answer, str) and (event := re.search(r"^data: ?(\{.*\})", answer, re.M)):
         with contextlib.suppress(*files.BROKEN):
             answer = json.loads(event[1])
-    while isinstance(answer, dict) and (inner := next(filter(None, map(answer.get, _MESSAGE)), None)):
+    while isinstance(answer, dict):
+        inner = next(filter(None, map(answer.get, _MESSAGE)), None)
+        if not inner:
+            break
         answer = inner
     return str(answer)
 
@@ -116,7 +137,7 @@ def _complains(answer: Any) -> bool:
 
 
 def wait_ready(url: Url, headers: dict[str, str], path: str, body: Any, timeout_s: float, via: Transport) -> None:
-    """Ready means a completed generation, not an open port or /health."""
+    """Wait until a server is ready. Ready means a completed generation, not an open port or /health."""
     deadline = time.monotonic() + timeout_s
     last = Attempt(False, "nothing answered")
     while (left := deadline - time.monotonic()) > 0 and not last.settled:

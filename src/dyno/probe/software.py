@@ -26,9 +26,15 @@ def ask(argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = N
     """Run a program that may be missing, hang, crash or answer nonsense."""
     try:
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            errors="replace", start_new_session=True, env=env,
-        )  # fmt: skip
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            env=env,
+        )
     except FileNotFoundError:
         return Output(None, "isn't installed")
     except (OSError, ValueError) as e:
@@ -52,7 +58,7 @@ def ask(argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = N
 
 
 def last_json(out: str | None) -> Any:
-    """The last line that is JSON, or the whole: libraries print other lines too. None: there is no such."""
+    """Return the last line that is JSON, or the whole: libraries print other lines too. None: there is no such."""
     if out is None:
         return None
     for piece in (*reversed(out.strip().splitlines()), out):
@@ -117,8 +123,11 @@ print(json.dumps(packages))
 def versions(*python: str, timeout_s: float = 30.0, env: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return versions by name; {} for an interpreter that doesn't run. `python`: a path, or words before `-c`, as
     `docker exec NAME python3`. `env`: the engine's, for its PYTHONPATH."""
-    versions_by_name = last_json(ask([*python, "-c", SCRIPT, *packages()], timeout_s, env).text)
-    return {str(k): str(v) for k, v in versions_by_name.items()} if isinstance(versions_by_name, dict) else {}
+    answer = ask([*python, "-c", SCRIPT, *packages()], timeout_s, env)
+    versions_by_name = last_json(answer.text)
+    if not isinstance(versions_by_name, dict):
+        return {}
+    return {str(name): str(version) for name, version in versions_by_name.items()}
 
 
 # ---- environment variables that move an engine's numbers ----
@@ -138,7 +147,7 @@ NAMES = {
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without the secrets among them."""
+    """Return the variables without the secrets among them."""
     return {name: shown(name, value) for name, value in sorted(environ.items()) if _matters(name)}
 
 

@@ -13,7 +13,7 @@ class OpenFile:
 
     @classmethod
     def open(cls, path: Path) -> Self | None:
-        """None where it can't be read now."""
+        """Return an open file. None: it can't be read now."""
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -25,7 +25,7 @@ class OpenFile:
         return None
 
     def bytes(self, size: int = 65536) -> bytes:
-        """Empty where it can't be read any more."""
+        """Return its content. Empty: it can't be read any more."""
         try:
             return os.pread(self._fd, size, 0)
         except OSError:
@@ -39,7 +39,7 @@ class OpenFile:
 
 
 def text(path: Path) -> str | None:
-    """None for an empty file too: the kernel leaves one where it has nothing to say."""
+    """Return a file's text. None for an empty file too: the kernel leaves one where it has nothing to say."""
     try:
         return path.read_text(errors="replace").strip() or None
     except OSError:
@@ -51,7 +51,7 @@ def number(path: Path) -> int | None:
 
 
 def whole(text: str | None) -> int | None:
-    """`16`, `0x1002`"""
+    """Return the number of `16` or `0x1002`."""
     try:
         return int(text or "", 0)
     except ValueError:
@@ -66,7 +66,7 @@ def exists(path: Path) -> bool:
 
 
 def entries(folder: Path) -> list[Path]:
-    """What is in a folder; nothing where it can't be looked into."""
+    """Return what is in a folder; nothing where it can't be looked into."""
     try:
         return list(folder.iterdir())
     except OSError:
@@ -74,7 +74,8 @@ def entries(folder: Path) -> list[Path]:
 
 
 def fields(path: Path, separator: str | None = None) -> dict[str, str]:
-    """`key value` lines, or `key: value` and `key=value` with that separator. The first of a key counts."""
+    """Return the values of `key value` lines, or `key: value` and `key=value` with that separator. The first of a key
+    counts."""
     values: dict[str, str] = {}
     for line in (text(path) or "").splitlines():
         parts = [p.strip() for p in line.split(separator, 1)]
@@ -84,7 +85,7 @@ def fields(path: Path, separator: str | None = None) -> dict[str, str]:
 
 
 def numbered(folder: Path, prefix: str = "") -> list[Path]:
-    """`node0`, `node1`, … or `0`, `1`, … in the order of their numbers; nothing else in the folder."""
+    """Return `node0`, `node1`, … or `0`, `1`, … in the order of their numbers; nothing else in the folder."""
     names = [p.name for p in entries(folder)]
     numbered = [n for n in names if n.startswith(prefix) and n[len(prefix) :].isdecimal()]
     return [folder / n for n in sorted(numbered, key=lambda n: int(n[len(prefix) :]))]

@@ -64,7 +64,7 @@ class _Entry(msgspec.Struct):
 
 
 def read_safetensors(path: Path) -> list[Tensor]:
-    """ValueError where the file isn't one, or is cut."""
+    """Return a file's tensors. Raises ValueError where the file isn't one, or is cut."""
     with files.opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         first = file.read(8)
@@ -85,10 +85,11 @@ def read_safetensors(path: Path) -> list[Tensor]:
     ends = sorted(e.data_offsets for e in entries.values() if e.data_offsets[0] < e.data_offsets[1])
     if any(begin < end for (_, end), (begin, _) in pairwise(ends)):
         raise ValueError(f"{path}: two tensors have the same bytes")
-    return [
-        Tensor(n, e.dtype, e.shape, e.data_offsets[1] - e.data_offsets[0], 8 + length + e.data_offsets[0])
-        for n, e in entries.items()
-    ]
+    tensors = []
+    for name, entry in entries.items():
+        begin, end = entry.data_offsets
+        tensors.append(Tensor(name, entry.dtype, entry.shape, end - begin, 8 + length + begin))
+    return tensors
 
 
 def _fits(entry: _Entry) -> bool:
@@ -133,7 +134,8 @@ class _Gguf:
         return metadata, [tensor._replace(start=data + tensor.start) for tensor in listed]
 
     def _check(self, *counts: int) -> None:
-        """A file may claim anything, and be as long as that without holding it."""
+        """Refuse a header with too many entries. A file may claim anything, and be as long as that without holding
+        it."""
         self._counted += sum(counts)
         if self._counted > _MANY:
             raise ValueError(f"{self._counted} entries in the header")

@@ -65,7 +65,7 @@ class RigJob:
     # ---- what is here ----
 
     def look(self, python: str, like: str) -> None:
-        """`like`: the version that dyno has at home. Its packages then fit here."""
+        """Report what this machine has. `like`: the version that dyno has at home. Its packages then fit here."""
         names = [f"python{like}", *(f"python3.{minor}" for minor in range(NEWEST, OLDEST[1] - 1, -1)), sys.executable]
         for name in [python] if python else names:
             version, tag = asked(name)
@@ -76,13 +76,20 @@ class RigJob:
                 f"there is no Python 3.11 or newer ({python or 'on PATH'}). Install one, or name it: python = PATH"
             )
         say(
-            python=name, version=version, tag=tag, system=platform.system(), machine=platform.machine(),
-            libc=platform.libc_ver(), state=self.state(), job=self.folder, installed=os.path.exists(self.path("ready")),
+            python=name,
+            version=version,
+            tag=tag,
+            system=platform.system(),
+            machine=platform.machine(),
+            libc=platform.libc_ver(),
+            state=self.state(),
+            job=self.folder,
+            installed=os.path.exists(self.path("ready")),
             free_bytes=shutil.disk_usage(existing(self.home)).free,
-        )  # fmt: skip
+        )
 
     def stock(self) -> None:
-        """What is here: models and engines that are whole, by their folders, and the room for more."""
+        """Report what is here: models and engines that are whole, by their folders, and the room for more."""
         whole = {
             kind: sorted(os.path.basename(os.path.dirname(p)) for p in glob.glob(f"{self.home}/{kind}/[!.]*/dyno.json"))
             for kind in ("models", "engines")
@@ -93,7 +100,7 @@ class RigJob:
         say(state=self.state())
 
     def state(self) -> str:
-        """absent, ready, running, or the exit code; 'lost' where it died without one."""
+        """Return absent, ready, running, or the exit code; 'lost' where it died without one."""
         if not os.path.isdir(self.folder):
             return "absent"
         if self.locked() is None:
@@ -104,7 +111,7 @@ class RigJob:
         return "lost" if os.path.exists(self.path("pid")) else "ready"
 
     def locked(self) -> Optional[IO[bytes]]:
-        """The job's lock, as an open file; None where a job holds it."""
+        """Return the job's lock, as an open file; None where a job holds it."""
         file = open(self.path("lock"), "ab")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -157,10 +164,15 @@ class RigJob:
             for stream in (0, 1, 2):
                 os.dup2(null.fileno(), stream)
             process = subprocess.Popen(
-                [self.python, "-m", "dyno", *words], stdin=subprocess.PIPE, stdout=null, stderr=log, cwd=self.folder,
-                env=self.environment(), pass_fds=[lock.fileno()],
+                [self.python, "-m", "dyno", *words],
+                stdin=subprocess.PIPE,
+                stdout=null,
+                stderr=log,
+                cwd=self.folder,
+                env=self.environment(),
+                pass_fds=[lock.fileno()],
                 preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
-            )  # fmt: skip
+            )
             write(self.path("pid"), str(process.pid))
             process.communicate(order)
             code = process.returncode
@@ -168,7 +180,8 @@ class RigJob:
         os._exit(0)
 
     def environment(self) -> dict[str, str]:
-        """Engines and models stay in dyno's folder; Python's own variables could name other packages."""
+        """Return the variables of a job. Engines and models stay in dyno's folder; Python's own variables could name
+        other packages."""
         own = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
         return dict(own, DYNO_HOME=self.home, PYTHONUNBUFFERED="1")
 
@@ -237,7 +250,7 @@ class RigJob:
         os.execve(self.python, [self.python, "-m", *words], self.environment())
 
     def stop(self) -> None:
-        """As Ctrl-C does; after a while by force."""
+        """Stop the job as Ctrl-C does; after a while by force."""
         deadline = time.monotonic() + GRACE_S
         if self.state() == "running":
             with open(self.path("pid")) as file:
@@ -301,7 +314,8 @@ def digest(path: str) -> str:
 
 
 def kept_back(folder: str, name: str, rule: dict[str, str]) -> bool:
-    """`rule`: pattern → '' (always), +NAME (until NAME is beside it), -NAME (as long as NAME is)."""
+    """Whether a file is kept back. `rule`: pattern → '' (always), +NAME (until NAME is beside it), -NAME (as long as
+    NAME is)."""
     until = next((until for pattern, until in rule.items() if fnmatch.fnmatchcase(name, pattern)), None)
     if not until:
         return until == ""

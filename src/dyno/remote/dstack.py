@@ -238,12 +238,14 @@ class DstackRig:
         return (run := self._run()) is None or run.status.is_finished()
 
     def _end_of(self, run: Any) -> str:
+        """Say why a run has ended. Empty: it has not."""
         if run is None:
             return f"dstack has no run {self.name} any more."
+        if not run.status.is_finished() and run.status.value != "terminating":
+            return ""
         job = run.latest_job_submission
         why = (job and (job.termination_reason_message or job.termination_reason)) or run.status_message
-        ends = run.status.is_finished() or run.status.value == "terminating"
-        return f"dstack ended {self.name}: {_short(why).rstrip('.')}." if ends else ""
+        return f"dstack ended {self.name}: {_short(why).rstrip('.')}."
 
     def _fleet(self) -> Any:
         with _absent_is_none():
@@ -260,7 +262,9 @@ def ssh_config(hops: list[Hop], key: Path, hosts: Path | None) -> str:
     for alias, name, port, user in hops:
         _check_hop(name, port, user)
         lines += [f"Host {alias}", f"HostName {name}", f"Port {port}", f"User {user}"]
-        lines += [f'IdentityFile "{key}"', "IdentitiesOnly yes", *([f"ProxyJump {before}"] if before else [])]
+        lines += [f'IdentityFile "{key}"', "IdentitiesOnly yes"]
+        if before:
+            lines.append(f"ProxyJump {before}")
         if alias != hops[-1][0]:
             lines += ["StrictHostKeyChecking no", "UserKnownHostsFile /dev/null", "LogLevel ERROR"]
         elif hosts is not None:
@@ -296,14 +300,19 @@ def _hops(name: str, job: Any) -> tuple[list[Hop], bool]:
         return [(name, proxy.sshproxy_hostname, proxy.sshproxy_port or 22, proxy.sshproxy_upstream_id)], False
     submission = job.job_submissions[-1]
     machine, runtime = submission.job_provisioning_data, submission.job_runtime_data
-    user = (runtime and runtime.username) or (job.job_spec.user and job.job_spec.user.username) or "root"
+    asked = job.job_spec.user
+    user = (runtime and runtime.username) or (asked and asked.username) or "root"
     jump = machine.ssh_proxy
-    hops = [(f"{name}-jump", jump.hostname, jump.port, jump.username)] if jump else []
-    if not machine.dockerized:
-        return [*hops, (name, machine.hostname, machine.ssh_port, user)], True
-    port = ((runtime and runtime.ports) or {}).get(_SSHD_PORT, _SSHD_PORT)
-    host = (f"{name}-host", machine.hostname, machine.ssh_port, machine.username)
-    return [*hops, host, (name, "localhost", port, user)], True
+    hops = []
+    if jump:
+        hops.append((f"{name}-jump", jump.hostname, jump.port, jump.username))
+    if machine.dockerized:
+        ports = (runtime and runtime.ports) or {}
+        hops.append((f"{name}-host", machine.hostname, machine.ssh_port, machine.username))
+        hops.append((name, "localhost", ports.get(_SSHD_PORT, _SSHD_PORT), user))
+    else:
+        hops.append((name, machine.hostname, machine.ssh_port, user))
+    return hops, True
 
 
 def _expect_offers(plan: Any, config: Configuration, say: Say) -> None:
@@ -316,7 +325,8 @@ def _expect_offers(plan: Any, config: Configuration, say: Say) -> None:
             "dstack settings, or check the fleets and backends of the dstack project."
         )
     first, offers = plan.offers[0], many(plan.total_offers, "offer")
-    where = _short(" ".join(map(str, dict.fromkeys((first.backend.value, first.region, first.instance.name)))))
+    names = dict.fromkeys((first.backend.value, first.region, first.instance.name))
+    where = _short(" ".join(map(str, names)))
     say(f"dstack has {offers} for this {config['type']}; the first: {where}, {_usd(first.price, price)} USD/h")
 
 

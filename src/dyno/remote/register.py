@@ -20,8 +20,8 @@ class Register:
 
     def find(self, folder: Path, rig: str) -> RigEntry | None:
         """Return what runs there for a study's folder on this machine."""
-        mine = (e for e in self.entries() if (e.folder, e.rig) == (str(folder.absolute()), rig))
-        return next(mine, None)
+        wanted = (str(folder.absolute()), rig)
+        return next((entry for entry in self.entries() if (entry.folder, entry.rig) == wanted), None)
 
     def write(self, entry: RigEntry) -> None:
         """Write it whole or not at all, and to the disk: before anything starts there."""

@@ -76,11 +76,18 @@ class SshMachine:
             "ServerAliveCountMax=3",
         ]  # fmt: skip
         spec = self.spec
-        files = {"-F": spec.config_file, "-i": spec.key_file}
-        given = [word for flag, path in files.items() if path for word in (flag, str(Path(path).expanduser()))]
-        given += ["-p", str(spec.port)] if spec.port else []
-        settings = [word for option in options for word in ("-o", option)]
-        return ["ssh", *given, *settings, *words, "--", spec.host, *([command] if command else [])]
+        out = ["ssh"]
+        for flag, path in (("-F", spec.config_file), ("-i", spec.key_file)):
+            if path:
+                out += [flag, str(Path(path).expanduser())]
+        if spec.port:
+            out += ["-p", str(spec.port)]
+        for option in options:
+            out += ["-o", option]
+        out += [*words, "--", spec.host]
+        if command:
+            out.append(command)
+        return out
 
     def _agent(self, verb: str, *words: str) -> list[str]:
         call = [self.python, "-c", _START, verb, self.spec.folder or "", self.job, *words]
@@ -109,9 +116,12 @@ class SshMachine:
         source = _SOURCE()
         with tempfile.TemporaryFile() as errors:
             process = subprocess.Popen(
-                self._agent(verb, *words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
+                self._agent(verb, *words),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
                 start_new_session=True,  # Ctrl-C is dyno's: it stops the other machine by this connection
-            )  # fmt: skip
+            )
             assert process.stdin and process.stdout
             quiet_s, limit_s = _QUIET_S.get(verb), _LIMITS_S.get(verb)
             process.stdout = io.BufferedReader(_Pipe(process.stdout, quiet_s, self.spec.host))
@@ -156,16 +166,19 @@ class SshMachine:
             raise Unreachable(f"{self.spec.host} doesn't end its answer.") from None
 
     def _failure(self, code: int, words: str) -> RigError:
-        lines = [line.strip() for line in words.splitlines() if line.strip()]
-        last = secrets.public_text(lines[-1])[:300] if lines else ""
+        """Return why ssh or the command behind it failed. `words`: what it wrote."""
+        host = self.spec.host
+        lines = words.strip().splitlines()
+        last = secrets.public_text(lines[-1].strip())[:300] if lines else ""
         if code == 255:  # ssh's own
-            why = next((advice for text, advice in _ADVICE.items() if text in words.lower()), last or "it hung up")
-            return Unreachable(f"{self.spec.host} can't be reached: {why.rstrip('.')}.")
-        if code == 127 or (re.search(r"not found|no such file", last, re.I) and self.python in last):
-            return RigError(
-                f"{self.spec.host} has no {self.python}. Install Python 3.11 or newer, or set python = PATH."
-            )
-        return RigError(f"{self.spec.host}: {last.rstrip('.') or f'exit code {code}'}.")
+            known = (advice for text, advice in _ADVICE.items() if text in words.lower())
+            why = next(known, last or "it hung up")
+            return Unreachable(f"{host} can't be reached: {why.rstrip('.')}.")
+        missing = re.search(r"not found|no such file", last, re.I) and self.python in last
+        if code == 127 or missing:
+            return RigError(f"{host} has no {self.python}. Install Python 3.11 or newer, or set python = PATH.")
+        reason = last.rstrip(".") or f"exit code {code}"
+        return RigError(f"{host}: {reason}.")
 
     @contextlib.contextmanager
     def forwarded(self, local: int, remote: int) -> Iterator[None]:

@@ -32,11 +32,12 @@ _MANYLINUX = {"x86_64": 5, "aarch64": 17}  # architecture → glibc's oldest min
 
 def same_as_here(remote: RigPython) -> bool:
     """Whether packages that are installed here run remote."""
-    here = platform.libc_ver()
-    alike = (remote.tag, remote.system, remote.machine) == (
-        sys.implementation.cache_tag, platform.system(), platform.machine(),
-    )  # fmt: skip
-    return alike and remote.libc[0] == here[0] and _version(remote.libc[1]) >= _version(here[1])
+    here = (sys.implementation.cache_tag, platform.system(), platform.machine())
+    if (remote.tag, remote.system, remote.machine) != here:
+        return False
+    libc, version = platform.libc_ver()
+    remote_libc, remote_version = remote.libc
+    return remote_libc == libc and _version(remote_version) >= _version(version)
 
 
 def wheels(remote: RigPython, cache: Path, say: Callable[[str], None]) -> list[Path]:
@@ -45,25 +46,37 @@ def wheels(remote: RigPython, cache: Path, say: Callable[[str], None]) -> list[P
     folder = OutsideName.single(described).below(cache)
     folder.mkdir(parents=True, exist_ok=True)
     needed = _closure(remote)
-    own = _own_wheel(folder)
+    out = [_own_wheel(folder)]
     if same_as_here(remote):
-        return [own, *(_repacked(dist, folder) for dist in needed.values() if dist)]
+        out += [_repacked(dist, folder) for dist in needed.values() if dist]
+        return out
     lacking = [name for name in needed if not list(folder.glob(f"{_file_name(name)}-*.whl"))]
     if lacking:
         say(f"Downloading {many(len(lacking), 'package')} for Python {'.'.join(map(str, remote.version))}")
-        _download([f"{name}=={d.version}" if (d := needed[name]) else name for name in lacking], remote, folder)
-    return [own, *(path for name in needed for path in folder.glob(f"{_file_name(name)}-*.whl"))]
+        _download([_requirement(name, needed[name]) for name in lacking], remote, folder)
+    for name in needed:
+        out += folder.glob(f"{_file_name(name)}-*.whl")
+    return out
+
+
+def _requirement(name: str, here: Distribution | None) -> str:
+    """Ask for the version that is installed here."""
+    return f"{name}=={here.version}" if here else name
 
 
 def _closure(remote: RigPython) -> dict[str, Distribution | None]:
-    """All that dyno needs there, with what is installed here of it. Markers are those of that machine."""
+    """Return all that dyno needs there, with what is installed here of it. Markers are those of that machine."""
     from packaging.requirements import Requirement
 
     version = ".".join(map(str, remote.version))
     environment = {
-        "extra": "", "python_version": version, "python_full_version": f"{version}.0", "platform_system": remote.system,
-        "sys_platform": remote.system.lower(), "platform_machine": remote.machine,
-    }  # fmt: skip
+        "extra": "",
+        "python_version": version,
+        "python_full_version": f"{version}.0",
+        "platform_system": remote.system,
+        "sys_platform": remote.system.lower(),
+        "platform_machine": remote.machine,
+    }
     needed: dict[str, Distribution | None] = {}
 
     def add(requirements: list[str] | None) -> None:
@@ -99,7 +112,7 @@ def _download(requirements: list[str], remote: RigPython, folder: Path) -> None:
         if done.returncode == 0:
             return
         why = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "pip failed")
-    here, other = (".".join(map(str, v)) for v in (sys.version_info[:2], remote.version))
+    here, other = ".".join(map(str, sys.version_info[:2])), ".".join(map(str, remote.version))
     raise RigError(
         f"dyno's dependencies for Python {other} on {remote.machine} can't be downloaded here: {why}. Use Python "
         f"{here} on both machines: then none is downloaded. Or put their wheels into {folder}: {' '.join(requirements)}"
@@ -130,8 +143,10 @@ def _repacked(dist: Distribution, folder: Path) -> Path:
 
 def _installed_files(dist: Distribution) -> Iterator[tuple[str, Path]]:
     for file in dist.files or []:
-        inside = ".." not in file.parts and "__pycache__" not in file.parts and not file.parts[0].endswith(".dist-info")
-        if inside and (path := Path(str(file.locate()))).is_file():
+        if ".." in file.parts or "__pycache__" in file.parts or file.parts[0].endswith(".dist-info"):
+            continue
+        path = Path(str(file.locate()))
+        if path.is_file():
             yield file.as_posix(), path
 
 

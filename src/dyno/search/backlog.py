@@ -42,7 +42,9 @@ def _growth(requests: Requests, from_s: float, now_s: float) -> float:
     # By how much neighbouring parts differ: a server that fills at first, then serves more, is no noise.
     each = max(float((np.diff(more) ** 2).mean()) / 2, 2 * sent / _PARTS)  # arrivals and ends at random, at least
     half = more[_PARTS // 2 :]
-    return float(min(more.sum() / np.sqrt(_PARTS * each), np.sqrt(2) * half.sum() / np.sqrt(len(half) * each)))
+    throughout = more.sum() / np.sqrt(_PARTS * each)
+    later = np.sqrt(2) * half.sum() / np.sqrt(len(half) * each)
+    return float(min(throughout, later))
 
 
 def longer(requests: Requests, from_s: float, now_s: float) -> float:

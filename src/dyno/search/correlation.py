@@ -9,7 +9,7 @@ _MOST_BEYOND = 2.5  # times what the largest batches show: their own variance is
 
 
 def _variance(values: np.ndarray, degrees: int) -> float:
-    """The same as values.var(), without what that takes for a few numbers."""
+    """Return the same as values.var(), without what that takes for a few numbers."""
     off = values - values.sum() / len(values)
     return float(off @ off) / degrees
 

@@ -43,7 +43,8 @@ def doubt_of_missing(limit: Limit, probes: Sequence[Weighed], variation: Variati
 def _doubt(
     limit: Limit, probes: Sequence[Weighed], distances: Sequence[float], variation: Variation, what: Late
 ) -> float:
-    """`distances`: from the limit, on the side that is to be shown. `what`: few late requests, or many."""
+    """Return the doubt. `distances`: from the limit, on the side that is to be shown. `what`: few late requests, or
+    many."""
     share = allowed(limit)
     if limit.stem == "failed":
         return _doubt_by_requests(limit.most, tuple(probes), what)
@@ -107,7 +108,7 @@ def requests_wanted(limit: Limit, probes: Sequence[Weighed], error: float) -> fl
 
 
 def _doubt_of_none(failed: float, worth: float, what: Late) -> float:
-    """Where no request may fail: one failure is a miss."""
+    """Return the doubt where no request may fail: one failure is a miss."""
     if what == "many":
         return 0.0 if failed else 1.0
     return 1.0 if failed else math.exp(-worth / _NONE_FAILED)

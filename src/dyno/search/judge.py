@@ -50,12 +50,18 @@ class _Values(NamedTuple):
     weights: np.ndarray
 
 
+def _rate(r: Requests, from_s: float, now_s: float) -> float:
+    """Return the requests that ended each second."""
+    if now_s <= from_s:
+        return 0.0
+    return float(((r.end > from_s) & (r.end <= now_s)).sum()) / (now_s - from_s)
+
+
 def _later_half(v: _Values) -> _Values:
     half = slice(len(v.high) // 2, None)
     weights = v.weights[half]
-    return _Values(
-        v.high[half], v.low[half], v.late_high[half], v.late_low[half], weights / max(float(weights.mean()), 1e-9)
-    )
+    weights = weights / max(float(weights.mean()), 1e-9)
+    return _Values(v.high[half], v.low[half], v.late_high[half], v.late_low[half], weights)
 
 
 class Judge:
@@ -73,6 +79,7 @@ class Judge:
         self._tail = max((tail_requests(limit) for limit in limits), default=FEWEST)
 
     def look(self, requests: Requests, now_s: float) -> ProbeLook:
+        """Return what a probe shows at this time."""
         sent_count = int(np.searchsorted(requests.sent, now_s, side="right"))
         r = _first(requests, sent_count)
         ended = int((r.end <= now_s).sum())
@@ -84,23 +91,47 @@ class Judge:
         first = int(np.searchsorted(r.sent, from_s))
         count = sent_count - first
         window_s = now_s - from_s
-        rate = float(((r.end > from_s) & (r.end <= now_s)).sum()) / window_s if window_s > 0 else 0.0
-        grows = not self.wave and backlog.grows(r, 0.0, now_s)
-        least_s = window_s_of(self.limits, not self.wave, length_s)
+        grows = self._grows(r, now_s)
         ended_s = float((r.end - r.sent)[r.end <= now_s].mean())  # in overload, those that are open grow old
-        rough_s = window_s_of(self.limits, not self.wave, min(length_s, ended_s)) / ROUGH
-        rough = count >= max(ROUGH_FEWEST, self.wave) and window_s >= rough_s
-        ready = count >= max(FEWEST, WAVES * self.wave) and window_s >= least_s and self._turns_are_there(r, first)
+        rough = self._is_rough(count, window_s, min(length_s, ended_s))
+        ready = self._is_ready(count, window_s, length_s) and self._turns_are_there(r, first)
         filled = not self.wave and window_s >= max(OPEN_LEAST_S, ended_s)
         weighed: list[Weighed] = []
         if rough or grows or filled:
             self._begins = begun.lasts
             weighed = [self._weigh(r, limit, first, now_s, length_s) for limit in self.limits]
         ready = ready or (filled and self._far_over(weighed))
-        swells = ready and not self.wave and backlog.swells(r, from_s, now_s)
-        settled = ready and not begun.lasts and count >= self._tail
-        settled = settled and all(w.count >= self._least_worth(w) for w in weighed)
-        return ProbeLook(now_s, from_s, length_s, count, rate, ready, ready or rough, weighed, grows, swells, settled)
+        return ProbeLook(
+            now_s=now_s,
+            from_s=from_s,
+            length_s=length_s,
+            count=count,
+            rate=_rate(r, from_s, now_s),
+            ready=ready,
+            rough=ready or rough,
+            weighed=weighed,
+            grows=grows,
+            swells=ready and not self.wave and backlog.swells(r, from_s, now_s),
+            settled=ready and not begun.lasts and self._is_settled(count, weighed),
+        )
+
+    def _grows(self, r: Requests, now_s: float) -> bool:
+        """Return whether the backlog of an open loop grows without end."""
+        return not self.wave and backlog.grows(r, 0.0, now_s)
+
+    def _is_rough(self, count: int, window_s: float, length_s: float) -> bool:
+        """Return whether a probe shows where to look."""
+        least_s = window_s_of(self.limits, not self.wave, length_s) / ROUGH
+        return count >= max(ROUGH_FEWEST, self.wave) and window_s >= least_s
+
+    def _is_ready(self, count: int, window_s: float, length_s: float) -> bool:
+        """Return whether a probe is long enough and has enough requests that count."""
+        least_s = window_s_of(self.limits, not self.wave, length_s)
+        return count >= max(FEWEST, WAVES * self.wave) and window_s >= least_s
+
+    def _is_settled(self, count: int, weighed: Sequence[Weighed]) -> bool:
+        """Return whether enough requests are beyond each percentile, and enough are independent."""
+        return count >= self._tail and all(w.count >= self._least_worth(w) for w in weighed)
 
     def _far_over(self, weighed: Sequence[Weighed]) -> bool:
         """Return whether a limit is missed by far already. An open loop begins with an empty server, and its latencies
@@ -135,7 +166,9 @@ class Judge:
     def _turns_are_there(self, r: Requests, first: int) -> bool:
         if r.turn is None or len(self._turns) < 2:
             return True
-        shares = np.bincount(r.turn[first:], minlength=len(self._turns))[: len(self._turns)] / (len(r.sent) - first)
+        count = len(self._turns)
+        seen = np.bincount(r.turn[first:], minlength=count)[:count]
+        shares = seen / (len(r.sent) - first)
         return bool((shares >= _TURNS_LEAST * self._turns).all())
 
     def _weigh(self, r: Requests, limit: Limit, first: int, now_s: float, length_s: float) -> Weighed:
@@ -188,7 +221,8 @@ class Judge:
         return _Values(known_high, low[counts], late_high[counts], late_low[counts], weights)
 
     def _turn_weights(self, r: Requests, counts: np.ndarray) -> np.ndarray:
-        """Turns count as in the whole load, however many of each a probe happened to send."""
+        """Return the weight of each request. Turns count as in the whole load, however many of each a probe happened to
+        send."""
         if r.turn is None or len(self._turns) < 2 or not counts.any():
             return np.ones(int(counts.sum()))
         turn = np.minimum(r.turn[counts], len(self._turns) - 1)
@@ -242,7 +276,8 @@ class Judge:
     # ---- a mean ----
 
     def _mean(self, v: _Values, limit: Limit) -> Weighed:
-        high, low = float((v.high * v.weights).mean()), float((v.low * v.weights).mean())
+        high = float((v.high * v.weights).mean())
+        low = float((v.low * v.weights).mean())
         value = (high + low) / 2
         if len(v.high) >= _HALVES and (not self.wave or self._begins):
             half = _later_half(v)
@@ -347,10 +382,14 @@ def _spread_open(ages: np.ndarray, open_: np.ndarray, weights: np.ndarray) -> np
 
 
 def _quantiles(values: np.ndarray, shares: Sequence[float]) -> list[float]:
-    """As np.quantile, which takes longer for a few shares than the sorting."""
+    """Return the same as np.quantile, which takes longer for a few shares than the sorting."""
     ordered = np.sort(values)
-    places = [share * (len(ordered) - 1) for share in shares]
-    return [float(ordered[int(x)] + (x % 1) * (ordered[math.ceil(x)] - ordered[int(x)])) for x in places]
+    quantiles = []
+    for share in shares:
+        place = share * (len(ordered) - 1)
+        below, above = ordered[int(place)], ordered[math.ceil(place)]
+        quantiles.append(float(below + (place % 1) * (above - below)))
+    return quantiles
 
 
 class _Ordered:
@@ -391,6 +430,5 @@ def _part(r: Requests, a: int, b: int) -> Requests:
         name: LimitColumn(*(None if each is None else each[a:b] for each in column))  # type: ignore[arg-type]
         for name, column in r.columns.items()
     }
-    return Requests(
-        r.sent[a:b], r.first[a:b], r.end[a:b], r.failed[a:b], columns, None if r.turn is None else r.turn[a:b]
-    )
+    turn = None if r.turn is None else r.turn[a:b]
+    return Requests(r.sent[a:b], r.first[a:b], r.end[a:b], r.failed[a:b], columns, turn)

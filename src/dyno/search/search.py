@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import msgspec
 import numpy as np
 
-from dyno.facts.find import Outcome, ProbeLook, Weighed
+from dyno.facts.find import Outcome, ProbeLook
 from dyno.facts.limits import Limit
 from dyno.measure.statistics import quantile
 from dyno.search.evidence import Variation, doubt_of_meeting, doubt_of_missing, requests_wanted
@@ -168,23 +168,23 @@ class Search:
 
     @_remembered
     def meets(self, level: float) -> Shown:
-        """By the probes of this load and of the next higher ones, as far as they help: none of them would be good if
-        this one weren't."""
+        """Judge by the probes of this load and of the next higher ones, as far as they help: none of them would be good
+        if this one weren't."""
         best = Shown(1.0, False)
         for high in self._levels[self._levels.index(level) :]:
             probes = self._ready(level, high)
             if not probes or any(p.look.swells or p.look.grows for p in probes):
                 continue
-            by_limit = [self._limit_met(i, probes) for i in range(len(self.limits))]
-            if max(by_limit) == 1:  # with loads that are higher still, they look no better
+            doubt = max(self._limit_met(i, probes) for i in range(len(self.limits)))
+            if doubt == 1:  # with loads that are higher still, they look no better
                 break
-            doubt = max(by_limit)
-            best = min(best, Shown(doubt, doubt <= _EACH and self._seen_again(probes, level, below=True)), key=_order)
+            again = doubt <= _EACH and self._seen_again(probes, level, below=True)
+            best = min(best, Shown(doubt, again), key=_order)
         return best
 
     @_remembered
     def misses(self, level: float) -> Shown:
-        """By the probes of this load and of the next lower ones."""
+        """Judge by the probes of this load and of the next lower ones."""
         best = Shown(1.0, False)
         for low in self._levels[self._levels.index(level) :: -1]:
             if any(p.look.grows for p in self.probes if low <= p.level <= level):
@@ -196,7 +196,8 @@ class Search:
             if min(by_limit) == 1:
                 break
             doubt = min(min(by_limit) * len(by_limit), 1.0)
-            best = min(best, Shown(doubt, doubt <= _EACH and self._seen_again(probes, level, below=False)), key=_order)
+            again = doubt <= _EACH and self._seen_again(probes, level, below=False)
+            best = min(best, Shown(doubt, again), key=_order)
         return best
 
     def _limit_met(self, i: int, probes: Sequence[Probe]) -> float:
@@ -207,11 +208,9 @@ class Search:
 
     def _seen_again(self, probes: Sequence[Probe], level: float, below: bool) -> bool:
         """Return whether probes near the target were made at different times: a server may change. More often where
-        they look odd: better than a lower load, or worse than a higher one."""
+        they look odd."""
         margin = _margin(probes)
-        others = [x for x in self._levels if (x < level if below else x > level) and self._ready(x, x)]
-        odd = any(self.margin(x) > margin if below else self.margin(x) < margin for x in others)
-        wanted = _VISITS if odd else self._visits(margin)
+        wanted = _VISITS if self._looks_odd(margin, level, below) else self._visits(margin)
         if wanted == 1:
             return True
         between_s = self._between_s()
@@ -219,6 +218,17 @@ class Search:
         apart_s = min(_APART_S, between_s / 4)
         visits = 1 + sum(b - a >= apart_s for a, b in itertools.pairwise(times))
         return visits >= wanted and times[-1] - times[0] >= between_s
+
+    def _looks_odd(self, margin: float, level: float, below: bool) -> bool:
+        """Return whether a load looks better than a lower one, or worse than a higher one."""
+        for other in self._levels:
+            if below:
+                odd = other < level and self._ready(other, other) and self.margin(other) > margin
+            else:
+                odd = other > level and self._ready(other, other) and self.margin(other) < margin
+            if odd:
+                return True
+        return False
 
     def _visits(self, margin: float) -> int:
         """Return how often a load with such a margin must be seen: where margins rise steeply, they say little."""
@@ -232,15 +242,18 @@ class Search:
 
     @_remembered
     def shown(self, level: float, error: float = _EACH) -> Outcome:
-        """What is certain of a load; with a larger error, also what only one visit shows."""
+        """Return what is certain of a load; with a larger error, also what only one visit shows."""
         misses, meets = self.misses(level), self.meets(level)
-        if misses.doubt <= error and (misses.again or error > _EACH):
+        once_is_enough = error > _EACH
+        if misses.doubt <= error and (misses.again or once_is_enough):
             return "misses"
-        return "meets" if meets.doubt <= error and (meets.again or error > _EACH) else "undecided"
+        if meets.doubt <= error and (meets.again or once_is_enough):
+            return "meets"
+        return "undecided"
 
     @_remembered
     def outcome(self, level: float) -> Outcome:
-        """The same without another visit: what its probes and those beside it look like."""
+        """Return the same without another visit: what its probes and those beside it look like."""
         if self.misses(level).doubt <= _EACH:
             return "misses"
         return "meets" if self.meets(level).doubt <= _EACH else "undecided"
@@ -248,13 +261,16 @@ class Search:
     def sides(self, level: float) -> list[bool | None]:
         """Return for each limit whether a load keeps it. None: undecided."""
         own, outcome = self._ready(level, level), self.outcome(level)
+        count = len(self.limits)
+        missed = outcome == "misses" and count == 1
         out: list[bool | None] = []
-        for i in range(len(self.limits)):
-            met = outcome == "meets" or (bool(own) and self._limit_met(i, own) <= _EACH)
-            missed = outcome == "misses" and len(self.limits) == 1
-            missed = missed or (bool(own) and self._limit_missed(i, own) * len(self.limits) <= _EACH)
-            within = True if met else None
-            out.append(False if missed else within)
+        for i in range(count):
+            if missed or (own and self._limit_missed(i, own) * count <= _EACH):
+                out.append(False)
+            elif outcome == "meets" or (own and self._limit_met(i, own) <= _EACH):
+                out.append(True)
+            else:
+                out.append(None)
         return out
 
     def judged_alone(self, level: float, look: ProbeLook) -> "Search":
@@ -274,7 +290,7 @@ class Search:
 
     @_remembered
     def variation(self) -> Variation:
-        """By the probes of one load, and by what is assumed before there are several."""
+        """Estimate by the probes of one load, and by what is assumed before there are several."""
         seen, degrees = self.seen_variation()
         total = degrees + _VARIES_WORTH
         return Variation(math.sqrt((degrees * seen**2 + _VARIES_WORTH * self._assumed() ** 2) / total), total)
@@ -284,7 +300,7 @@ class Search:
 
     @_remembered
     def seen_variation(self) -> Variation:
-        """By the probes alone: of one load, and of loads whose margins fall where they should rise."""
+        """Estimate by the probes alone: of one load, and of loads whose margins fall where they should rise."""
         near = [x for x in self._levels if self._ready(x, x) and abs(self.margin(x)) < _COMPARED]
         squares, degrees = 0.0, 0
         for level in near:
@@ -319,13 +335,15 @@ class Search:
     @_remembered
     def interval(self, error: float = _EACH) -> Interval:
         """Return the loads between which the highest load within the target is."""
-        highs = [x for x in self._levels if self.shown(x, error) == "misses"]
-        lows = [x for x in self._levels if self.shown(x, error) == "meets"]
+        highs, lows = self._levels_shown("misses", error), self._levels_shown("meets", error)
         high = min(highs, default=math.inf)
         low = max((x for x in lows if x < high), default=0.0)
         above = max((x for x in lows if x > high), default=0.0)  # they contradict each other
         high = min((x for x in highs if x > above), default=math.inf)
         return Interval(low, high, 1 - (ERROR if error <= _EACH else 2 * error))
+
+    def _levels_shown(self, outcome: Outcome, error: float) -> list[float]:
+        return [x for x in self._levels if self.shown(x, error) == outcome]
 
     def best(self) -> Interval:
         """Return the interval that the data supports with less confidence."""
@@ -341,13 +359,15 @@ class Search:
     @_remembered
     def bracket(self) -> tuple[float, float]:
         """Return the loads between which the crossing is, by what the probes look like. 0, infinity: none."""
-        highs = [x for x in self._levels if self._beyond(x)]
-        lows = [x for x in self._levels if not self._beyond(x) and x < min(highs, default=math.inf)]
-        return max(lows, default=0.0), min(highs, default=math.inf)
+        high = min((x for x in self._levels if self._beyond(x)), default=math.inf)
+        low = max((x for x in self._levels if x < high), default=0.0)
+        return low, high
 
     def _beyond(self, level: float) -> bool:
         outcome = self.shown(level)
-        return self.margin(level) >= 0 if outcome == "undecided" else outcome == "misses"
+        if outcome == "undecided":
+            return self.margin(level) >= 0
+        return outcome == "misses"
 
     # ---- what to try next ----
 
@@ -368,21 +388,28 @@ class Search:
             return self._upwards(low, left_s)
         if not low:
             return self._downwards(high, left_s)
+        between = self._between(low, high)
+        if between is not None:
+            return self._brief(between, left_s)
+        return self._prove(left_s, spent_s)
+
+    def _between(self, low: float, high: float) -> float | None:
+        """Return a load inside a coarse bracket, near the crossing. None: the bracket is narrow enough."""
         near = any(p.look.ready and abs(p.look.margin) < _AT_IT for p in self.probes)
         top = min(high, max(self._served(), low * _SMALL_STEP))
-        if top / low > _COARSE and not near and not (self.whole and high - low <= 1):
-            share = (math.log(self.crossing()) - math.log(low)) / math.log(top / low)
-            level = self._rounded(low * (top / low) ** min(max(share, 0.2), 0.8))
-            if low < level < high and level not in self._levels:
-                return self._brief(level, left_s)
-        return self._prove(left_s, spent_s)
+        if near or top / low <= _COARSE or (self.whole and high - low <= 1):
+            return None
+        share = (math.log(self.crossing()) - math.log(low)) / math.log(top / low)
+        level = self._rounded(low * (top / low) ** min(max(share, 0.2), 0.8))
+        return level if low < level < high and level not in self._levels else None
 
     def _served(self) -> float:
         """Return the highest rate that was served, where requests piled up: the answer is below."""
         return min((_OVERSHOOT * p.look.rate for p in self.probes if p.look.grows), default=math.inf)
 
     def _brief(self, level: float, left_s: float) -> ProbeStep:
-        return ProbeStep(self._rounded(level), True, max(min(1.5 * self._least_s(level), left_s / 3), LEAST_S))
+        most_s = max(min(1.5 * self._least_s(level), left_s / 3), LEAST_S)
+        return ProbeStep(self._rounded(level), True, most_s)
 
     def _long(self, level: float, left_s: float) -> ProbeStep:
         uneven = _UNEVEN[len(self.probes) % len(_UNEVEN)]
@@ -462,29 +489,48 @@ class Search:
     def _begun(self, below: bool, left_s: float) -> float | None:
         """Return a load that is nearly certain on a side: the one nearest to the crossing, or if time is short the one
         with the least doubt."""
-        shown = {x: self.meets(x) if below else self.misses(x) for x in self._levels if self._ready(x, x)}
-        nearly = [x for x, each in shown.items() if each.doubt < _BEGUN and len(self._ready(x, x)) < _MOST_TRIES]
+        doubts = {}
+        for x in self._levels:
+            tries = len(self._ready(x, x))
+            if 0 < tries < _MOST_TRIES:
+                doubts[x] = (self.meets(x) if below else self.misses(x)).doubt
+        nearly = [x for x, doubt in doubts.items() if doubt < _BEGUN]
         if left_s < _AMPLE * self._probe_s():
-            return min(nearly, key=lambda x: shown[x].doubt, default=None)
+            return min(nearly, key=lambda x: doubts[x], default=None)
         nearest = max if below else min
         return nearest(nearly, default=None)
 
     def _tighten(self, met: float, missed: float, left_s: float, spent_s: float) -> ProbeStep | None:
         """Return a load nearer to the crossing than an end, if it can be shown in a time that it is worth."""
-        if missed / met <= 1 + self.resolution or (self.whole and missed - met <= 1):
+        if self._narrow_enough(met, missed):
             return None
         most_s = self._worth_s(math.log(missed / met), left_s, spent_s)
         pending = [x for x in self._levels if met < x < missed and self._pending(x)]
         if pending and self._probe_s() <= most_s:
-            return self._long(min(pending, key=lambda x: self.probes_at(x)[-1].began_s), left_s)
-        gains = [self._gain(met, missed, most_s, *option) for option in itertools.product((True, False), _TRIES)]
-        between = [x for x in self._levels if met < x < missed]
-        gains += [self._gain_again(met, missed, most_s, x) for x in between]
-        best = max((gain for gain in gains if gain is not None), default=None)
+            longest_ago = min(pending, key=lambda x: self.probes_at(x)[-1].began_s)
+            return self._long(longest_ago, left_s)
+        gains = itertools.chain(self._gains(met, missed, most_s), self._gains_again(met, missed, most_s))
+        best = max(gains, default=None)
         if best is None and missed / met > _WIDE and left_s > self._probe_s():  # it may need fewer than expected
-            hopes = [self._gain_again(met, missed, math.inf, x) for x in between]
-            best = max((gain for gain in hopes if gain is not None), default=None)
+            best = max(self._gains_again(met, missed, math.inf), default=None)
         return self._long(best.level, left_s) if best else None
+
+    def _narrow_enough(self, met: float, missed: float) -> bool:
+        return missed / met <= 1 + self.resolution or (self.whole and missed - met <= 1)
+
+    def _gains(self, met: float, missed: float, most_s: float) -> "Iterator[_Gain]":
+        """Yield what nearer ends gain, on both sides, by how many probes they take."""
+        for below, tries in itertools.product((True, False), _TRIES):
+            gain = self._gain(met, missed, most_s, below, tries)
+            if gain is not None:
+                yield gain
+
+    def _gains_again(self, met: float, missed: float, most_s: float) -> "Iterator[_Gain]":
+        """Yield the same for the loads between the ends that were tried."""
+        for level in self._levels:
+            gain = self._gain_again(met, missed, most_s, level) if met < level < missed else None
+            if gain is not None:
+                yield gain
 
     def _gain(self, met: float, missed: float, most_s: float, below: bool, tries: int) -> "_Gain | None":
         """Return what a nearer end gains each second if it takes `tries` probes. None: it isn't nearer, or takes too
@@ -545,9 +591,15 @@ class Search:
     @_remembered
     def _stuck(self, below: bool) -> list[float]:
         """Return the loads on a side of the crossing that several probes have not decided."""
-        crossing = self.crossing()
-        side = [x for x in self._levels if (x < crossing if below else x > crossing)]
+        side = self._side(below)
         return [x for x in side if len(self._ready(x, x)) >= _STUCK and self.outcome(x) == "undecided"]
+
+    def _side(self, below: bool) -> list[float]:
+        """Return the loads that were tried on a side of the crossing."""
+        crossing = self.crossing()
+        if below:
+            return [x for x in self._levels if x < crossing]
+        return [x for x in self._levels if x > crossing]
 
     def _end(self, below: bool, distance: float) -> float:
         """Return the load at this distance from the crossing, or one that was tried near it."""
@@ -555,12 +607,17 @@ class Search:
         if self.whole and crossing < _FEW_STEPS:
             distance = 0.0
         level = self._outward(crossing * math.exp(-distance if below else distance), below)
-        if self.whole and (stuck := self._stuck(below)):
+        stuck = self._stuck(below)
+        if self.whole and stuck:
             level = min(level, min(stuck) - 1) if below else max(level, max(stuck) + 1)
         level = min(max(level, self.least), self.most)
-        side = [x for x in self._levels if (x < crossing if below else x > crossing) and x not in self._stuck(below)]
-        same = [x for x in side if abs(math.log(x / level)) < max(_SAME * distance, self.resolution / 2)]
-        return min(same, key=lambda x: abs(math.log(x / level)), default=level)
+
+        def distance_to(x: float) -> float:
+            return abs(math.log(x / level))
+
+        near = max(_SAME * distance, self.resolution / 2)
+        same = [x for x in self._side(below) if x not in stuck and distance_to(x) < near]
+        return min(same, key=distance_to, default=level)
 
     def _probe_s(self) -> float:
         """Return how long a probe near the target takes, by those so far."""
@@ -592,8 +649,12 @@ class Search:
         """Return of which loads the side is clear by their margins."""
         seen, degrees = self.seen_variation()
         spread = seen if degrees >= 3 else max(seen, _VARIES)
-        each = [spread / math.sqrt(max(len(self.probes_at(x)), 1)) for x in self._levels]
-        return np.array([abs(self.margin(x)) > 2 * s for x, s in zip(self._levels, each, strict=True)])
+        clear = []
+        for level in self._levels:
+            probes = max(len(self.probes_at(level)), 1)
+            error = spread / math.sqrt(probes)
+            clear.append(abs(self.margin(level)) > 2 * error)
+        return np.array(clear)
 
     @_remembered
     def _line(self) -> "_MarginLine | None":
@@ -633,22 +694,26 @@ class Search:
         """Return how many seconds more would probably decide it, both sides. None: not known."""
         if not any(p.look.ready for p in self.probes):
             return None
-        known = {True: self.met, False: self.missed}
+        crossing = self.crossing()
         seconds = 0.0
-        for below in (True, False):
-            if known[below] is not None:
-                continue
-            side = [x for x in self._levels if (x <= self.crossing() if below else x >= self.crossing())]
-            options = [self._more_s(x) for x in side if abs(self.margin(x)) > _TOO_NEAR]
-            seconds += min(options, default=math.inf)
+        if self.met is None:
+            seconds += self._least_more_s([x for x in self._levels if x <= crossing])
+        if self.missed is None:
+            seconds += self._least_more_s([x for x in self._levels if x >= crossing])
         return seconds if math.isfinite(seconds) else None
+
+    def _least_more_s(self, levels: Sequence[float]) -> float:
+        """Return how long the quickest of these loads takes to be decided. Infinity: all are too near the target."""
+        return min((self._more_s(x) for x in levels if abs(self.margin(x)) > _TOO_NEAR), default=math.inf)
 
     def _more_s(self, level: float) -> float:
         """Return how long a load still takes to be decided, by its margin and by how much probes differ."""
         visited = len(self._ready(level, level))
-        by_figure_s = max(self._tries(self.margin(level)) - visited, 1.0) * self._probe_s() + self._between_s()
+        tries = max(self._tries(self.margin(level)) - visited, 1.0)
+        by_figure_s = tries * self._probe_s() + self._between_s()
         seen = [p for p in self.probes_at(level) if p.look.weighed]
-        return max([by_figure_s, *(self._requests_s(i, seen) for i in range(len(self.limits)))])
+        by_requests_s = [self._requests_s(i, seen) for i in range(len(self.limits))]
+        return max([by_figure_s, *by_requests_s])
 
     def _requests_s(self, i: int, probes: Sequence[Probe]) -> float:
         """Return how long it takes until as many requests have come as one limit wants, at the pace of these probes."""
@@ -674,9 +739,12 @@ class _MarginLine(NamedTuple):
 
 
 def _interpolated(x: np.ndarray, y: np.ndarray) -> float:
+    """Return where a rising line crosses zero. Where it does not, the nearer end."""
     below, above = np.flatnonzero(y < 0), np.flatnonzero(y >= 0)
-    if not len(below) or not len(above):
-        return float(x[-1] if len(below) else x[0])
+    if not len(above):
+        return float(x[-1])
+    if not len(below):
+        return float(x[0])
     i, j = below[-1], above[0]
     return float(x[i] + (x[j] - x[i]) * y[i] / (y[i] - y[j]))
 
@@ -688,24 +756,27 @@ def _weight(look: ProbeLook) -> float:
 
 def _margin(probes: Sequence[Probe]) -> float:
     """Return the mean margin of probes, of the limit that is missed most. Longer ones count more."""
-    weights = [p.look.now_s - p.look.from_s + 1e-3 for p in probes if p.look.weighed]
-    columns: list[list[Weighed]] = [p.look.weighed for p in probes if p.look.weighed]
+    looks = [p.look for p in probes if p.look.weighed]
+    weights = [look.now_s - look.from_s + 1e-3 for look in looks]
     total = sum(weights)
-    sums = (
-        sum(w.margin * weight for w, weight in zip(each, weights, strict=True)) for each in zip(*columns, strict=True)
-    )
-    return max((each / total for each in sums), default=0.0)
+    columns = zip(*(look.weighed for look in looks), strict=True)  # of each limit, all probes
+    means = (sum(w.margin * weight for w, weight in zip(column, weights, strict=True)) / total for column in columns)
+    return max(means, default=0.0)
 
 
 def monotone(values: Sequence[float], weights: Sequence[float]) -> np.ndarray:
     """Return the nearest values that never fall (pool adjacent violators)."""
-    blocks: list[tuple[float, float, int]] = []
+    blocks: list[tuple[float, float, int]] = []  # mean, weight, and how many values it has
     for value, weight in zip(values, weights, strict=True):
         blocks.append((value, weight, 1))
         while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
-            (b, v, n), (a, w, m) = blocks.pop(), blocks.pop()
+            b, v, n = blocks.pop()
+            a, w, m = blocks.pop()
             blocks.append(((a * w + b * v) / (w + v), w + v, m + n))
-    return np.array([*itertools.chain.from_iterable([value] * n for value, _, n in blocks)])
+    fit: list[float] = []
+    for value, _, count in blocks:
+        fit += [value] * count
+    return np.array(fit)
 
 
 def looks(step: ProbeStep, first_s: float = 0.5, times: float = 1.25) -> Iterator[float]:
@@ -737,6 +808,12 @@ def enough(step: ProbeStep, look: ProbeLook) -> bool:
     if not look.rough:
         return False
     if step.brief:
-        clear = abs(look.margin) > max(2.5 * _error(look), _FAR)
-        return clear or (look.ready and (abs(look.margin) > max(3 * _error(look), 0.15) or _error(look) < _CLOSE))
+        return _enough_in_brief(look)
     return look.ready and (look.settled or abs(look.margin) > 2 * _SINGLE)
+
+
+def _enough_in_brief(look: ProbeLook) -> bool:
+    margin, error = abs(look.margin), _error(look)
+    if margin > max(2.5 * error, _FAR):
+        return True
+    return look.ready and (margin > max(3 * error, 0.15) or error < _CLOSE)

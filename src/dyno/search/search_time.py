@@ -10,10 +10,8 @@ from dyno.search.judge import FEWEST, FILL_ENDS, LEAST_S, LENGTHS, OPEN_FILL_LEN
 
 _STEP = 4.0  # from a load to the next while the answer is bracketed
 _VISITS = 4  # of the two ends, each twice
-_LONG, _HARD = (
-    2.0,
-    8.0,
-)  # times as long as a probe lasts at least: a visit near the limit, and one that is hard to decide
+# Times as long as a probe lasts at least: a visit near the limit, and one that is hard to decide.
+_LONG, _HARD = 2.0, 8.0
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -29,15 +27,21 @@ def search_time(spec: FindSpec, pace: Pace) -> SearchTime:
     there, and the loads near it are hard to decide."""
     low, high, start = spec.range
     steps = math.log(max(high / start, start / low)) / math.log(_STEP)
-    briefs, longs = (2, 3 + math.ceil(min(steps, 3))), (2, _VISITS + 4)
+    briefs_least, briefs_most = 2, 3 + math.ceil(min(steps, 3))
+    longs_least, longs_most = 2, _VISITS + 4
     if spec.over == "concurrency":
-        briefs, longs = ((min(a, int(high - low) + 1), min(b, 2 * int(high - low) + 2)) for a, b in (briefs, longs))
+        width = int(high - low)  # whole loads: of a few, no more than these can be tried
+        briefs_least, briefs_most = min(briefs_least, width + 1), min(briefs_most, 2 * width + 2)
+        longs_least, longs_most = min(longs_least, width + 1), min(longs_most, 2 * width + 2)
     probe_s = _probe_s(spec, pace)
-    least = (briefs[0] + longs[0]) * probe_s
-    most = briefs[1] * _LONG * probe_s + longs[1] * _HARD * probe_s
+    least_s = (briefs_least + longs_least) * probe_s
+    most_s = briefs_most * _LONG * probe_s + longs_most * _HARD * probe_s
     more_s = spec.confirm_s or 0.0
     return SearchTime(
-        briefs[0] + longs[0], briefs[1] + longs[1], *(min(s, spec.budget_s) + more_s for s in (least, most))
+        briefs_least + longs_least,
+        briefs_most + longs_most,
+        min(least_s, spec.budget_s) + more_s,
+        min(most_s, spec.budget_s) + more_s,
     )
 
 

@@ -23,7 +23,7 @@ class Start(NamedTuple):
 
 
 def ends(sent_s: np.ndarray, latencies_ms: np.ndarray, wave: int) -> Start:
-    """`sent_s`: in order. `wave`: requests in flight."""
+    """Return when the start ends. `sent_s`: in order. `wave`: requests in flight."""
     known = ~np.isnan(latencies_ms)
     sent_s, latencies_ms = sent_s[known], latencies_ms[known]
     size = max(wave, _LEAST_BATCH)

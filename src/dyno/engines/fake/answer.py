@@ -44,8 +44,10 @@ class FakeAnswer:
         self._usage_each = self._usage and bool(asked["stream_options"].get("continuous_usage_stats"))
         self.streamed = bool(asked.get("stream"))
         prompt = asked.get("prompt")
-        if messages := asked.get("messages"):
-            prompt = " ".join(text for m in messages if isinstance(text := m.get("content"), str))
+        messages = asked.get("messages")
+        if messages:
+            contents = (message.get("content") for message in messages)
+            prompt = " ".join(text for text in contents if isinstance(text, str))
         self._prepare(fault, asked.get("max_tokens") or asked.get("max_completion_tokens"), prompt)
         self.key = (path, fault, self._asked, self._prompt_tokens, self._usage, self._usage_each, self._turn)
 
@@ -125,9 +127,10 @@ class FakeAnswer:
         return {"error": {"message": message, "type": "server_error", "code": status}}
 
     def whole(self) -> Any:
-        choice: dict[str, Any] = {"message": {"role": "assistant", "content": "".join(self.texts())}}
-        if not self._chat:
-            choice = {"text": choice["message"]["content"]}
+        text = "".join(self.texts())
+        choice: dict[str, Any] = {"text": text}
+        if self._chat:
+            choice = {"message": {"role": "assistant", "content": text}}
         answer = self._openai([{"index": 0, **choice, "logprobs": None, "finish_reason": self._finish()}])
         answer["object"] = "chat.completion" if self._chat else "text_completion"
         answer["system_fingerprint"] = "fake"
@@ -165,7 +168,9 @@ class FakeAnswer:
     def _end(self) -> bytes:
         empty: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
         end = self._frame(self._openai([{"index": 0, **empty, "finish_reason": self._finish()}]))
-        return end + self._frame({**self._openai([]), "usage": self._tokens()}) if self._usage else end
+        if self._usage:
+            end += self._frame({**self._openai([]), "usage": self._tokens()})
+        return end
 
     def _text_event(self, text: str, index: int = 0) -> dict[str, Any]:
         if self._chat:

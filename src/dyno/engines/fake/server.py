@@ -5,6 +5,7 @@ against a client.
 """
 
 import gc
+import itertools
 import math
 import os
 import resource
@@ -30,6 +31,7 @@ _SO_TIMESTAMPNS = 35
 _TIMESPEC = struct.Struct("qq")
 _SENDS_A_TURN = 64
 _GENERATES = ("/v1/completions", "/v1/chat/completions", *tgi.ROUTES)
+_Route = Callable[[dict[str, Any]], Script]  # from a request's body to its answer
 
 
 class _Connection:
@@ -65,6 +67,18 @@ class FakeServer:
         self._agenda: list[tuple[int, int, int]] = []  # (due, fd, turn)
         self._offset_ns = wall_offset_ns()
         self._offset_read_ns = now_ns()
+        self._routes: dict[str, _Route] = {
+            "/": lambda asked: plain(200, "text/plain", b""),
+            "/health": lambda asked: plain(200, "text/plain", b""),
+            "/v1/models": self._models,
+            "/info": lambda asked: whole(200, tgi.info(spec)),
+            "/version": lambda asked: whole(200, {"version": "fake"}),
+            "/metrics": lambda asked: plain(200, "text/plain; version=0.0.4", self._metrics().encode()),
+            "/fake/log": self._take_log,
+        }
+        if self._cache is not None:
+            self._routes["/reset_prefix_cache"] = self._reset_cache
+        self._post_routes: dict[str, _Route] = {"/tokenize": self._tokenize, "/detokenize": self._detokenize}
 
     def serve(self) -> None:
         gc.freeze()
@@ -208,36 +222,40 @@ class FakeServer:
             return whole(400, {"error": {"message": "the body is not a JSON object"}})
         if method == "POST" and path in _GENERATES:
             return self._generate(path, asked)
-        if path == "/v1/models":
-            model, length = self._spec.model, self._spec.max_model_len
-            card = {"id": model, "object": "model", "created": 0, "owned_by": model, "max_model_len": length}
-            return whole(200, {"object": "list", "data": [card]})
-        if path == "/tokenize" and method == "POST":
-            if "inputs" in asked:
-                return whole(200, tgi.tokenized(str(asked["inputs"]), self._words))
-            ids = [self._words.setdefault(w, len(self._words)) for w in asked.get("prompt", "").split()]
-            return whole(200, {"count": len(ids), "max_model_len": self._spec.max_model_len, "tokens": ids})
-        if path == "/detokenize" and method == "POST":
-            words = list(self._words)
-            return whole(200, {"prompt": " ".join(words[i] for i in asked["tokens"] if i < len(words))})
-        if path == "/fake/log":
-            usage = resource.getrusage(resource.RUSAGE_SELF)
-            log, self._log = self._log, []
-            cpu_s = usage.ru_utime + usage.ru_stime
-            bodies, self._bodies = self._bodies, []
-            return whole(200, {"cpu_s": cpu_s, "connections": self._accepted, "streams": log, "bodies": bodies})
-        if path in ("/health", "/"):
-            return plain(200, "text/plain", b"")
-        if path == "/info":
-            return whole(200, tgi.info(self._spec))
-        if path == "/reset_prefix_cache" and self._cache is not None:
+        route = self._routes.get(path)
+        if route is None and method == "POST":
+            route = self._post_routes.get(path)
+        if route is None:
+            return whole(404, {"error": {"message": f"no route {method} {path}"}})
+        return route(asked)
+
+    def _models(self, asked: dict[str, Any]) -> Script:
+        model, length = self._spec.model, self._spec.max_model_len
+        card = {"id": model, "object": "model", "created": 0, "owned_by": model, "max_model_len": length}
+        return whole(200, {"object": "list", "data": [card]})
+
+    def _tokenize(self, asked: dict[str, Any]) -> Script:
+        if "inputs" in asked:
+            return whole(200, tgi.tokenized(str(asked["inputs"]), self._words))
+        ids = [self._words.setdefault(w, len(self._words)) for w in asked.get("prompt", "").split()]
+        return whole(200, {"count": len(ids), "max_model_len": self._spec.max_model_len, "tokens": ids})
+
+    def _detokenize(self, asked: dict[str, Any]) -> Script:
+        words = list(self._words)
+        return whole(200, {"prompt": " ".join(words[i] for i in asked["tokens"] if i < len(words))})
+
+    def _take_log(self, asked: dict[str, Any]) -> Script:
+        """Return what was logged since the last time."""
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        log, self._log = self._log, []
+        bodies, self._bodies = self._bodies, []
+        cpu_s = usage.ru_utime + usage.ru_stime
+        return whole(200, {"cpu_s": cpu_s, "connections": self._accepted, "streams": log, "bodies": bodies})
+
+    def _reset_cache(self, asked: dict[str, Any]) -> Script:
+        if self._cache is not None:
             self._cache.clear()
-            return plain(200, "text/plain", b"")
-        if path == "/version":
-            return whole(200, {"version": "fake"})
-        if path == "/metrics":
-            return plain(200, "text/plain; version=0.0.4", self._metrics().encode())
-        return whole(404, {"error": {"message": f"no route {method} {path}"}})
+        return plain(200, "text/plain", b"")
 
     def _metrics(self) -> str:
         """Return metrics as vLLM and TGI name them. Nothing waits here: each request is worked on at once."""
@@ -263,10 +281,14 @@ class FakeServer:
         if not (spec.slots or spec.cliff or spec.noise):
             return 1.0
         open_ = 1 + sum(c.script is not None and c.script.logged for c in self._connections.values())
-        slower = max(open_ / spec.slots, 1.0) if spec.slots else 1.0
+        slower = 1.0
+        if spec.slots:
+            slower = max(open_ / spec.slots, 1.0)
         if spec.cliff and open_ > spec.cliff:
             slower *= 10
-        return slower * math.exp(Random(self._answers).gauss(0.0, spec.noise)) if spec.noise else slower
+        if spec.noise:
+            slower *= math.exp(Random(self._answers).gauss(0.0, spec.noise))
+        return slower
 
     def _generate(self, path: str, asked: dict[str, Any]) -> Script:
         self._answers += 1
@@ -292,6 +314,9 @@ class FakeServer:
             script = whole(200, answer.whole(), first_ns + gap_ns * max(len(answer.texts()) - 1, 0))
             script.tokens = answer.tokens
             return script
+        return self._stream(answer, fault, first_ns, gap_ns)
+
+    def _stream(self, answer: FakeAnswer, fault: str | None, first_ns: int, gap_ns: int) -> Script:
         # A thousand clients ask for the same: making the answer anew each time would be this server's own delay.
         key = (*answer.key, answer.cached_tokens)
         writes = self._streams.get(key) or self._streams.setdefault(key, answer.writes())
@@ -299,8 +324,13 @@ class FakeServer:
             head, writes = writes[0], writes[1:]
             return Script([head[:10], head[10:40], head[40:], *writes], first_ns, 20 * NS_PER_MS, tokens=answer.tokens)
         if fault == "dribble":
-            writes = [part for w in writes for part in (w[: len(w) // 3], w[len(w) // 3 : -5], w[-5:])]
+            writes = list(itertools.chain.from_iterable(_in_three(w) for w in writes))
         return Script(writes, first_ns, gap_ns, tokens=answer.tokens, deaf=fault == "deaf")
+
+
+def _in_three(write: bytes) -> tuple[bytes, bytes, bytes]:
+    third = len(write) // 3
+    return write[:third], write[third:-5], write[-5:]
 
 
 class PrefixCache:

@@ -139,7 +139,9 @@ def info(spec: FakeSpec) -> dict[str, Any]:
 
 def tokenized(inputs: str, ids: dict[str, int]) -> list[dict[str, Any]]:
     """A word is a token. `ids` learns those that it doesn't know."""
-    return [
-        {"id": ids.setdefault(word[0], len(ids)), "text": word[0], "start": word.start(), "stop": word.end()}
-        for word in re.finditer(r"\S+", inputs)
-    ]
+    tokens = []
+    for match in re.finditer(r"\S+", inputs):
+        word = match[0]
+        number = ids.setdefault(word, len(ids))
+        tokens.append({"id": number, "text": word, "start": match.start(), "stop": match.end()})
+    return tokens

@@ -87,7 +87,12 @@ class Switch(NamedTuple):
 
 
 def span(since: str, until: str) -> str:
-    return " ".join([f"from {since}"] * bool(since) + [f"to before {until}"] * bool(until))
+    words = []
+    if since:
+        words.append(f"from {since}")
+    if until:
+        words.append(f"to before {until}")
+    return " ".join(words)
 
 
 def within(version: str | None, since: str, until: str) -> bool:
@@ -245,11 +250,16 @@ class EngineKind:
 
     def prepare(self, spec: EngineSpec) -> EngineSpec:
         """Fill in what a setting leaves to dyno: where the models are that come with it."""
-        named = {key: name for key in ("model", "draft_model") if (name := getattr(spec, key)) in own_model.FOLDERS}
-        paths = {key: str(own_model.FOLDERS[name]) for key, name in named.items()}
-        if "model" in named and "served_name" in self.options:
-            paths["served_name"] = spec.served_name or named["model"]
-        return msgspec.structs.replace(spec, **paths) if paths else spec
+        paths: dict[str, str | None] = {}
+        for key in ("model", "draft_model"):
+            name = getattr(spec, key)
+            if name in own_model.FOLDERS:
+                paths[key] = str(own_model.FOLDERS[name])
+        if not paths:
+            return spec
+        if "model" in paths and "served_name" in self.options:
+            paths["served_name"] = spec.served_name or spec.model
+        return msgspec.structs.replace(spec, **paths)
 
     def one_slot(self, spec: EngineSpec) -> bool:
         """Return whether it works on one request at a time, because the setting says nothing of slots."""
@@ -306,9 +316,16 @@ class EngineKind:
         return self.limits(spec, model, version)
 
     def read_log(self, text: str) -> LogFacts:
-        target = {name: fact(name, m) for name, ways in self.log.items() for m in [_first_match(ways, text)] if m}
-        parts = {name: m for name, way in self.startup_log.items() if (m := last_match(way, text))}
-        return LogFacts(target, {name: float(next(filter(None, m.groups()))) for name, m in parts.items()})
+        target, parts = {}, {}
+        for name, ways in self.log.items():
+            match = _first_match(ways, text)
+            if match:
+                target[name] = fact(name, match)
+        for name, way in self.startup_log.items():
+            match = last_match(way, text)
+            if match:
+                parts[name] = float(next(filter(None, match.groups())))
+        return LogFacts(target, parts)
 
     def unused_instructions(self, log: str, features: Collection[str]) -> list[str]:
         """Return those of the processor's features that it was built without, by its log. []: none, or unknown."""
@@ -372,16 +389,23 @@ class EngineKind:
     def _switched(self, flag: str, on: bool, version: str | None) -> list[str]:
         if flag not in self.switches:
             flag, on = opposite(flag), not on
-        way = self.switches[flag]
         if on:
             return [flag]
+        way = self.switches[flag]
         if way.valued and within(version, *way.valued):
             return [f"{flag}=False"]
-        return [opposite(flag)] if way.negated is not None and within(version, way.negated, "") else []
+        if way.negated is not None and within(version, way.negated, ""):
+            return [opposite(flag)]
+        return []
 
     def _check_args(self, args: Sequence[str], version: str | None) -> None:
-        flags = ("--" + arg[2:].partition("=")[0].replace("_", "-") for arg in args if arg.startswith("--"))
-        lost = [why for flag in flags if (why := self._lacks(flag, version))]
+        lost = []
+        for arg in args:
+            if arg.startswith("--"):
+                name = arg[2:].partition("=")[0].replace("_", "-")
+                why = self._lacks(f"--{name}", version)
+                if why:
+                    lost.append(why)
         if lost:
             raise UsageError(f"{self._named(version)} {' It '.join(lost)}")
 
@@ -389,14 +413,17 @@ class EngineKind:
         """Say that this version is known to have no such flag; None: it may have one."""
         hits = [f for f in self.own_flags if f == name or (len(name) > 8 and f.startswith(name))]
         if len(hits) == 1:
-            since, until, advice = self.own_flags[hits[0]]
+            known = hits[0]
+            since, until, advice = self.own_flags[known]
             if within(version, since, until):
                 return None
-            return f"has no {hits[0]}; versions {span(since, until)} have it. {advice}".rstrip()
+            return f"has no {known}; versions {span(since, until)} have it. {advice}".rstrip()
         if hits or not self.knows_all_flags:
             return None
         near = difflib.get_close_matches(name, self.own_flags, 1)
-        return f"has no {name}." + (f" Did you mean {near[0]}?" if near else "")
+        if near:
+            return f"has no {name}. Did you mean {near[0]}?"
+        return f"has no {name}."
 
 
 def word(value: str) -> str:

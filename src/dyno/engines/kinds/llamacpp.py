@@ -78,12 +78,12 @@ def _typed(since: str = "", until: str = "") -> EngineFlag:
 
 
 def _words(words: Mapping[Any, str], since: str = "", until: str = "") -> EngineFlag:
-    """The words for each value."""
+    """Return the words for each value."""
     return EngineFlag(lambda g: words[g.value].split(), since, until)
 
 
 def _valued(flag: str, since: str = "", until: str = "") -> EngineFlag:
-    """A switch that needs its value: -nkvo 1."""
+    """Return a switch that needs its value: -nkvo 1."""
     return _words({1: f"{flag} 1", 0: f"{flag} 0"}, since, until)
 
 
@@ -337,7 +337,7 @@ class LlamaCpp(EngineKind):
             raise UsageError("The llama.cpp that comes with dyno can't use several devices. Use a llama-server.")
 
     def _check_file(self, model: str) -> None:
-        """llama.cpp reads one file. A folder has some, or none."""
+        """Refuse a folder: llama.cpp reads one file."""
         folder = Path(model)
         if not folder.is_dir():
             return
@@ -367,8 +367,12 @@ class LlamaCpp(EngineKind):
         # Beside what comes with dyno, a llama-bench is of an unknown build.
         version = None if bench and program.embedded else program.version
         table, name = (_BENCH, "llama-bench") if bench else (_SERVER, self.title)
-        settings = ([g] if isinstance(g, str) else _spelled(g, table, name, version) for g in llama.split(args))
-        out = [word for words in settings for word in words]
+        out: list[str] = []
+        for given in llama.split(args):
+            if isinstance(given, str):
+                out.append(given)
+            else:
+                out += _spelled(given, table, name, version)
         if program.embedded and not bench:
             from dyno.engines import embedded  # a program of its own
 
@@ -388,9 +392,13 @@ class LlamaCpp(EngineKind):
         together = batch.requests if batch.kind == "latency" else min(batch.requests, _MOST_SLOTS)
         slots = _slots(spec) or together
         length = spec.max_model_len or -(-(batch.tokens + 8) // 256) * 256  # its cache is a multiple of that anyway
-        out = ["llamacpp", *([] if program.embedded else ["--binary", program.argv[0]]), "--port", str(port)]
-        out += ["--model", spec.model, "--ctx-size", str(length * slots), "--parallel", str(slots)]
-        out += [] if spec.served_name else ["--alias", self.default_name(spec)]
+        out = ["llamacpp"]
+        if not program.embedded:
+            out += ["--binary", program.argv[0]]
+        out += ["--port", str(port), "--model", spec.model]
+        out += ["--ctx-size", str(length * slots), "--parallel", str(slots)]
+        if not spec.served_name:
+            out += ["--alias", self.default_name(spec)]
         return out + self.flags(spec, program.version, leave=("max_model_len", "max_num_seqs"))
 
     def worker_env(self, program: Program) -> dict[str, str]:
@@ -419,17 +427,18 @@ class LlamaCpp(EngineKind):
         return {"prefix_caching": on, "kv_cache_dtype": cache if cache != "auto" else None}
 
     def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
-        args = spec.args
         slots = _slots(spec)
-        total = count(valued(args, "-c", "--ctx-size"))
+        total = count(valued(spec.args, "-c", "--ctx-size"))
         if total is None and spec.max_model_len:
-            length, source = spec.max_model_len, f"--max-model-len {spec.max_model_len}"
+            length = spec.max_model_len
+            source = f"--max-model-len {length}"
             return Limits(length, slots, source, cache_tokens=length * (slots or 1), spreads=True)
-        source = f"--ctx-size {total}" if total else "the model's context length"
-        total = total or (model.context if model else None)
-        # A unified cache lets each slot use all of it, in builds that know a sequence's own limit.
-        unified = {"--kv-unified", "-kvu"} & set(args) and (version is None or not before(version, "6925"))
-        if total and slots and slots > 1 and not unified:
+        if total:
+            source = f"--ctx-size {total}"
+        else:
+            source = "the model's context length"
+            total = model.context if model else None
+        if total and slots and slots > 1 and not _has_unified_cache(spec, version):
             share = f"{source} = {total}, shared by {slots} slots"
             return Limits(total // slots, slots, share, cache_tokens=total, spreads=True)
         return Limits(total, slots, source, cache_tokens=total or 0, spreads=True)
@@ -458,17 +467,36 @@ class LlamaCpp(EngineKind):
 
     def read_log(self, text: str) -> LogFacts:
         facts = super().read_log(text)
-        began, done = (last_match(rf"^([\d.]+) I srv .*{words}", text) for words in ("loading model", "model loaded"))
-        # A draft model logs its own settings in the same words.
-        matches = {} if "draft model" in text else {key: last_match(way, text) for key, way in _REPORTED.items()}
-        settings = {key: count(m[1]) if count(m[1]) is not None else m[1] for key, m in matches.items() if m}
+        settings = _reported(text)
         if settings:
             facts.target["settings"] = settings
-        return LogFacts(facts.target, {"weights": _clock(done[1]) - _clock(began[1])} if began and done else {})
+        began, done = (last_match(rf"^([\d.]+) I srv .*{words}", text) for words in ("loading model", "model loaded"))
+        if not began or not done:
+            return LogFacts(facts.target, {})
+        return LogFacts(facts.target, {"weights": _clock(done[1]) - _clock(began[1])})
 
 
 def _slots(spec: EngineSpec) -> int | None:
     return spec.max_num_seqs or count(valued(spec.args, "-np", "--parallel"))
+
+
+def _reported(log: str) -> dict[str, int | str]:
+    """Return the settings in a log. A draft model logs its own in the same words: then none are known."""
+    if "draft model" in log:
+        return {}
+    settings: dict[str, int | str] = {}
+    for key, way in _REPORTED.items():
+        match = last_match(way, log)
+        if match:
+            number = count(match[1])
+            settings[key] = match[1] if number is None else number
+    return settings
+
+
+def _has_unified_cache(spec: EngineSpec, version: str | None) -> bool:
+    """A unified cache lets each slot use all of it, in builds that know a sequence's own limit."""
+    asked = "--kv-unified" in spec.args or "-kvu" in spec.args
+    return asked and (version is None or not before(version, "6925"))
 
 
 def _spelled(asked: llama.LlamaSetting, table: EngineFlags, program: str, version: str | None) -> Sequence[str]:
@@ -495,7 +523,7 @@ def llama_bench(program: Program, batch: Batch) -> str | None:
 
 
 def _clock(stamp: str) -> float:
-    """Seconds since its start: 0.01.234.567 are minutes, seconds, milli- and microseconds."""
+    """Return the seconds since its start: 0.01.234.567 are minutes, seconds, milli- and microseconds."""
     minutes, seconds, milli, micro = (int(part) for part in stamp.split("."))
     return round(60 * minutes + seconds + milli / 1e3 + micro / 1e6, 6)
 

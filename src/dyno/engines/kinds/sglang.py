@@ -83,7 +83,7 @@ class SgLang(EngineKind):
         "draft_model": EngineFlag(lambda m: [*_DRAFT, m], since="0.5.2"),
         # N proposals in a row: N steps of one choice each. Its draft tokens also count the one they begin with.
         "draft_tokens": EngineFlag(lambda n: [*_STEPS, str(n), "--speculative-num-draft-tokens", str(n + 1)]),
-    }  # fmt: skip
+    }
     length_flags = ("--context-length",)
     slots_flags = ("--max-running-requests",)
 
@@ -126,7 +126,9 @@ class SgLang(EngineKind):
     version_words = ("SGLang",)
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
-        out = [*program.argv, *(["serve"] if program.binary and len(program.argv) == 1 else [])]
+        out = list(program.argv)
+        if program.binary and len(program.argv) == 1:
+            out.append("serve")
         out += ["--model-path", self.model_of(spec), "--host", spec.host, "--port", str(port)]
         if program.version is None or not before(program.version, "0.4.1"):
             out.append("--enable-metrics")

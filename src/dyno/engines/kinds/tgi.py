@@ -112,7 +112,7 @@ class Tgi(EngineKind):
         "prefix_caching": EngineFlag(lambda _: (), since="2.3"),  # an environment variable: see env
         "chunked_prefill": EngineFlag(lambda _: (), since="2.4"),  # as well
         "draft_tokens": flag("--speculate", since="1.3"),  # by n-grams, or heads that the model has
-    }  # fmt: skip
+    }
     own_flags = _FLAGS
     knows_all_flags = True
     length_flags = ("--max-total-tokens",)

@@ -88,8 +88,11 @@ class Transformers(EngineKind):
             ("--draft-tokens", spec.draft_tokens),
             ("--max-batch-size", spec.max_num_seqs),
         ):
-            out += [name, str(value)] if value is not None else []
-        return out + (["--device", "cpu"] if spec.devices == [] else [])
+            if value is not None:
+                out += [name, str(value)]
+        if spec.devices == []:
+            out += ["--device", "cpu"]
+        return out
 
     def limits(self, spec: EngineSpec, model: ModelShape | None, version: str | None = None) -> Limits:
         # It takes longer prompts than the model was made for, and answers nonsense.

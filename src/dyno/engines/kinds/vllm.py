@@ -27,7 +27,7 @@ from dyno.engines.kinds.base import (
     with_dtype,
     within,
     word,
-)  # fmt: skip
+)
 from dyno.engines.kinds.recipe import OF_OTHER_TORCH, TORCH_CPU, Recipe
 from dyno.engines.kinds.routes import Cards, answer, first_text, json_object, whole_number
 from dyno.errors import UsageError
@@ -453,9 +453,12 @@ def _from_parts(parts: list[dict[str, Any]]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, key in _IN_PARTS.items():
         value = next((part[key] for part in parts if part.get(key) is not None), None)
+        if isinstance(value, str):
+            value = value.removeprefix("torch.")
         if value is not None:
-            out[name] = value.removeprefix("torch.") if isinstance(value, str) else value
-    if any("quantization" in part and part["quantization"] is None for part in parts):
+            out[name] = value
+    unquantized = any("quantization" in part and part["quantization"] is None for part in parts)
+    if unquantized:
         out.setdefault("quantization", "")
     return out
 

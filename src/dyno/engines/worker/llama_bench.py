@@ -22,10 +22,16 @@ class LlamaBenchWorker(WorkerEngine):
     def micro(self, job: Job) -> list[dict[str, Any]]:
         """Run all repetitions at once: it warms up itself before them."""
         d, p, n = len(job["depth"]), len(job["prompt"]), job["generate"]
-        test = ["-pg", "%d,%d" % (p, n), "-p", "0", "-n", "0"] if p and n else ["-p", str(p), "-n", str(n)]
-        depth = ["-d", str(d)] if d else []  # not in every build
-        command = [self.binary, *self.flags, *test, *depth, "-r", str(job["repetitions"])]
-        command += [] if job["warm"] else ["--no-warmup"]
+        command = [self.binary, *self.flags]
+        if p and n:
+            command += ["-pg", "%d,%d" % (p, n), "-p", "0", "-n", "0"]
+        else:
+            command += ["-p", str(p), "-n", str(n)]
+        if d:
+            command += ["-d", str(d)]  # not in every build
+        command += ["-r", str(job["repetitions"])]
+        if not job["warm"]:
+            command.append("--no-warmup")
         used = _children_s()
         done = subprocess.run([*command, "-o", "jsonl"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
         if done.returncode:
@@ -40,10 +46,21 @@ class LlamaBenchWorker(WorkerEngine):
         result.pop("samples_ts", None)
         iterations = []
         for took in samples:
-            # A mixed test has one time for both parts.
-            first = took if not n else 0 if not p else None
-            answer = {"prompt_tokens": d + p, "cached_tokens": d, "output_tokens": n, "wanted_tokens": n,
-                      "decoded_tokens": n, "start_ns": 0, "first_ns": first, "end_ns": took}  # fmt: skip
+            first = None  # a mixed test has one time for both parts
+            if not n:
+                first = took
+            elif not p:
+                first = 0
+            answer = {
+                "prompt_tokens": d + p,
+                "cached_tokens": d,
+                "output_tokens": n,
+                "wanted_tokens": n,
+                "decoded_tokens": n,
+                "start_ns": 0,
+                "first_ns": first,
+                "end_ns": took,
+            }
             iterations.append({**iteration(start, start + took, [answer]), "told": result})
             start += took
         iterations[0]["cpu_s"] = _children_s() - used  # it has exited: only this process can measure that

@@ -96,9 +96,14 @@ class LlamaServerWorker(WorkerEngine):
     def _one(self, prompt: Any, wanted: int, job: Job, begun: int, cache: bool = False) -> Answer:
         # Greedy, unless asked otherwise; only the tokens' number matters, so none is looked at twice.
         body = {
-            "prompt": prompt, "max_tokens": wanted, "ignore_eos": job["ignore_eos"], "cache_prompt": cache,
-            "temperature": 0.0, "seed": 1, **job.get("sampling", {}),
-        }  # fmt: skip
+            "prompt": prompt,
+            "max_tokens": wanted,
+            "ignore_eos": job["ignore_eos"],
+            "cache_prompt": cache,
+            "temperature": 0.0,
+            "seed": 1,
+            **job.get("sampling", {}),
+        }
         if self._embedded is None:
             status, result = self._call("POST", "/v1/completions", body)
         else:

@@ -152,9 +152,13 @@ class TransformersWorker(WorkerEngine):
         start = now_ns()
         with torch.inference_mode(), watch:
             out = self.model.generate(
-                input_ids=ids, attention_mask=mask, max_new_tokens=most, pad_token_id=pad, **self._sampling(job),
+                input_ids=ids,
+                attention_mask=mask,
+                max_new_tokens=most,
+                pad_token_id=pad,
+                **self._sampling(job),
                 **extra,
-            )  # fmt: skip
+            )
         self._sync()
         end = now_ns()
         answers = []
@@ -178,13 +182,17 @@ class TransformersWorker(WorkerEngine):
 
     def _ends(self) -> list[int]:
         end = self.model.generation_config.eos_token_id
-        return end if isinstance(end, list) else [] if end is None else [end]
+        if end is None:
+            return []
+        return end if isinstance(end, list) else [end]
 
     def _continuous(self, prompts: list[list[int]], job: Job) -> dict[str, Any]:
         config = self.transformers.GenerationConfig(
-            max_new_tokens=max(job["wanted"]), eos_token_id=-1 if job["ignore_eos"] else self._ends() or -1,
-            pad_token_id=0, **self._sampling(job),
-        )  # fmt: skip
+            max_new_tokens=max(job["wanted"]),
+            eos_token_id=-1 if job["ignore_eos"] else self._ends() or -1,
+            pad_token_id=0,
+            **self._sampling(job),
+        )
         manager = self.model.init_continuous_batching(generation_config=config, **self._cache(prompts, job))
         if hasattr(manager, "warmup"):
             manager.warmup()  # before its thread runs, which would do the same a second time
@@ -216,9 +224,10 @@ class TransformersWorker(WorkerEngine):
         """Return the size of its cache. By default it is a share of all memory: on a CPU, most of the machine's."""
         o = self.options
         given = {
-            "max_batch_tokens": o.cb_max_batch_tokens, "max_memory_percent": o.cb_max_memory_percent,
+            "max_batch_tokens": o.cb_max_batch_tokens,
+            "max_memory_percent": o.cb_max_memory_percent,
             "num_blocks": o.cb_num_blocks,
-        }  # fmt: skip
+        }
         page = 256
         if self.device == "cpu" and not any(v is not None for v in given.values()):
             pages = sum(-(-(len(p) + w) // page) for p, w in zip(prompts, job["wanted"]))
@@ -239,8 +248,12 @@ class TransformersWorker(WorkerEngine):
         if result.error:
             return {**base, "error": str(result.error)[:300]}
         count = len(result.generated_tokens)
-        answer = {**base, "output_tokens": count, "decoded_tokens": max(count - 1, 0),
-                  "finish_reason": "length" if count >= wanted else "stop"}  # fmt: skip
+        answer = {
+            **base,
+            "output_tokens": count,
+            "decoded_tokens": max(count - 1, 0),
+            "finish_reason": "length" if count >= wanted else "stop",
+        }
         stamps = list(getattr(result, "timestamps", None) or [])
         taken = (getattr(result, "lifespan", None) or (-1, -1))[0]
         if stamps and taken > 0:
@@ -271,10 +284,15 @@ class TransformersWorker(WorkerEngine):
             end = now_ns()
         tokens = wanted + bool(prompt)
         answer = {
-            "prompt_tokens": len(depth) + len(prompt), "cached_tokens": len(depth), "output_tokens": tokens,
-            "wanted_tokens": tokens, "start_ns": 0, "first_ns": first - start, "end_ns": end - start,
+            "prompt_tokens": len(depth) + len(prompt),
+            "cached_tokens": len(depth),
+            "output_tokens": tokens,
+            "wanted_tokens": tokens,
+            "start_ns": 0,
+            "first_ns": first - start,
+            "end_ns": end - start,
             "decoded_tokens": wanted,
-        }  # fmt: skip
+        }
         return iteration(start, end, [answer])
 
     def _forward(self, ids: list[int], cache: Any) -> Any:
@@ -320,7 +338,8 @@ class _DraftSteps(_Steps):
         new = tokens.shape[-1]
         self._count("accepted_tokens", new - 1)
         self._sync()
-        self.times.append(((self.times[-1][0] if self.times else 0) + new, now_ns()))
+        before = self.times[-1][0] if self.times else 0
+        self.times.append((before + new, now_ns()))
 
     def end(self) -> None:
         pass

@@ -56,11 +56,13 @@ class VllmWorker(WorkerEngine):
         prompts = [{"prompt_token_ids": p} if isinstance(p, list) else {"prompt": p} for p in job["prompts"]]
         sampling = [
             SamplingParams(
-                max_tokens=wanted, ignore_eos=job["ignore_eos"], detokenize=job.get("detokenize", True),
+                max_tokens=wanted,
+                ignore_eos=job["ignore_eos"],
+                detokenize=job.get("detokenize", True),
                 **job.get("sampling", {}),
             )
             for wanted in job["wanted"]
-        ]  # fmt: skip
+        ]
         if job.get("reset"):
             self.llm.reset_prefix_cache()
         before = self._speculation()
@@ -107,9 +109,13 @@ class VllmWorker(WorkerEngine):
 
 def _single(ids: list[int], wanted: int, reset: bool) -> Job:
     return {
-        "prompts": [ids], "wanted": [wanted], "ignore_eos": True, "detokenize": False, "reset": reset,
+        "prompts": [ids],
+        "wanted": [wanted],
+        "ignore_eos": True,
+        "detokenize": False,
+        "reset": reset,
         "sampling": {"temperature": 0.0},
-    }  # fmt: skip
+    }
 
 
 def _flexible_parser() -> Any:

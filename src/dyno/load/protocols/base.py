@@ -50,7 +50,7 @@ class StreamReading(msgspec.Struct):
 
     @property
     def answer(self) -> str:
-        """The text that a client shows and sends back as history."""
+        """Return the text that a client shows and sends back as history."""
         if not self.thoughts:
             return "".join(self.texts)
         ends = zip(self.chunk_ends, self.texts, strict=True)

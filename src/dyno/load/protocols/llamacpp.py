@@ -26,6 +26,16 @@ _decode = msgspec.json.Decoder(_CompletionEvent).decode
 _FINISH = {"limit": "length", "eos": "stop", "word": "stop"}  # in OpenAI's words
 
 
+def _note_end(reading: StreamReading, event: _CompletionEvent) -> None:
+    """Note what the last event says of the whole answer."""
+    reading.done = True
+    finish(reading, _FINISH.get(event.stop_type or "", event.stop_type))
+    reading.output_tokens = event.tokens_predicted
+    reading.prompt_tokens = event.tokens_evaluated
+    cached = (event.timings or {}).get("cache_n")
+    reading.cached_tokens = cached if type(cached) is int else None
+
+
 class Completion:
     path = "/completion"
     takes_token_ids = True
@@ -64,12 +74,7 @@ class Completion:
             else:
                 last_end = end
             if event.stop:
-                reading.done = True
-                finish(reading, _FINISH.get(event.stop_type or "", event.stop_type))
-                reading.output_tokens = event.tokens_predicted
-                reading.prompt_tokens = event.tokens_evaluated
-                cached = (event.timings or {}).get("cache_n")
-                reading.cached_tokens = cached if type(cached) is int else None
+                _note_end(reading, event)
             if event.model is not None:
                 reading.model = event.model
         if reading.error is None and sum(reading.chunk_tokens or []) != reading.output_tokens:

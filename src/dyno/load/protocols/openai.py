@@ -98,16 +98,12 @@ def _read(events: list[tuple[int, bytes]]) -> StreamReading:
                 so_far[end] = tokens = tokens + _listed(choice)
             reason = choice.finish_reason
             if reason:  # TGI's completions say "" until the last token
-                finish(reading, reason)
-                if reason == "eos_token":
-                    text = None  # TGI: the end token's own "</s>"
+                text = _finished(reading, reason, text)
             if text:
                 place(end)
                 say(text)
             elif not reading.chunk_ends:
-                # A role, most often: then the first event. Never the first token, but it may be a token.
-                reading.leading += not (delta is not None and delta.role and not reading.empty_chunks)
-                reading.empty_chunks += 1
+                _note_leading(reading, delta)
             elif not reason or _adds_tokens(so_far, reading.chunk_ends[-1], end):
                 place(end)  # a token without text: a special one, half a character
                 say("")
@@ -123,9 +119,31 @@ def _read(events: list[tuple[int, bytes]]) -> StreamReading:
         if reading.model is None:
             reading.model = chunk.model
     settle_silent(reading, last_silent_end)
-    reading.chunk_tokens = tokens_between(reading.chunk_ends, so_far)
-    reading.first_tokens = so_far.get(reading.chunk_ends[0]) if reading.chunk_ends else None
+    _note_tokens(reading, so_far)
     return reading
+
+
+def _finished(reading: StreamReading, reason: Any, text: str | None) -> str | None:
+    """Note why the answer ended, and return the text of that event. TGI's end token has its own: "</s>"."""
+    finish(reading, reason)
+    return None if reason == "eos_token" else text
+
+
+def _note_tokens(reading: StreamReading, so_far: dict[int, int]) -> None:
+    """Note the tokens of each chunk, where the server counts them. `so_far`: by the end of each event."""
+    reading.chunk_tokens = tokens_between(reading.chunk_ends, so_far)
+    if reading.chunk_ends:
+        reading.first_tokens = so_far.get(reading.chunk_ends[0])
+
+
+def _note_leading(reading: StreamReading, delta: _Delta | None) -> None:
+    """Note an event without text before the first with some.
+
+    Most often it is a role: then the first event. It is never the first token, but it may be a token."""
+    has_role = delta is not None and bool(delta.role)
+    if not has_role or reading.empty_chunks:
+        reading.leading += 1
+    reading.empty_chunks += 1
 
 
 def _listed(choice: _Choice) -> int:

@@ -24,16 +24,23 @@ def rule(tokenizer: Any) -> str | None:
     """Return the name of the rule by which a tokenizer.json splits text. None: none of these."""
     model, splitter = tokenizer.get("model") or {}, tokenizer.get("pre_tokenizer") or {}
     *splits, last = splitter.get("pretokenizers") or [splitter]
-    if model.get("type") != "BPE" or last.get("type") != "ByteLevel" or last.get("add_prefix_space") or len(splits) > 1:
+    if model.get("type") != "BPE" or len(splits) > 1:
+        return None
+    if last.get("type") != "ByteLevel" or last.get("add_prefix_space"):
         return None
     if bool(splits) == last.get("use_regex", True):  # either its own pattern, or the one before it
         return None
     pattern: Any = ""
     if splits:
-        pattern = (splits[0].get("pattern") or {}).get("Regex")
-        if splits[0].get("type") != "Split" or splits[0].get("behavior") != "Isolated" or splits[0].get("invert"):
+        if not _isolates(splits[0]):
             return None
+        pattern = (splits[0].get("pattern") or {}).get("Regex")
     return _RULES.get((pattern, bool(model.get("ignore_merges"))))
+
+
+def _isolates(split: Any) -> bool:
+    """Return whether each match of its pattern becomes a part of its own."""
+    return split.get("type") == "Split" and split.get("behavior") == "Isolated" and not split.get("invert")
 
 
 def load_guard() -> Any:

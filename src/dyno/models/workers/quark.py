@@ -30,7 +30,10 @@ def quantize(model: Any, job: dict[str, Any], texts: list[Any]) -> None:
     names = [name for name, _ in model.named_modules()]
     exclude = [*template.exclude_layers_name]
     for word in job["ignore"]:
-        exclude += [n for n in names if re.match(word[3:], n)] if word.startswith("re:") else [word]
+        if word.startswith("re:"):
+            exclude += [name for name in names if re.match(word[3:], name)]
+        else:
+            exclude.append(word)
     config = template.get_config(scheme, algorithm, job["kv_cache"], exclude_layers=list(dict.fromkeys(exclude)))
     data = DataLoader([ids[0].to(model.device) for ids in texts], batch_size=1) if texts else None
     quantizer = ModelQuantizer(config)

@@ -33,14 +33,17 @@ def look(root: Path = ROOT, vendors: Sequence[Vendor] = VENDORS) -> Inventory:
 def memory_used(
     indices: Iterable[int] | None = None, root: Path = ROOT, vendors: Sequence[Vendor] = VENDORS
 ) -> dict[int, int]:
-    """Bytes in use now, by index; unknown ones are left out. Cheap enough to ask repeatedly."""
-    wanted = None if indices is None else set(indices)
+    """Return the bytes in use now, by index; unknown ones are left out. Cheap enough to ask repeatedly."""
     used = [n for vendor in vendors for n in vendor.memory_used(root)]
-    return {i: n for i, n in enumerate(used) if n is not None and (wanted is None or i in wanted)}
+    known = {i: n for i, n in enumerate(used) if n is not None}
+    if indices is None:
+        return known
+    wanted = set(indices)
+    return {i: n for i, n in known.items() if i in wanted}
 
 
 def processes(root: Path = ROOT, vendors: Sequence[Vendor] = VENDORS) -> list[list[Process]]:
-    """Those on each accelerator, of all users that the driver shows. Pids are the host's, also in a container."""
+    """Return those on each accelerator, of all users that the driver shows. Pids are the host's, in containers too."""
     return [on for vendor in vendors for on in vendor.processes(root)]
 
 

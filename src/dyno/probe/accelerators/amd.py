@@ -7,7 +7,6 @@ latter.
 
 import functools
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,28 +36,34 @@ class Amd:
     def look(self, root: Path) -> Inventory:
         nodes = _nodes(root)
         used = self.memory_used(root)
-        return Inventory([_accelerator(root, i, n, used[i]) for i, n in enumerate(nodes)], _topology(nodes))
+        found = [_accelerator(root, i, node, used[i]) for i, node in enumerate(nodes)]
+        return Inventory(found, _topology(nodes))
 
     def memory_used(self, root: Path) -> list[int | None]:
         nodes = _nodes(root)
         processes = self.processes(root) if any(n.parts > 1 for n in nodes) else []
-        return [
-            # The card's figure is that of all its parts.
-            sum(p.memory_bytes or 0 for p in processes[i]) if n.parts > 1 else _memory(n, "used")
-            for i, n in enumerate(nodes)
-        ]
+        used: list[int | None] = []
+        for i, node in enumerate(nodes):
+            if node.parts > 1:  # the card's figure is that of all its parts
+                used.append(sum(p.memory_bytes or 0 for p in processes[i]))
+            else:
+                used.append(_memory(node, "used"))
+        return used
 
     def processes(self, root: Path) -> list[list[Process]]:
         folders = sysfs.numbered(root / "sys/class/kfd/kfd/proc")
         queues = {f: {sysfs.text(q / "gpuid") for q in sysfs.numbered(f / "queues")} for f in folders}
-
-        def on(node: Node, folder: Path) -> Iterator[Process]:
-            held = sysfs.number(folder / f"vram_{node.gpu_id}") or 0
-            # An integrated one works in the machine's memory, which isn't counted there.
-            if held or node.gpu_id in queues[folder]:
-                yield Process(int(folder.name), process_name(root, int(folder.name)), held or None)
-
-        return [[p for f in folders for p in on(n, f)] for n in _nodes(root)]
+        processes = []
+        for node in _nodes(root):
+            its = []
+            for folder in folders:
+                held = sysfs.number(folder / f"vram_{node.gpu_id}") or 0
+                # An integrated one works in the machine's memory, which isn't counted there.
+                if held or node.gpu_id in queues[folder]:
+                    pid = int(folder.name)
+                    its.append(Process(pid, process_name(root, pid), held or None))
+            processes.append(its)
+        return processes
 
     def meter(self, root: Path) -> "AmdMeter | None":
         nodes = _nodes(root)
@@ -77,33 +82,51 @@ class AmdMeter:
         self._tables: dict[int, GpuMetrics] = {}
         self._throttle: dict[int, list[str]] = {}  # as last read
         self._files: list[dict[str, tuple[sysfs.OpenFile, float]]] = []  # name → file, and the unit of its number
+        buses: set[str | None] = set()
         for i, node in enumerate(nodes):
-            first = all(node.bus != n.bus for n in nodes[:i])
-            self._files.append(_files(node.card) if node.card and first else {})
-            table = sysfs.OpenFile.open(node.card / "gpu_metrics") if node.card and first else None
+            first, card = node.bus not in buses, node.card
+            buses.add(node.bus)
+            self._files.append(_files(card) if card and first else {})
+            table = sysfs.OpenFile.open(card / "gpu_metrics") if card and first else None
             if table:
                 self._tables[i] = GpuMetrics(table)
         readings = self.read(full=True)
-        self.absent = missing([r for r, n in zip(readings, nodes, strict=True) if n.parts == 1], but="energy_j")
-        uncounted = [str(i) for i, r in enumerate(readings) if nodes[i].parts == 1 and "energy_j" not in r.values]
+        self.absent = self._absent(readings)
+        self.notes = self._notes(readings)
+
+    def _absent(self, readings: list[AcceleratorReading]) -> list[str]:
+        """Return what these cards don't show."""
+        whole = {str(i): r for i, r in enumerate(readings) if self._nodes[i].parts == 1}
+        absent = missing(list(whole.values()), but="energy_j")
+        uncounted = [i for i, r in whole.items() if "energy_j" not in r.values]
         if uncounted:
-            self.absent.append(f"accelerator {', '.join(uncounted)}: no known energy counter")
-        silent = [str(i) for i in range(len(nodes)) if i not in self._tables or not self._tables[i].has_limits]
+            absent.append(f"accelerator {', '.join(uncounted)}: no known energy counter")
+        with_limits = {i for i, table in self._tables.items() if table.has_limits}
+        silent = [str(i) for i in range(len(self._nodes)) if i not in with_limits]
         if silent:
-            self.absent.append(f"accelerator {', '.join(silent)}: throttling reasons are in an unknown format")
-        self.notes = []
+            absent.append(f"accelerator {', '.join(silent)}: throttling reasons are in an unknown format")
+        return absent
+
+    def _notes(self, readings: list[AcceleratorReading]) -> list[str]:
+        """Return what the figures of these cards mean."""
+        notes = []
         if any("power_w" in r.values for r in readings):
-            self.notes.append("power is the average that the amdgpu driver reports")
+            notes.append("power is the average that the amdgpu driver reports")
         if any(self._integrated):
-            self.notes.append("power of an integrated GPU includes the CPU cores (package power)")
-        if any(n.parts > 1 for n in nodes):
-            self.notes.append("for a partitioned card, the first partition shows power, energy and utilization of all")
+            notes.append("power of an integrated GPU includes the CPU cores (package power)")
+        if any(n.parts > 1 for n in self._nodes):
+            notes.append("for a partitioned card, the first partition shows power, energy and utilization of all")
+        return notes
 
     def read(self, full: bool) -> list[AcceleratorReading]:
         parts: list[int | None] = []
         if full and any(n.parts > 1 for n in self._nodes):
             parts = Amd().memory_used(self._root)
-        return [self._read(i, node, parts[i] if parts else None, full) for i, node in enumerate(self._nodes)]
+        readings = []
+        for i, node in enumerate(self._nodes):
+            held = parts[i] if parts else None
+            readings.append(self._read(i, node, held, full))
+        return readings
 
     def _read(self, index: int, node: Node, held: int | None, full: bool) -> AcceleratorReading:
         numbers = {name: (file.number(), unit) for name, (file, unit) in self._files[index].items()}
@@ -125,6 +148,7 @@ class AmdMeter:
 
 
 def _files(card: Path) -> dict[str, tuple[sysfs.OpenFile, float]]:
+    """Open what the kernel has of these, each with the unit of its number."""
     hwmon = _hwmon(card)
     labels = {sysfs.text(hwmon / f"temp{n}_label"): hwmon / f"temp{n}_input" for n in (3, 2, 1)}
     wanted: dict[str, tuple[list[Path], float]] = {
@@ -137,11 +161,20 @@ def _files(card: Path) -> dict[str, tuple[sysfs.OpenFile, float]]:
         # The hottest place where it is known, else the edge.
         "temperature_c": ([p for p in (labels.get("junction"), hwmon / "temp1_input") if p], 1e-3),
     }
-    opened = {
-        name: (next((file for p in paths if (file := sysfs.OpenFile.open(p)) is not None), None), unit)
-        for name, (paths, unit) in wanted.items()
-    }
-    return {name: (file, unit) for name, (file, unit) in opened.items() if file is not None}
+    opened = {}
+    for name, (paths, unit) in wanted.items():
+        file = _first_opened(paths)
+        if file is not None:
+            opened[name] = file, unit
+    return opened
+
+
+def _first_opened(paths: list[Path]) -> sysfs.OpenFile | None:
+    for path in paths:
+        file = sysfs.OpenFile.open(path)
+        if file is not None:
+            return file
+    return None
 
 
 def _hwmon(card: Path) -> Path:
@@ -177,7 +210,8 @@ class GpuMetrics:
     def __init__(self, file: sysfs.OpenFile) -> None:
         self._file = file
         head = file.bytes(4)
-        self._layout = LAYOUTS.get((head[2], head[3]) if len(head) == 4 else (0, 0), Layout())
+        revision = (head[2], head[3]) if len(head) == 4 else (0, 0)
+        self._layout = LAYOUTS.get(revision, Layout())
         self._counts: tuple[int, ...] = ()
 
     @property
@@ -185,7 +219,7 @@ class GpuMetrics:
         return self._layout.bits is not None or self._layout.residency is not None
 
     def read(self) -> tuple[float | None, list[str]]:
-        """Joules since the driver was loaded, and what holds clocks down."""
+        """Return the Joules since the driver was loaded, and what holds clocks down."""
         data, layout = self._file.bytes(), self._layout
         energy = _unpack("<Q", data, layout.energy)
         joules = energy[0] * ENERGY_J if energy and energy[0] not in (0, 2**64 - 1) else None  # not filled in
@@ -214,15 +248,22 @@ def _nodes(root: Path) -> list[Node]:
     for folder in sysfs.numbered(root / "sys/class/kfd/kfd/topology/nodes"):
         gpu_id = sysfs.text(folder / "gpu_id")  # 0: a CPU; not readable: not for this container
         if gpu_id and gpu_id != "0":
-            properties = sysfs.fields(folder / "properties")
-            domain, place = (sysfs.whole(properties.get(name)) or 0 for name in ("domain", "location_id"))
-            # The lowest three bits, or the highest four, are the partition's number: on the bus it is function 0.
-            bus = f"{domain:04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}"
-            card = next((c for c in cards if c.startswith(bus)), None)
-            nodes.append(Node(cards.get(card or ""), card or f"{bus}.0", folder, gpu_id, properties))
+            nodes.append(_node(folder, gpu_id, cards))
     for node in nodes:
         node.parts = sum(n.bus == node.bus for n in nodes)
     return nodes or [Node(path, bus) for bus, path in cards.items()]
+
+
+def _node(folder: Path, gpu_id: str, cards: dict[str, Path]) -> Node:
+    """Return a device of KFD's topology, with its card where it is known."""
+    properties = sysfs.fields(folder / "properties")
+    domain, place = (sysfs.whole(properties.get(name)) or 0 for name in ("domain", "location_id"))
+    # The lowest three bits, or the highest four, are the partition's number: on the bus it is function 0.
+    bus = f"{domain:04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}"
+    for address, card in cards.items():
+        if address.startswith(bus):
+            return Node(card, address, folder, gpu_id, properties)
+    return Node(None, f"{bus}.0", folder, gpu_id, properties)
 
 
 def _cards(root: Path) -> dict[str, Path]:
@@ -271,11 +312,19 @@ def _name(root: Path, card: Path) -> str | None:
         return board
     device = (sysfs.text(card / "device") or "0x").removeprefix("0x").upper()
     revision = (sysfs.text(card / "revision") or "0x").removeprefix("0x").upper()
+    return _name_in_libdrm(root, device, revision) or _name_in_pci_list(root, device)
+
+
+def _name_in_libdrm(root: Path, device: str, revision: str) -> str | None:
     for path in ("usr/share/libdrm/amdgpu.ids", "opt/amdgpu/share/libdrm/amdgpu.ids"):
         for line in (sysfs.text(root / path) or "").splitlines():
             cells = [c.strip() for c in line.split(",", 2)]
             if len(cells) == 3 and cells[0].upper() == device and cells[1].upper() == revision:
                 return cells[2]
+    return None
+
+
+def _name_in_pci_list(root: Path, device: str) -> str | None:
     for path in ("usr/share/hwdata/pci.ids", "usr/share/misc/pci.ids"):
         _, _, ours = (sysfs.text(root / path) or "").partition("\n1002 ")
         for line in ours.splitlines()[1:]:
@@ -310,8 +359,12 @@ def _local_memory(node: Node) -> int | None:
     """Return the memory of a partition: the banks of heap types 1 and 2 (frame buffer, visible to the host or not)."""
     if node.folder is None:
         return None
-    banks = [sysfs.fields(bank / "properties") for bank in sysfs.numbered(node.folder / "mem_banks")]
-    return sum(sysfs.whole(b.get("size_in_bytes")) or 0 for b in banks if b.get("heap_type") in ("1", "2")) or None
+    size = 0
+    for folder in sysfs.numbered(node.folder / "mem_banks"):
+        bank = sysfs.fields(folder / "properties")
+        if bank.get("heap_type") in ("1", "2"):
+            size += sysfs.whole(bank.get("size_in_bytes")) or 0
+    return size or None
 
 
 def _architecture(version: int) -> str:
@@ -319,8 +372,8 @@ def _architecture(version: int) -> str:
 
 
 def _highest(levels: Path) -> int | None:
-    """`1: 2100Mhz *`"""
-    words = [word for line in (sysfs.text(levels) or "").splitlines() for word in line.split()]
+    """Return the highest clock of a list with lines as `1: 2100Mhz *`."""
+    words = (sysfs.text(levels) or "").split()
     clocks = [w[:-3] for w in words if w.lower().endswith("mhz")]
     return max((int(c) for c in clocks if c.isdecimal()), default=None)
 
@@ -343,6 +396,7 @@ def _topology(nodes: list[Node]) -> list[list[str]]:
     for folder in folders:
         for link in (*sysfs.numbered(folder / "p2p_links"), *sysfs.numbered(folder / "io_links")):
             ends = sysfs.fields(link / "properties")
-            kinds[ends.get("node_from", ""), ends.get("node_to", "")] = LINKS.get(ends.get("type", ""), "?")
+            pair = ends.get("node_from", ""), ends.get("node_to", "")
+            kinds[pair] = LINKS.get(ends.get("type", ""), "?")
     names = [f.name for f in folders]
     return [["X" if a == b else kinds.get((a, b), "-") for b in names] for a in names]

@@ -35,7 +35,7 @@ class Meter(Protocol):
     notes: list[str]  # how a figure is meant
 
     def read(self, full: bool) -> list[AcceleratorReading]:
-        """One for each accelerator. `full`: also what is expensive to read."""
+        """Return a reading of each accelerator. `full`: also what is expensive to read."""
         ...
 
     def close(self) -> None: ...
@@ -51,7 +51,7 @@ class Vendor(Protocol):
     def processes(self, root: Path) -> list[list[Process]]: ...
 
     def meter(self, root: Path) -> Meter | None:
-        """None where there is nothing to read."""
+        """Return a meter. None: there is nothing to read."""
         ...
 
 
@@ -76,7 +76,7 @@ def missing(readings: list[AcceleratorReading], but: str = "") -> list[str]:
 
 
 def process_name(root: Path, pid: int) -> str:
-    """Not the command line: keys are given in those. Pids of another namespace have no name here."""
+    """Return a name, not the command line: keys are given in those. Pids of another namespace have no name here."""
     return sysfs.text(root / f"proc/{pid}/comm") or "?"
 
 
@@ -86,8 +86,10 @@ def numa_node(device: Path) -> int | None:
 
 
 def pcie(generation: int | None, width: int | None, width_max: int | None) -> str | None:
-    """The highest generation, since it drops at rest, and the width in use."""
+    """Return the highest generation, since it drops at rest, and the width in use."""
     if not width and not width_max:
         return None
-    narrow = f" of x{width_max}" if width and width_max and width < width_max else ""
-    return f"PCIe {generation or '?'} x{width or width_max}{narrow}"
+    text = f"PCIe {generation or '?'} x{width or width_max}"
+    if width and width_max and width < width_max:
+        text += f" of x{width_max}"
+    return text

@@ -84,7 +84,7 @@ class Nvidia:
 
     @contextmanager
     def _open(self) -> Iterator[tuple[list[Device], str | None]]:
-        """The devices, as long as NVML is open; or why it can't be used, and what to do."""
+        """Yield the devices, as long as NVML is open; or why it can't be used, and what to do."""
         nvml = self._nvml or importlib.import_module("pynvml")
         try:
             nvml.nvmlInit()
@@ -112,7 +112,11 @@ class NvmlMeter:
 
     def _power_note(self) -> str:
         """nvmlDeviceGetPowerUsage is what nvidia-smi shows as power.draw. What that is changed with the chip."""
-        instant = [str(d.index) for d in self._devices if (d.ask("CudaComputeCapability") or (9, 0)) <= (8, 0)]
+        instant = []
+        for device in self._devices:
+            capability = device.ask("CudaComputeCapability") or (9, 0)
+            if capability <= (8, 0):
+                instant.append(str(device.index))
         if not instant:
             return "power is NVML's one-second average, as in nvidia-smi's power.draw"
         return f"power is NVML's: instantaneous on {', '.join(instant)}, a one-second average elsewhere"
@@ -160,10 +164,11 @@ def _driver(root: Path) -> bool:
 
 def _on_the_bus(root: Path) -> bool:
     """Whether a display or compute device of NVIDIA's is there."""
-    devices = sysfs.entries(root / "sys/bus/pci/devices")
-    return any(
-        sysfs.text(d / "vendor") == "0x10de" and (sysfs.text(d / "class") or "").startswith("0x03") for d in devices
-    )
+    for device in sysfs.entries(root / "sys/bus/pci/devices"):
+        kind = sysfs.text(device / "class") or ""
+        if kind.startswith("0x03") and sysfs.text(device / "vendor") == "0x10de":
+            return True
+    return False
 
 
 def _ask(nvml: Any, name: str, *args: Any) -> Any:
@@ -178,7 +183,8 @@ def _text(value: Any) -> str | None:
 
 
 def _bus(info: Any) -> str | None:
-    """NVML writes eight digits of domain and capitals, the kernel four and small letters."""
+    """Return the kernel's spelling. NVML writes eight digits of domain and capitals, the kernel four and small
+    letters."""
     bus = _text(getattr(info, "busId", None))
     return bus.lower()[-12:] if bus else None
 
@@ -217,20 +223,22 @@ def _mig(device: Device) -> str | None:
     for i in range(device.ask("MaxMigDeviceCount") or 0):
         part = device.ask("MigDeviceHandleByIndex", i)
         if part is not None:
-            # NVIDIA H100 80GB HBM3 MIG 1g.10gb
-            names[(_text(_ask(device.nvml, "nvmlDeviceGetName", part)) or "?").rpartition("MIG ")[2]] += 1
-    return "MIG " + (", ".join(f"{n}×{name}" for name, n in names.items()) or "without instances")
+            name = _text(_ask(device.nvml, "nvmlDeviceGetName", part)) or "?"  # NVIDIA H100 80GB HBM3 MIG 1g.10gb
+            names[name.rpartition("MIG ")[2]] += 1
+    parts = ", ".join(f"{n}×{name}" for name, n in names.items())
+    return f"MIG {parts or 'without instances'}"
 
 
 def _topology(devices: list[Device]) -> list[list[str]]:
     """Return the links as `nvidia-smi topo -m` writes them."""
-    links, buses = [_nvlinks(d) for d in devices], [d.bus for d in devices]
+    links = [_nvlinks(device) for device in devices]
 
     def between(i: int, j: int) -> str:
         if i == j:
             return "X"
-        # Links to a switch lead to every other accelerator that has such.
-        lanes = links[i][buses[j] or "-"] or min(links[i]["switch"], links[j]["switch"])
+        lanes = links[i][devices[j].bus or "-"]
+        if not lanes:  # links to a switch lead to every other accelerator that has such
+            lanes = min(links[i]["switch"], links[j]["switch"])
         if lanes:
             return f"NV{lanes}"
         return LEVELS.get(devices[i].ask("TopologyCommonAncestor", devices[j].handle), "?")
@@ -239,7 +247,7 @@ def _topology(devices: list[Device]) -> list[list[str]]:
 
 
 def _nvlinks(device: Device) -> Counter[str]:
-    """How many lead to which PCI address, or to a switch."""
+    """Return how many lead to which PCI address, or to a switch."""
     links: Counter[str] = Counter()
     for link in range(getattr(device.nvml, "NVML_NVLINK_MAX_LINKS", 18)):
         state = device.ask("NvLinkState", link)

@@ -61,20 +61,25 @@ class HostMeter:
         return values
 
     def _busy_s(self, stat: bytes) -> float:
-        """`cpu  user nice system idle iowait irq softirq …`, in ticks."""
+        """Return the busy seconds of a line as `cpu user nice system idle iowait irq softirq …`, in ticks."""
         words = stat.split(b"\n", 1)[0].split()[1:8]
         user, nice, system, _, _, irq, softirq = (int(w) for w in words)
         return round((user + nice + system + irq + softirq) * self._tick_s, 3)
 
 
 def _memory_used(meminfo: bytes) -> dict[str, float]:
-    values = {line.split(b":")[0]: line.split()[1] for line in meminfo.split(b"\n")[:3] if b":" in line}
-    total, free = values.get(b"MemTotal"), values.get(b"MemAvailable")
-    return {} if total is None or free is None else {"memory_used_bytes": (int(total) - int(free)) * 1024.0}
+    values = {}
+    for line in meminfo.split(b"\n")[:3]:
+        name, colon, rest = line.partition(b":")
+        if colon:
+            values[name] = int(rest.split()[0])
+    if b"MemTotal" not in values or b"MemAvailable" not in values:
+        return {}
+    return {"memory_used_bytes": (values[b"MemTotal"] - values[b"MemAvailable"]) * 1024.0}
 
 
 def _traffic(table: bytes) -> dict[str, float]:
-    """`eth0: bytes packets …` received in the first eight columns, sent in the next."""
+    """Sum up lines as `eth0: bytes packets …` received in the first eight columns, sent in the next."""
     received = sent = loopback = 0
     for line in table.split(b"\n")[2:]:
         name, colon, numbers = line.partition(b":")
@@ -266,7 +271,7 @@ class Loop:
         self._interval_s = min(max(self._spec.interval_s, self._tick_cpu_s / _MACHINE_SHARE), _LONGEST_S)
 
     def begin(self) -> None:
-        """A first full sample of everything."""
+        """Take a first full sample of everything."""
         self._start_ns, self._start_cpu_s = now_ns(), time.process_time()
         self._write([self._facts()])
         for watch in self._engines:
@@ -290,6 +295,28 @@ class Loop:
         for meter in self._meters:
             meter.close()
         self._write([self._facts(ended=True)])
+
+
+class Orders:
+    """Lines on the standard input, waited for with a limit."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._closed = False
+
+    def next(self, timeout_s: float | None = None) -> bytes | None:
+        """Return the next command. None: not yet. `end` once it is closed."""
+        while b"\n" not in self._data and not self._closed:
+            if timeout_s is not None and not select.select([0], [], [], timeout_s)[0]:
+                return None
+            more = os.read(0, 65536)
+            self._closed = not more
+            self._data += more
+        line, newline, rest = self._data.partition(b"\n")
+        if not newline:
+            return b"end"
+        self._data = rest
+        return line
 
 
 def main() -> None:

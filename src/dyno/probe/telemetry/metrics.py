@@ -12,7 +12,7 @@ _BEYOND = 1e18  # no count or share is: a sum of such values could leave the num
 
 
 def read(text: str, names: Names) -> dict[str, float]:
-    """The wanted values. Over several label sets (data-parallel ranks) counts are summed and shares averaged."""
+    """Return the wanted values. Over several label sets (data-parallel ranks) counts are summed and shares averaged."""
     text = "\n" + text
     metrics = {}
     for name, theirs in names.items():
@@ -23,7 +23,7 @@ def read(text: str, names: Names) -> dict[str, float]:
 
 
 def _values(text: str, name: str) -> Iterator[float]:
-    """Those of each label set: `name{label="x"} 12.0`, perhaps with a time behind it."""
+    """Return the values of each label set: `name{label="x"} 12.0`, perhaps with a time behind it."""
     wanted = "\n" + name
     place = text.find(wanted)
     while place >= 0:
