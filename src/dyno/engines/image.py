@@ -30,12 +30,6 @@ _ENDS = re.compile(r"\b([0-9a-f]{12})\b:? (?:done|skipped|pull complete|already 
 _PART = re.compile(r"\b[0-9a-f]{12}\b(?:: | \[| \.$| done| skipped)")  # of a bar: drawn again and again
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
-Say = Callable[[str], None]
-
-
-def nothing(text: str) -> None:
-    """Ignore a message: nobody watches."""
-
 
 def prepare_commands(spec: ContainerSpec, tool: str, present: bool) -> list[list[str]]:
     """Return the commands that provide the image, if any: a build, or a pull by the policy."""

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from dyno import child, errors, secrets
+from dyno.child import Child
 from dyno.clock import now_ns
 from dyno.errors import DynoError
 from dyno.facts.record import ClientFacts
@@ -149,35 +150,13 @@ class SliceProcess:
         self.progress = Progress(0)
         self.facts: ClientFacts | None = None
         self._start_ns = self._stop_ns = 0
-        # A session of its own: Ctrl-C is dyno's. -P: a folder named dyno where dyno runs is not this package.
-        self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "dyno.load.process"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            bufsize=0,
-            start_new_session=True,
-        )
-        assert self._child.stdin and self._child.stdout
-        self._in, self._out = self._child.stdin, self._child.stdout
-        os.set_blocking(self._out.fileno(), False)
+        self._child = Child("dyno.load.process", _STOPPED_S)
 
     def __enter__(self) -> "SliceProcess":
         return self
 
     def __exit__(self, *_: Any) -> None:
-        """This never hangs: a process that doesn't end is killed."""
-        with contextlib.suppress(OSError):
-            self._in.close()
-        try:
-            self._child.wait(_STOPPED_S)
-        except BaseException as e:  # also Ctrl-C: nothing is left behind
-            self._child.kill()
-            self._child.wait()
-            if not isinstance(e, subprocess.TimeoutExpired):
-                raise
-        finally:
-            self._out.close()
+        self._child.end()
 
     def start(self, task: SliceTask) -> None:
         """Hand over its task. Apart from the making: many processes import dyno at the same time."""

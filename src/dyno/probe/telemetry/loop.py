@@ -297,28 +297,6 @@ class Loop:
         self._write([self._facts(ended=True)])
 
 
-class Orders:
-    """Lines on the standard input, waited for with a limit."""
-
-    def __init__(self) -> None:
-        self._data = b""
-        self._closed = False
-
-    def next(self, timeout_s: float | None = None) -> bytes | None:
-        """Return the next command. None: not yet. `end` once it is closed."""
-        while b"\n" not in self._data and not self._closed:
-            if timeout_s is not None and not select.select([0], [], [], timeout_s)[0]:
-                return None
-            more = os.read(0, 65536)
-            self._closed = not more
-            self._data += more
-        line, newline, rest = self._data.partition(b"\n")
-        if not newline:
-            return b"end"
-        self._data = rest
-        return line
-
-
 def main() -> None:
     loop = Loop(child.task(SamplerSpec))
     orders = child.Orders()

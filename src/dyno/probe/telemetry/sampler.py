@@ -29,40 +29,23 @@ class Sampler:
         self._latest: dict[tuple[str, int], Sample] = {}
         self._child: Child | None = None
         try:
-            # A session of its own: Ctrl-C is dyno's. -P: a folder named dyno where dyno runs is not this package.
-            self._child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "dyno.probe.telemetry.loop"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-                start_new_session=True,
-            )
+            self._child = Child("dyno.probe.telemetry.loop", _ENDED_S)
+            self._child.give(spec)
         except OSError as e:
             self._trouble = f"the sampler couldn't start ({e.strerror})"
 
     def begin(self) -> None:
-        """Return when the first full sample is taken, or it is clear that there will be none."""
-        if self._heard(b"ready", _READY_S):
-            self._send(b"begin")
-            self._heard(b"begun", _BEGUN_S)
+        """Returns when the first full sample is taken, or it is clear that there will be none."""
+        if self._child is not None and self._heard("ready", _READY_S):
+            self._child.order(b"begin")
+            self._heard("begun", _BEGUN_S)
 
     def end(self) -> None:
-        """Take a last full sample. This never hangs: a sampler that doesn't end is killed."""
-        child = self._child
-        if child is not None:
-            self._send(b"end")
-            for pipe in (child.stdin, child.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):
-                        pipe.close()
-            try:
-                code = child.wait(0.5 if self._trouble else _ENDED_S)  # one that hung before isn't waited for again
-            except BaseException as e:  # also Ctrl-C: nothing is left behind
-                child.kill()
-                child.wait()
-                if not isinstance(e, subprocess.TimeoutExpired):
-                    raise
+        """A last full sample. Never hangs: a sampler that doesn't end is killed."""
+        if self._child is not None:
+            self._child.order(b"end")
+            code = self._child.end(0.5 if self._trouble else None)  # one that hung before isn't waited for again
+            if code is None:
                 self._trouble = self._trouble or f"the sampler didn't stop within {_ENDED_S:g} s"
             elif code:
                 self._trouble = self._trouble or f"the sampler died (code {code})"
