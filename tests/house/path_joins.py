@@ -169,7 +169,7 @@ OWN: dict[str, tuple[str, set[str]]] = {
         "names in the source or listed in a folder; a slug and Place.id, which has a pattern",
         {
             "Path(folder) / name",
-            "folder.trials_path / trial_name(place)",
+            "study.trials_path / trial_name(place)",
             "path / name",
             "path.with_name(f'.deleting-{path.name}')",
         },
@@ -205,6 +205,8 @@ INSIDE = {
     "search/find.py": "ProbeFacts.run has a pattern; kinds of engines are a Literal",
     "engines/": "recipes and settings of this installation; the kernel's and pip's names",
     "measure/": "numbers",
+    "search/judge.py": "numbers",
+    "search/search.py": "numbers",
     "probe/": "names in /proc and /sys; process ids",
     "remote/agent.py": "runs on the rig, with what home sends: home is trusted there",
 }

@@ -360,7 +360,7 @@ def take_down(entry: RigEntry, say: Say) -> None:
 
 
 def _nothing_is_started(study: Study, text: str) -> tuple[Study, str]:
-    raise AssertionError("What is taken down starts nothing.")
+    raise AssertionError("Taking a rig down starts nothing.")
 
 
 def state(entry: RigEntry) -> str:
