@@ -90,8 +90,8 @@ def _statistics(entry: Entry, stem: str) -> set[str]:
     """Return the statistics of a latency that a result has and a limit may apply to."""
     out = set()
     for name in entry.figures:
-        statistic, of = parts(name) or ("", "")
-        if statistic and of == stem and statistic not in _NO_LIMIT:
+        statistic, its_stem = parts(name) or ("", "")
+        if statistic and its_stem == stem and statistic not in _NO_LIMIT:
             out.add(_one_name(statistic))
     return out
 
@@ -359,8 +359,8 @@ def _contest(kind: str, about: str, able: BySeries, axis: str) -> Contest | None
     highest = max(levels)
     leaders = []
     for some in able.values():
-        there = [e for e in some if e.axes[axis] == highest]
-        leaders.append(_leader(there, wait))
+        at_highest = [e for e in some if e.axes[axis] == highest]
+        leaders.append(_leader(at_highest, wait))
     return Contest(wait, kind, about, leaders)
 
 

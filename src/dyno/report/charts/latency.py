@@ -47,8 +47,8 @@ def statistics(entries: Sequence[Entry], stem: str) -> list[str]:
     """Return the mean, then percentiles as they rise."""
     known = set()
     for name in {name for e in entries for name in e.figures}:
-        statistic, of = parts(name) or ("", "")
-        if statistic and of == stem and statistic not in _NO_LINE:
+        statistic, its_stem = parts(name) or ("", "")
+        if statistic and its_stem == stem and statistic not in _NO_LINE:
             known.add(statistic.replace("median", "p50"))
     return sorted(known, key=lambda s: -1.0 if s == "mean" else float(s[1:]))
 
