@@ -162,9 +162,12 @@ def _figures(stem: str, s: Summary) -> list[str]:
     if stem not in s.latencies:
         return []
     d, name = s.latencies[stem], LATENCIES[stem].words
-    middles = [labelled(f"{name}, mean (ms):", _statistic(d, "mean", d.mean))]
-    middles.append(labelled("  p50:", _statistic(d, "median", d.median)))
-    return middles + [labelled(f"  p{p}:", _statistic(d, p, v)) for p, v in d.percentiles.items() if p != "50"]
+    lines = [labelled(f"{name}, mean (ms):", _statistic(d, "mean", d.mean))]
+    lines.append(labelled("  p50:", _statistic(d, "median", d.median)))
+    for p, value in d.percentiles.items():
+        if p != "50":
+            lines.append(labelled(f"  p{p}:", _statistic(d, p, value)))
+    return lines
 
 
 def _reasoning(s: Summary) -> list[str]:

@@ -127,7 +127,8 @@ def _overview_tables(c: Comparison, loads: Sequence[str]) -> Iterator[Table]:
 
 def _lowest_agreement(c: Comparison, as_markdown: bool) -> Iterator[str]:
     # Each load asks the same prompts: the lowest agreement says most.
-    known = [p.agreement for p in c.pairings if p.agreement is not None and (p.total or _noun(c) == "load")]
+    by_load = _noun(c) == "load"
+    known = [p.agreement for p in c.pairings if p.agreement is not None and (p.total or by_load)]
     if known:
         lowest = min(known, key=lambda a: a.identical / a.answers)
         where = "At the worst load, " if len(known) > 1 else ""
@@ -184,8 +185,8 @@ def _score_cells(p: Pairing) -> list[str]:
     items = needed = None
     if d.paired is not None:
         items = d.paired.items
-        needed = d.paired.items_needed
-    return [*_values(d), _change(d), d.smallest_words, count(items), count(rounded_up(needed) if needed else None)]
+        needed = rounded_up(d.paired.items_needed) if d.paired.items_needed else None
+    return [*_values(d), _change(d), d.smallest_words, count(items), count(needed)]
 
 
 def _noun(c: Comparison) -> str:
@@ -195,7 +196,10 @@ def _noun(c: Comparison) -> str:
 def _loads(c: Comparison) -> tuple[list[str], str]:
     """Return each load by what distinguishes it from the others, and what all have in common."""
     loads = [Load(p.load) for p in c.pairings]
-    shared = [n for n, v in loads[0].settings.items() if all(load.get(n) == v for load in loads)]
+    shared = []
+    for name, value in loads[0].settings.items():
+        if all(load.get(name) == value for load in loads):
+            shared.append(name)
     short = [load.without(*shared).words for load in loads]
     if len(loads) > 1 and all(short):
         return _distinct(short, c.pairings), loads[0].only(shared).words
@@ -305,7 +309,8 @@ def _row(d: Difference) -> list[str]:
 
 
 def _values(d: Difference) -> list[str]:
-    return [percent(n.value) if d.points else number(n.value) for n in (d.a, d.b)]
+    show = percent if d.points else number
+    return [show(d.a.value), show(d.b.value)]
 
 
 def sentences(p: Pairing, figures: int) -> Iterator[str]:
@@ -371,8 +376,8 @@ def _in_words(word: str, p: Pairing) -> str:
 
 
 def _how(differences: Sequence[Difference]) -> str:
-    kinds = dict.fromkeys(_BY[by] for d in differences for by in (d.a.by, d.b.by) if by in _BY)
-    return " and ".join(kinds)
+    sides = [side.by for d in differences for side in (d.a, d.b)]
+    return " and ".join(dict.fromkeys(_BY[by] for by in sides if by in _BY))
 
 
 def _more(d: Difference) -> str:

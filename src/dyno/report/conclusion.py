@@ -264,7 +264,10 @@ class _Judge:
     def _same_loads(self, a: str, b: str) -> list[tuple[Entry, Entry]]:
         ones = [e for e in self._entries if e.series == a]
         others = [e for e in self._entries if e.series == b]
-        return [(x, y) for x in ones for y in others if x.kind == y.kind and x.load.same(y.load)]
+        pairs = []
+        for x in ones:
+            pairs += [(x, y) for y in others if x.kind == y.kind and x.load.same(y.load)]
+        return pairs
 
     def _rows(self, e: Entry) -> list[Row]:
         """Return the rows of an entry; a single run's has its single requests."""
@@ -442,7 +445,9 @@ def _agreement(entries: Sequence[Entry]) -> Iterator[str]:
         rows = _most_answers([e for e in entries if e.kind == kind])
         first, *others = [*rows] or [""]
         for other in others[:_SERIES]:
-            known = agreement([rows[first]], [rows[other]]) if same_model(rows[first], rows[other]) else None
+            if not same_model(rows[first], rows[other]):
+                continue
+            known = agreement([rows[first]], [rows[other]])
             if known is not None:
                 yield f"{other} against {first}: {known.words}."
         if len(others) > _SERIES:

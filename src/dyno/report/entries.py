@@ -167,7 +167,9 @@ def _findings(name: str, group: Group, doubts: Doubts) -> list[Finding]:
     for row in group:
         findings += row.findings
         for copy in (row, *row.also):
-            findings += [f for line, kind, f in doubts.get(copy.file, ()) if kind == copy.kind and _within(copy, line)]
+            for line, kind, finding in doubts.get(copy.file, ()):
+                if kind == copy.kind and _within(copy, line):
+                    findings.append(finding)
     figure = next((n for n in _SPEED if n in group[0].figures), "")
     values = [value for row in group if (value := row.get(figure)) is not None]
     findings += checks.run(repeats=(name, values))

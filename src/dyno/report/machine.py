@@ -212,4 +212,7 @@ def peak_lines(peaks: Peaks, indent: str = "") -> list[str]:
     flops = [f"{precision}{HARD}{number(rate / 1e12)}" for precision, rate in peaks.flops.items()]
     facts = (bandwidth, f"arithmetic (T operations/s): {', '.join(flops)}", peaks.source)
     below = indent + "  "
-    return [indent + _counted(peaks), *(line for fact in facts for line in wrapped(fact, below, below + "  "))]
+    lines = [indent + _counted(peaks)]
+    for fact in facts:
+        lines += wrapped(fact, below, below + "  ")
+    return lines

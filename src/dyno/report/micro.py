@@ -336,8 +336,8 @@ class Markdown:
     def _named(self, row: Row) -> str:
         """Name a row by its test, and by what distinguishes it from other rows."""
         chosen = ["test"]
-        others = sorted((n for n in self._columns if n not in (*_FIGURES, "test")), key=lambda n: n != "engine")
-        for name in others:
+        others = [name for name in self._columns if name not in (*_FIGURES, "test")]
+        for name in sorted(others, key=lambda name: name != "engine"):
             alike = [r for r in self._rows if all(_shown(r, n) == _shown(row, n) for n in chosen)]
             if len({_shown(r, name) for r in alike}) > 1:
                 chosen.insert(-1, name)

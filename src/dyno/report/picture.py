@@ -39,7 +39,12 @@ def complete(
 
 def choose(params: list[dict[str, Any]], values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Select options, given themselves or their words. What a select doesn't offer changes nothing."""
-    return [{**p, "value": _option(p, values[p["name"]])} if p["name"] in values else p for p in params]
+    out = []
+    for param in params:
+        if param["name"] in values:
+            param = {**param, "value": _option(param, values[param["name"]])}
+        out.append(param)
+    return out
 
 
 def _option(param: dict[str, Any], value: Any) -> Any:

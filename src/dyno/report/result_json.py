@@ -72,10 +72,16 @@ def _known(estimate: Estimate) -> dict[str, Any]:
     return {name: value for name, value in msgspec.to_builtins(estimate).items() if value not in (None, "")}
 
 
+def _has_error(name: str) -> bool:
+    """Return whether it is a latency whose error can be estimated."""
+    parts = latency(name)
+    return parts is not None and parts[0] != "std"
+
+
 def _row(row: Row) -> dict[str, Any]:
     """Return the row by which a comparison judges the file as it judges the run: errors of figures need samples, which
     it may lack."""
-    figures = [name for name in row.figures if name in SPEEDS or ((parts := latency(name)) and parts[0] != "std")]
+    figures = [name for name in row.figures if name in SPEEDS or _has_error(name)]
     return {
         "settings": {name: setting.value for name, setting in row.settings.items()},
         "estimates": {name: _known(estimate) for name, estimate in estimates([row], figures).items()},
@@ -200,14 +206,15 @@ def _own(s: Summary, stem: str, name: str) -> dict[str, Any] | None:
 
 
 def _sessions(s: SessionSummary) -> dict[str, Any]:
-    counts = {name: value for name, value in msgspec.to_builtins(s).items() if name not in (*s.latencies, "turns")}
-    latencies = {name: value for stem, d in s.latencies.items() for name, value in _flat(stem, d).items()}
+    out = {name: value for name, value in msgspec.to_builtins(s).items() if name not in (*s.latencies, "turns")}
+    for stem, d in s.latencies.items():
+        out |= _flat(stem, d)
     bounds = {stem: d.bounds for stem, d in s.latencies.items() if d.bounds}
     turns = [
         {"turn": t.turn, "completed": t.completed, "input_tokens_mean": t.input_tokens_mean, **_flat("ttft", t.ttft)}
         for t in s.turns
     ]
-    return counts | latencies | {"bounds": bounds, "turns": turns}
+    return out | {"bounds": bounds, "turns": turns}
 
 
 def _class(c: ClassSummary) -> dict[str, Any]:

@@ -38,7 +38,8 @@ class Loads:
 
     def __init__(self, rows: Iterable[Row]) -> None:
         rows = list(rows)
-        asked = sorted({n for row in rows if (n := row.number("input_len")) is not None and row.form != "run"})
+        lengths = [row.number("input_len") for row in rows if row.form != "run"]
+        asked = sorted({length for length in lengths if length is not None})
         means = {length for row in rows if (length := _mean_length(row)) is not None}
         # A mean near a length that another result has is of that workload.
         self._asked = {m: length for m in means for length in asked if near(m, length, ONE_WORKLOAD)}

@@ -121,7 +121,8 @@ def _lines(done: Sequence[PlannedTrial], titles: Sequence[str], results: Mapping
     """Return a line for each trial: its repeats are one entry."""
     repeats: dict[tuple[str, ...], list[PlannedTrial]] = {}
     for p in done:
-        repeats.setdefault(tuple(_whole(p, title) for title in titles), []).append(p)
+        settings = tuple(_whole(p, title) for title in titles)
+        repeats.setdefault(settings, []).append(p)
     texts = [_cells(same[0], titles) for same in repeats.values()]
     for i in range(len(titles)):  # a path by its last part, where that is unique
         whole = [key[i] for key in repeats]
@@ -150,7 +151,10 @@ class _Figure(NamedTuple):
 
     def cells(self, rows: Sequence[_TrialLine]) -> list[Cell]:
         values = [_as_number(self.value(row)) for row in rows]
-        sound = [v.value for v, row in zip(values, rows, strict=True) if v is not None and row.entry.verdict != "void"]
+        sound = []
+        for value, row in zip(values, rows, strict=True):
+            if value is not None and row.entry.verdict != "void":
+                sound.append(value.value)
         best = None
         if self.better and len(sound) > 1:
             best = max(sound) if self.better == "higher" else min(sound)
@@ -161,7 +165,8 @@ class _Figure(NamedTuple):
             return Cell(UNKNOWN)
         text = f"{self.show(value.value)} {figure_interval(value)}".rstrip()
         bold = value.value == best and row.entry.verdict != "void"
-        return Cell(text, value.value, bold=bold, style="bad" if self.title == "failed" and value.value else "")
+        failed = self.title == "failed" and value.value
+        return Cell(text, value.value, bold=bold, style="bad" if failed else "")
 
 
 def _as_number(value: float | Number | None) -> Number | None:
@@ -290,12 +295,14 @@ def _part(name: str) -> Callable[[_TrialLine], Number | None]:
     interval over the repeats."""
 
     def value(row: _TrialLine) -> Number | None:
-        each: list[Spread | Distribution] = [s for r in row.results if r.offline and (s := getattr(r.offline, name))]
+        offline = [result.offline for result in row.results if result.offline]
+        each: list[Spread | Distribution] = list(filter(None, (getattr(summary, name) for summary in offline)))
         if not each:
             return None
         if len(each) > 1:
             return interval_of_repeats([s.mean for s in each])
-        return Number(each[0].mean, deviation=each[0].std if each[0].count > 1 else None)
+        only = each[0]
+        return Number(only.mean, deviation=only.std if only.count > 1 else None)
 
     return value
 
@@ -380,10 +387,15 @@ _FIGURES: dict[str, Callable[[Sequence[_TrialLine]], _Columns]] = {
 
 def columns(planned: Sequence[PlannedTrial]) -> list[str]:
     """Return what distinguishes these trials: names, then settings; for a single trial, its engine."""
-    titles = [name for name in _NAMES if len({getattr(p.place, name) for p in planned}) > 1]
-    keys = dict.fromkeys(key for p in planned for key in p.place.settings)
-    titles += [key for key in keys if len({_whole(p, key) for p in planned}) > 1]
-    return sorted(titles or ["engine"], key=lambda title: [*_NAMES, "trial"].index(title.partition(".")[0]))
+    titles = []
+    for name in _NAMES:
+        if len({getattr(p.place, name) for p in planned}) > 1:
+            titles.append(name)
+    for key in dict.fromkeys(key for p in planned for key in p.place.settings):
+        if len({_whole(p, key) for p in planned}) > 1:
+            titles.append(key)
+    order = [*_NAMES, "trial"]
+    return sorted(titles or ["engine"], key=lambda title: order.index(title.partition(".")[0]))
 
 
 def _value(planned: PlannedTrial, title: str) -> Any:

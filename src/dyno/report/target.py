@@ -90,8 +90,8 @@ def _statistics(entry: Entry, stem: str) -> set[str]:
     """Return the statistics of a latency that a result has and a limit may apply to."""
     out = set()
     for name in entry.figures:
-        statistic, latency = parts(name) or ("", "")
-        if statistic and latency == stem and statistic not in _NO_LIMIT:
+        statistic, its_stem = parts(name) or ("", "")
+        if statistic and its_stem == stem and statistic not in _NO_LIMIT:
             out.add(_one_name(statistic))
     return out
 

@@ -240,7 +240,10 @@ def brief(why: str) -> tuple[str, str]:
 
 
 def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: max(text.rfind(" ", 0, most), most // 2)] + " …"
+    if len(text) <= most:
+        return text
+    end = max(text.rfind(" ", 0, most), most // 2)
+    return text[:end] + " …"
 
 
 def _sum(answer: TuneAnswer) -> str:

@@ -103,7 +103,8 @@ class PerSwitch:
 
     def params(self, measures: Sequence[Curve]) -> list[Any]:
         """Return values that expressions refer to."""
-        titles, units = {m.key: m.axis for m in measures}, {m.key: m.unit for m in measures}
+        titles = {m.key: m.axis for m in measures}
+        units = {m.key: m.unit for m in measures}
         params = [constant("axes", titles), constant("units", units)]
         if self.modes:
             words = {"measured": "", "accelerator": " per accelerator", "machine": " per machine"}
@@ -329,7 +330,8 @@ def count_failed(drawing: Drawing) -> None:
     """Say below the title how many requests failed: counts beside the points would overlap."""
     lost: dict[str, float] = {}
     for row in drawing.rows:
-        lost[str(row["workload"])] = lost.get(str(row["workload"]), 0) + row.get("failed", 0)
+        workload = str(row["workload"])
+        lost[workload] = lost.get(workload, 0) + row.get("failed", 0)
     if any(lost.values()):
         words = {k: f"{many(n, 'request')} failed (ringed)" if n else "no request failed" for k, n in lost.items()}
         drawing.params.append(constant("lost", words))

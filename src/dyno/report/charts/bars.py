@@ -38,11 +38,14 @@ def bars(drawing: Drawing, count: int, title: str | alt.ExprRef, tooltip: Any, b
         row |= {"place": places.index(row[by]), "slot": series.index(row["series"])}
     axis = alt.Axis(title=None, labelLimit=expr(LEFT), domain=False, ticks=False)
     sort = alt.EncodingSortField(field="place", op="min")
-    y = alt.Y(f"{by}:N", axis=axis, sort=sort, scale=alt.Scale(paddingInner=0.3, paddingOuter=0.2))
-    where = {"y": y, "yOffset": alt.Undefined if alone else vega.slot(alt.YOffset, len(series)), "tooltip": tooltip}
+    scale = alt.Scale(paddingInner=0.3, paddingOuter=0.2)
+    y = alt.Y(f"{by}:N", axis=axis, sort=sort, scale=scale)
+    beside = alt.Undefined if alone else vega.slot(alt.YOffset, len(series))
+    where = {"y": y, "yOffset": beside, "tooltip": tooltip}
     x, low, end, far = (vega.amount(field, title, channel=alt.X) for field in ("y", "low", "end", "far"))
+    mark = {"type": "bar", "height": {"band": 0.85}}
     bar = {**where, "x": x, "color": drawing.colour("" if alone else "square", LEFT)}
-    layers = [unit({"type": "bar", "height": {"band": 0.85}}, bar, params=[] if alone else [vega.toggle(series)])]
+    layers = [unit(mark, bar, params=[] if alone else [vega.toggle(series)])]
     if any("low" in row for row in rows):
         rule = {"type": "rule", "strokeWidth": 1.5}
         layers.append(unit(rule, {**where, "x": low, "x2": alt.X2("high")}, when("isValid(datum.low)")))
@@ -102,7 +105,8 @@ def _comparable(entries: Sequence[Entry]) -> dict[Workload, list[Entry]]:
     for entry in entries:
         if entry.kind in base.WHOLE and (entry.failure or figures(entry)):
             groups.setdefault(base.workload(entry, ""), []).append(entry)
-    return {load: group for load, group in groups.items() if len({e.series for e in group}) > 1} or groups
+    compared = {load: group for load, group in groups.items() if len({e.series for e in group}) > 1}
+    return compared or groups
 
 
 def _figures_row(entry: Entry, load: int) -> Row:
@@ -126,7 +130,8 @@ def put_value(row: Row, number: Number | None, error: float | None) -> None:
     if "y_low" in row:
         row |= {"low": row.pop("y_low"), "high": row.pop("y_high")}
     elif number is not None and error is not None:
-        row |= {"low": base.short(max(number.value - error, 0.0)), "high": base.short(number.value + error)}
+        row["low"] = base.short(max(number.value - error, 0.0))
+        row["high"] = base.short(number.value + error)
 
 
 def micro(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
@@ -167,7 +172,8 @@ def quality(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     drawing = Drawing(look, rows, "quality", "Quality", "Scores")
     how = " and ".join(sorted({row["by"] for row in rows if "by" in row}))
     drawing.about = f"Lines on the bars: {how}." if how else "No error is known."
-    drawing.selects = [Select("metric", "Metric", {i: text for text, i in metrics.items()}, base.commonest(kinds))]
+    words = {i: text for text, i in metrics.items()}
+    drawing.selects = [Select("metric", "Metric", words, base.commonest(kinds))]
     text = f"isValid(datum.why) ? datum.why : format(datum.y, ',') + {BOUNDS}', ' + datum.by + ')' : '')"
     drawing.steps = [FOUR_DIGITS, let("shown", text)]
     tooltip = tips(("task", "Task"), ("shown", "Score"))

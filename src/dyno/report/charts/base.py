@@ -42,8 +42,9 @@ class Select(msgspec.Struct, frozen=True):
         options = list(self.words)
         labels = [cut(text, 90) for text in self.words.values()]
         bind = alt.BindRadioSelect(input="select", options=options, labels=labels, name=f"{self.label} ")
+        menu = bind if len(options) > 1 else alt.Undefined
         return [
-            alt.VariableParameter(name=self.name, value=self.value, bind=bind if len(options) > 1 else alt.Undefined),
+            alt.VariableParameter(name=self.name, value=self.value, bind=menu),
             constant(f"{self.name}_words", {str(k): text for k, text in zip(options, labels, strict=True)}),
         ]
 

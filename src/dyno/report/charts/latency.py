@@ -47,8 +47,8 @@ def statistics(entries: Sequence[Entry], stem: str) -> list[str]:
     """Return the mean, then percentiles as they rise."""
     known = set()
     for name in {name for e in entries for name in e.figures}:
-        statistic, latency = parts(name) or ("", "")
-        if statistic and latency == stem and statistic not in _NO_LINE:
+        statistic, its_stem = parts(name) or ("", "")
+        if statistic and its_stem == stem and statistic not in _NO_LINE:
             known.add(statistic.replace("median", "p50"))
     return sorted(known, key=lambda s: -1.0 if s == "mean" else float(s[1:]))
 
@@ -93,8 +93,11 @@ SIGN = (
 
 def _definition(entry: Entry, stem: str) -> str:
     """Return the key of what its figures mean, else of what its tool means."""
-    own = (n.definition for name, n in entry.figures.items() if (m := parts(name)) and m[1] == stem)
-    return next(own, definition(entry.tool, stem))
+    for name, number in entry.figures.items():
+        _, its_stem = parts(name) or ("", "")
+        if its_stem == stem:
+            return number.definition
+    return definition(entry.tool, stem)
 
 
 def distribution(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
@@ -181,15 +184,19 @@ def by_turn(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     words, loads = _loads(entries)
     for entry in entries[: base.ROWS_MAX // LEAST]:
         known = [t for t in entry.turns if t.ttft.median is not None and not t.ttft.empty]
-        row = base.entry_row(entry) | {"load": loads[entry.id], "turn": [t.turn for t in known]}
-        row |= {"tokens": base.shorts(known, lambda t: t.input_tokens_mean)}
-        rows.append(row | {"ms": base.shorts(known, lambda t: t.ttft.median)})
+        row = base.entry_row(entry)
+        row["load"] = loads[entry.id]
+        row["turn"] = [t.turn for t in known]
+        row["tokens"] = base.shorts(known, lambda t: t.input_tokens_mean)
+        row["ms"] = base.shorts(known, lambda t: t.ttft.median)
+        rows.append(row)
     if not rows:
         return
     drawing = Drawing(look, rows, "ttft-by-turn", "Latency", "TTFT by turn")
     drawing.about = "Median time to the first token by place in the session. Lower is better."
     shown = [row["load"] for row in rows]
-    drawing.selects = [Select("load", "Load", {i: words[i] for i in dict.fromkeys(shown)}, shown[0])]
+    options = {i: words[i] for i in dict.fromkeys(shown)}
+    drawing.selects = [Select("load", "Load", options, shown[0])]
     each = "format(datum.ms, ',') + ' ms, ' + format(datum.tokens, ',') + ' prompt tokens'"
     drawing.steps = [vega.flatten("turn", "ms", "tokens"), let("shown", each)]
     scale = alt.Scale(nice=False, zero=False, padding=12)
@@ -198,8 +205,8 @@ def by_turn(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     path = {**where, "strokeDash": drawing.dashes(), "detail": alt.Detail("entry:N")}
     dots = {**vega.POINT, "filled": True}
     tips = base.tips(("turn", "Turn"), ("shown", "TTFT"))
-    params = [vega.toggle(drawing.series), vega.zoom()]
-    yield drawing.chart([unit(vega.LINE, path, params=params), unit(dots, {**where, "tooltip": tips})])
+    line = unit(vega.LINE, path, params=[vega.toggle(drawing.series), vega.zoom()])
+    yield drawing.chart([line, unit(dots, {**where, "tooltip": tips})])
 
 
 def _loads(entries: Sequence[Entry]) -> tuple[dict[int, str], dict[str, int]]:

@@ -18,8 +18,11 @@ from dyno.report.look import FAILURE, GREY, Look
 def requests(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     entries = [e for e in entries if e.completed is not None or e.failed is not None or e.failure]
     for axis in LOADS:
-        if panels := base.panels([e for e in entries if axis in e.axes], axis):
-            yield _requests(axis, look, *panels)
+        drawn = [e for e in entries if axis in e.axes]
+        panels = base.panels(drawn, axis)
+        if panels is not None:
+            panel, rows = panels
+            yield _requests(axis, look, panel, rows)
 
 
 def _requests(axis: str, look: Look, panel: Select, rows: list[Row]) -> Chart:
@@ -77,10 +80,13 @@ def timeline(entries: Sequence[Entry], look: Look) -> Iterator[Chart]:
     counts = []
     for i, entry in enumerate(trials.entries):
         bars = thinned(sorted(entry.bars, key=lambda b: b.sent_s), trials.most)
-        row = base.entry_row(entry) | {"trial": i, "sent": base.shorts(bars, lambda b: b.sent_s)}
-        row |= {"end": base.shorts(bars, lambda b: b.end_s), "first": base.shorts(bars, lambda b: b.first_s)}
-        errors = [CANCELLED if b.error.startswith(CANCELLED) else base.cut(b.error, 80) for b in bars]
-        rows.append(row | {"error": errors})
+        row = base.entry_row(entry)
+        row["trial"] = i
+        row["sent"] = base.shorts(bars, lambda b: b.sent_s)
+        row["end"] = base.shorts(bars, lambda b: b.end_s)
+        row["first"] = base.shorts(bars, lambda b: b.first_s)
+        row["error"] = [CANCELLED if b.error.startswith(CANCELLED) else base.cut(b.error, 80) for b in bars]
+        rows.append(row)
         counts.append(f"{count(len(bars))} of {many(max(entry.bars_of, len(entry.bars)), 'request')}")
     if not rows:
         return

@@ -40,7 +40,8 @@ def _chart(over: str, answers: Sequence[tuple[str, FindAnswer]], look: Look) -> 
         "Each point is a load that was tried. The dashed line is the limit. Between the bounds of the shaded area "
         "is the highest load that keeps it, with 95 % confidence."
     )
-    figure = Select("figure", "Figure", {row["figure"]: row["figure"] for row in rows}, rows[0]["figure"])
+    names = [row["figure"] for row in rows]
+    figure = Select("figure", "Figure", {name: name for name in names}, names[0])
     drawing.selects = [figure]
     drawing.steps = [let("shown", "format(datum.y, ',.4~r') + ' ms, ' + datum.within")]
     log = vega.wide([row["y"] for row in rows], 20)
