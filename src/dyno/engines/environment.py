@@ -64,8 +64,8 @@ def engines_folder() -> Path:
 
 def installed(kind: str | None = None) -> list[Environment]:
     """Return the environments by kind, the newest version first."""
-    found = (read(path.parent) for path in engines_folder().glob(f"*/{_MANIFEST}"))
-    envs = [env for env in found if env]
+    manifests = (read(path.parent) for path in engines_folder().glob(f"*/{_MANIFEST}"))
+    envs = [env for env in manifests if env]
     envs.sort(key=lambda env: (_order(env.version), env.created), reverse=True)
     envs.sort(key=lambda env: env.kind)
     return [env for env in envs if kind in (None, env.kind)]
