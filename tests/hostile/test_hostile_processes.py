@@ -589,7 +589,7 @@ requests_per_stream = 4
 """
 
 
-@pytest.mark.parametrize("kills", [10, pytest.param(60, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kills", [6, pytest.param(60, marks=pytest.mark.nightly)])
 def test_a_study_killed_at_any_moment_loses_nothing_repeats_nothing_and_leaves_nobody(
     tmp_path: Path, spared: list[int], kills: int
 ) -> None:

@@ -189,6 +189,24 @@ def test_a_connection_that_is_cut_is_resumed_where_it_was_cut(server: HubServer,
     assert sum("storage" in r and shard in r for r in server.requests) == 3
 
 
+def test_the_hubs_own_client_begins_a_file_anew_after_a_kill(server: HubServer, tmp_path: Path) -> None:
+    """Why dyno fetches the bytes itself. Where this fails, huggingface_hub continues, and models/fetch.py may go."""
+    shard, data = "extra.bin", bytes(range(256)) * (1 << 14)
+    (tmp_path / "hub" / REPO / shard).write_bytes(data)
+    server.faults.slow.add(shard)
+    code = f"import huggingface_hub as h; h.hf_hub_download({REPO!r}, {shard!r})"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as client:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and server.sent[shard] < len(data) // 2:
+            time.sleep(0.02)
+        time.sleep(0.5)  # it has read them
+        client.kill()
+    server.faults.slow.clear()
+    server.sent.clear()
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert server.sent[shard] == len(data)
+
+
 @pytest.mark.hostile
 def test_one_cut_too_many_is_an_error_and_the_same_command_continues(server: HubServer, pull: Pull) -> None:
     server.faults.cut["config.json"] = [0] * 50

@@ -161,8 +161,7 @@ def _withheld(
     for name, value in exported.items():
         if name in env:
             continue
-        paths = re.findall(r"(?:^|:)(/(?!/)[^:]*)", value)  # not those of a URL
-        outside = next((path for path in paths if not any(_under(path, target) for target in targets)), None)
+        outside = _outside(value, targets)
         if accelerator == "nvidia" and name in _SELECT_NVIDIA:
             out[name] = "the container gets the selected devices alone"
         elif accelerator == "amd" and name == "CUDA_VISIBLE_DEVICES" and {*_SELECT_AMD} & {*env, *exported}:
@@ -170,6 +169,14 @@ def _withheld(
         elif outside is not None:
             out[name] = f"{outside} is not mounted"
     return out
+
+
+def _outside(value: str, targets: list[str]) -> str | None:
+    """Return the first path in a variable that is under none of these folders."""
+    for path in re.findall(r"(?:^|:)(/(?!/)[^:]*)", value):  # not those of a URL
+        if not any(_under(path, target) for target in targets):
+            return str(path)
+    return None
 
 
 def _mounts(spec: ContainerSpec, model: str | None, env: dict[str, str]) -> list[str]:

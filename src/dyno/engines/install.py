@@ -351,17 +351,15 @@ class PackageInstallation(Installation):
     def fill(self, folder: Path) -> Environment:
         self.phase("creating its environment")
         self.make(folder)
-        options = [*self._recipe.options]
-        if pins := versions.pins(self.asked.kind, self._version):
-            file = folder / "constraints.txt"
-            file.write_text("\n".join(pins) + "\n")
-            options += ["--constraint", str(file)]
-            self._say(f"{self._name}: with {', '.join(pins)}, as newer ones don't work with this version")
-        firsts = [self._wants.get(first) if first.isidentifier() else first for first in self._recipe.first]
+        options = [*self._recipe.options, *self._constraints(folder)]
+        for name in self._recipe.first:
+            first = self._wants.get(name) if name.isidentifier() else name
+            if first:
+                self.phase(f"installing {first}")
+                self.call(_pip(folder, "install", "--progress-bar=off", *options, first))
         note = "" if self.asked.source else self._recipe.note
-        for requirement, what in [*((first, "") for first in firsts if first), (self._requirement, note)]:
-            self.phase(f"installing {requirement}{what and f' ({what})'}")
-            self.call(_pip(folder, "install", "--progress-bar=off", *options, requirement))
+        self.phase(f"installing {self._requirement} ({note})" if note else f"installing {self._requirement}")
+        self.call(_pip(folder, "install", "--progress-bar=off", *options, self._requirement))
         if self._recipe.remove:
             self.phase(f"uninstalling {', '.join(self._recipe.remove)}")
             self.call(_pip(folder, "uninstall", "--yes", *self._recipe.remove))
@@ -369,6 +367,16 @@ class PackageInstallation(Installation):
             [sources] = folder.glob(f"lib/python*/site-packages/{self._recipe.sources}")
             self.compile(folder, llama_build.Checkout(str(sources), 0), self._recipe.programs)
         return self._check(folder)
+
+    def _constraints(self, folder: Path) -> list[str]:
+        """Return pip's options that keep out packages which broke this version."""
+        pins = versions.pins(self.asked.kind, self._version)
+        if not pins:
+            return []
+        file = folder / "constraints.txt"
+        file.write_text("\n".join(pins) + "\n")
+        self._say(f"{self._name}: with {', '.join(pins)}, as newer ones don't work with this version")
+        return ["--constraint", str(file)]
 
     def _check(self, folder: Path) -> Environment:
         self.phase("testing it")

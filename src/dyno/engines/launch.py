@@ -43,21 +43,27 @@ def locate(kind: EngineKind, spec: EngineSpec, dry: bool = False) -> Program:
 
 
 def _refusal(kind: EngineKind, spec: EngineSpec, version: str | None, where: str) -> str:
-    wanted = f"version {spec.version!r}" if spec.version else "a version"
-    if spec.accepts:
-        wanted += f" within {spec.accepts!r}" if not spec.version else f" or one within {spec.accepts!r}"
-    remedy = f"Run `dyno engines install {kind.name}{f' --version {spec.version}' if spec.version else ''}`"
+    remedy, wanted = f"Run `dyno engines install {kind.name}`", "a version"
+    if spec.version:
+        remedy = f"Run `dyno engines install {kind.name} --version {spec.version}`"
+        wanted = f"version {spec.version!r}"
     if spec.container:
         remedy = "Choose another image"
+    setting = "version"
+    if spec.accepts:
+        setting = "accepts"
+        wanted += f" or one within {spec.accepts!r}" if spec.version else f" within {spec.accepts!r}"
     return (
         f"The setting requires {wanted}, but {kind.title} at {where} is {version}. {remedy}, or change the setting's "
-        f"{'accepts' if spec.accepts else 'version'}."
+        f"{setting}."
     )
 
 
 def missing(kind: EngineKind, spec: EngineSpec) -> str:
-    which = f" {spec.version}" if spec.version else ""
-    way = f"Install it with `dyno engines install {kind.name}{which and ' --version' + which}`"
+    which, option = "", ""
+    if spec.version:
+        which, option = f" {spec.version}", f" --version {spec.version}"
+    way = f"Install it with `dyno engines install {kind.name}{option}`"
     return (
         f"{kind.title}{which} is not installed: dyno has no environment with it, and {' or '.join(kind.programs)} is "
         f"not on PATH. {way}, or name its location with --engine-python or "
@@ -264,7 +270,8 @@ def _shares(spec: EngineSpec, devices: Sequence[int]) -> list[list[int] | None]:
     """Return disjoint devices for each replica. None: the engine chooses."""
     if spec.devices == []:
         return [[] for _ in range(spec.replicas)]
-    if named := set(_VISIBLE.values()) & set(spec.env):
+    named = set(_VISIBLE.values()) & set(spec.env)
+    if named:
         if spec.replicas > 1 or spec.devices is not None:
             raise UsageError(
                 f"{named.pop()} in --engine-env contradicts --replicas and --devices. Use --devices alone."

@@ -43,8 +43,9 @@ def remarks(kind: str, text: str) -> list[Remark]:
     """Return the engine's remarks in the order of the log, each once."""
     counted: dict[tuple[About, str], int] = {}
     known = KINDS.get(kind)
-    pattern, heads = _pattern(kind), (_IN_SOURCE, *(known.log_heads if known else ()), *_HEADS)
-    wanted = (*_WORDS, *(known.remark_words if known else ()))
+    own_heads, own_words = (known.log_heads, known.remark_words) if known else ((), ())
+    pattern, heads = _pattern(kind), (_IN_SOURCE, *own_heads, *_HEADS)
+    wanted = (*_WORDS, *own_words)
     for line in text.split("\n"):
         low = line[: _LONG + 1].lower()
         if len(low) > _LONG or not any(word in low for word in wanted) or _REQUEST.search(line):

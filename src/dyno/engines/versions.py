@@ -60,20 +60,25 @@ def image_of(
         newest = next((row for row in reversed(rows) if row.latest), rows[-1])
         return newest.latest or newest.image, newest.version or None
     plain = version.removeprefix("v").removeprefix("b")
-    # The exact one; else the last, which is the newest. One that is gone only where there is no other.
-    matches = [row for row in rows if row.covers(plain)]
-    matches.sort(key=lambda row: (not row.gone, row.version in ("", plain)))
-    if matches and not matches[-1].gone:
-        row = matches[-1]
+    row = _covering(rows, plain)
+    if row is not None and not row.gone:
         return row.image.replace("{version}", plain), row.version or plain
-    if accepts and (other := _accepted(rows, plain, accepts)):
+    other = _accepted(rows, plain, accepts) if accepts else None
+    if other:
         return other
-    why = f"{matches[-1].image} had it, but {matches[-1].gone}. " if matches else ""
+    why = f"{row.image} had it, but {row.gone}. " if row is not None else ""
     card = f" on {architecture}" if architecture else ""
     raise UsageError(
         f"No image of {engine} {version} for {variant}{card} is known. {why}Nearest: {_nearest(rows, plain)}. "
         "Or name one with --by container --from IMAGE."
     )
+
+
+def _covering(rows: list[KnownImage], version: str) -> KnownImage | None:
+    """Return the line for a version: the exact one, else the last, which is the newest. One that is gone only where
+    there is no other."""
+    matches = [row for row in rows if row.covers(version)]
+    return max(reversed(matches), key=lambda row: (not row.gone, row.version in ("", version)), default=None)
 
 
 def _rows(engine: str, variant: str, architecture: str | None) -> list[KnownImage]:

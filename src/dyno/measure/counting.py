@@ -54,7 +54,9 @@ class Counting:
         if odd or self._samples > 0:
             self._samples -= not odd
             counted, by = self._counted(r)
-            r.tokens_other = counted + (len(r.silent) if by == "tokenizer" else 0)  # those have no text
+            if by == "tokenizer":
+                counted += len(r.silent)  # those have no text
+            r.tokens_other = counted
 
     def _first_tokens(self, r: Record) -> int | None:
         """Return the tokens up to the end of the first chunk, where they are known: by the server, by events of a

@@ -159,12 +159,12 @@ class _Places:
 
     def in_other_files(self, keys: Sequence[tuple[object, ...]], file: str) -> list[int]:
         """Return the numbers of results at these speeds, each once."""
-        others: dict[int, None] = {}
+        unique: dict[int, None] = {}
         for key in keys:
             for other, numbers in self._by_speed.get(key, {}).items():
                 if other != file:
-                    others.update(dict.fromkeys(numbers))
-        return list(others)
+                    unique.update(dict.fromkeys(numbers))
+        return list(unique)
 
 
 def _near(row: Row) -> set[tuple[str, str]]:

@@ -89,7 +89,9 @@ def _served_step(s: Summary, per_step: float | None, copies: int, slots: int | N
     if not s.true_tpot.mean or per_step is None:
         return None
     tpot_s = s.true_tpot.mean / 1000
-    throughput = (s.steady and s.steady.output_throughput) or s.output_throughput
+    throughput = s.output_throughput
+    if s.steady and s.steady.output_throughput:
+        throughput = s.steady.output_throughput
     # Those that wait or have their prompt processed are in flight too, and read no cache yet.
     decoding = min(_streams(s), max(throughput * tpot_s, float(copies))) / copies
     batch = max(min(decoding, slots or decoding), 1.0)

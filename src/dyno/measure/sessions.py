@@ -55,6 +55,12 @@ class SessionTally:
         def latency(column: SpanColumn, chosen: np.ndarray) -> Latency:
             return _latency([np.array(column.low)[chosen], np.array(column.high)[chosen]], percentiles)
 
+        turns = []
+        for i in range(min(int(turn.max(initial=-1)) + 1, TURNS_MAX)):
+            chosen = done & (turn == i)
+            if chosen.any():
+                input_mean = float(np.array(self._input)[chosen].mean())
+                turns.append(TurnSummary(i + 1, int(chosen.sum()), input_mean, latency(self._ttft, chosen)))
         spans, busy = self._durations(place, whole)
         return SessionSummary(
             begun=len(numbers),
@@ -71,16 +77,7 @@ class SessionTally:
             later_turn_ttft=latency(self._ttft, later),
             first_turn_e2el=latency(self._e2el, first),
             later_turn_e2el=latency(self._e2el, later),
-            turns=[
-                TurnSummary(
-                    turn=i + 1,
-                    completed=int(chosen.sum()),
-                    input_tokens_mean=float(np.array(self._input)[chosen].mean()),
-                    ttft=latency(self._ttft, chosen),
-                )
-                for i in range(min(int(turn.max(initial=-1)) + 1, TURNS_MAX))
-                if (chosen := done & (turn == i)).any()
-            ],
+            turns=turns,
         )
 
     def _durations(self, place: np.ndarray, whole: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:

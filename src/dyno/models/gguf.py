@@ -104,7 +104,8 @@ def convert(recipe: ModelRecipe, source: ModelEntry, say: Say, below: Say) -> Mo
     tool.check_space((shape.parameters or 0) * size // block, f"{recipe.name} as {expected}")
     env = environment.find(KIND) or install.install(KIND, say=say, below=below)
     with shelf.making(recipe, say) as part:
-        if entry := shelf.find(recipe):  # another dyno made it
+        entry = shelf.find(recipe)
+        if entry:  # another dyno made it
             return entry
         making = _Making(recipe, source, part, say, below)
         say(f"{recipe.name}: converting {source.path} to GGUF {expected}")

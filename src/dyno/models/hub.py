@@ -201,8 +201,11 @@ def _watch(
     sums: dict[str, str] = {}
     seen: deque[tuple[float, int]] = deque()
     due = 0.0
-    while not isinstance(message := _hear(worker, 0.5, say), Event) or not message.end:
+    while True:
+        message = _hear(worker, 0.5, say)
         if isinstance(message, Event):
+            if message.end:
+                return sums
             sums[message.file] = message.sha256
         now = time.monotonic()
         if now < due:
@@ -213,7 +216,6 @@ def _watch(
         while now - seen[0][0] > _RATE_S:
             seen.popleft()
         below(_progress(seen, total, f"{len(sums)} of {len(files)} files"))
-    return sums
 
 
 def _progress(seen: "deque[tuple[float, int]]", total: int, text: str) -> str:

@@ -65,31 +65,37 @@ def verify(folder: Path, source: Path, scheme: Scheme, recipe: ModelRecipe) -> d
     config = json.loads(files.read(folder / "config.json", files.TEXT)).get("quantization_config") or {}
     original, written = TensorFiles(source), TensorFiles(folder)
     layers = linear_layers(original)
-    ignored = {name for name in layers if matches(name, config.get("ignore") or config.get("exclude") or [])}
+    patterns = config.get("ignore") or config.get("exclude") or []
+    ignored = {name for name in layers if matches(name, patterns)}
     quantized = [name for name in layers if name not in ignored]
     if not quantized:
         raise ModelError(f"{scheme.key} quantized none of the {many(len(layers), 'linear layer')} of {source}.")
     checked = LayerCheck(written, scheme)
     for name in quantized:
         checked.check_layer(name, layers[name])
-    out = {"types": f"{many(len(quantized), 'linear layer')} {scheme.weights}{_left(sorted(ignored), written)}"}
-    out["scales"] = f"{checked.scales:,} of weights (one per {scheme.scales})"
+    scales = f"{checked.scales:,} of weights (one per {scheme.scales})"
     if scheme.static:
-        out["scales"] += f", {len(quantized):,} of inputs"
+        scales += f", {len(quantized):,} of inputs"
     if recipe.kv_cache:
-        out["scales"] += f", {checked.check_kv_cache(layers):,} of the KV cache"
-    out["scales"] += "; all finite and positive"
+        scales += f", {checked.check_kv_cache(layers):,} of the KV cache"
     claim = _claim(config)
     expected = (_METHODS[scheme.tool], scheme.weights, recipe.kv_cache is not None)
     if claim != expected:
         raise ModelError(f"{folder.name}/config.json claims {claim}, but the files have {expected}.")
+    return {
+        "types": f"{many(len(quantized), 'linear layer')} {scheme.weights}{_left(sorted(ignored), written)}",
+        "scales": f"{scales}; all finite and positive",
+        "values": _values(checked, quantized, original, scheme),
+    }
+
+
+def _values(checked: "LayerCheck", quantized: Sequence[str], original: TensorFiles, scheme: Scheme) -> str:
+    """Compare the values of the first, the middle and the last layer with the source's."""
     if scheme.moves:
-        out["values"] = f"not compared: {scheme.name} rescales channels"
-    else:
-        some = list(dict.fromkeys((quantized[0], quantized[len(quantized) // 2], quantized[-1])))
-        worst = max(checked.check_values(name, original) for name in some)
-        out["values"] = f"{many(len(some), 'layer')} within {percent(worst)} of the source"
-    return out
+        return f"not compared: {scheme.name} rescales channels"
+    some = list(dict.fromkeys((quantized[0], quantized[len(quantized) // 2], quantized[-1])))
+    worst = max(checked.check_values(name, original) for name in some)
+    return f"{many(len(some), 'layer')} within {percent(worst)} of the source"
 
 
 def _left(ignored: Sequence[str], tensors: TensorFiles) -> str:

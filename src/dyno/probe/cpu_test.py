@@ -53,7 +53,8 @@ def measure(cores: int, wanted: list[int]) -> dict[str, Any]:
     """Return bytes/s by size, operations/s, and of the time that the workers wanted, the part they were given."""
     context = multiprocessing.get_context("fork")  # with numpy loaded once
     start, queue = context.Barrier(cores), context.SimpleQueue()
-    workers = [context.Process(target=_work, args=(cores, wanted, start, queue.put, os.getpid())) for _ in range(cores)]
+    arguments = (cores, wanted, start, queue.put, os.getpid())
+    workers = [context.Process(target=_work, args=arguments) for _ in range(cores)]
     for worker in workers:
         worker.start()
     rows = [queue.get() for _ in workers]
@@ -83,7 +84,9 @@ def _work(cores: int, wanted: list[int], start: Any, put: Callable[[list[Slot]],
     rows = []
     for size, long_s in _slots(wanted):
         part = memory[: size // cores // 4]
-        once = functools.partial(np.dot, part, part) if size else functools.partial(np.matmul, matrix, matrix, product)
+        once: Callable[[], Any] = functools.partial(np.dot, part, part)
+        if not size:
+            once = functools.partial(np.matmul, matrix, matrix, product)
         start.wait()
         rows.append(_rate(once, long_s))
     put(rows)

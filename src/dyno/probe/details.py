@@ -22,10 +22,15 @@ _SECRET = re.compile(r"([\w.-]*(?:pass|secret|token|credential|luks|key)[\w.-]*)
 
 def look(root: Path = ROOT, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return what is known. Programs are asked once in a process, and only on the machine itself."""
-    facts = {name: value for name, read in FACTS.items() if (value := read(root))}
-    programs = compilers() if root == ROOT else {}
+    details = dict(compilers()) if root == ROOT else {}
+    for name, read in FACTS.items():
+        value = read(root)
+        if value:
+            details[name] = value
     image = container_image(root, environ)
-    return {**programs, **facts, **({"container_image": image} if image else {})}
+    if image:
+        details["container_image"] = image
+    return details
 
 
 @functools.cache

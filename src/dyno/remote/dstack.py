@@ -244,7 +244,9 @@ class DstackRig:
         if not run.status.is_finished() and run.status.value != "terminating":
             return ""
         job = run.latest_job_submission
-        why = (job and (job.termination_reason_message or job.termination_reason)) or run.status_message
+        why = run.status_message
+        if job:
+            why = job.termination_reason_message or job.termination_reason or why
         return f"dstack ended {self.name}: {_short(why).rstrip('.')}."
 
     def _fleet(self) -> Any:
@@ -300,16 +302,21 @@ def _hops(name: str, job: Any) -> tuple[list[Hop], bool]:
         return [(name, proxy.sshproxy_hostname, proxy.sshproxy_port or 22, proxy.sshproxy_upstream_id)], False
     submission = job.job_submissions[-1]
     machine, runtime = submission.job_provisioning_data, submission.job_runtime_data
-    asked = job.job_spec.user
-    user = (runtime and runtime.username) or (asked and asked.username) or "root"
+    user = "root"
+    for known in (runtime, job.job_spec.user):
+        if known and known.username:
+            user = known.username
+            break
     jump = machine.ssh_proxy
     hops = []
     if jump:
         hops.append((f"{name}-jump", jump.hostname, jump.port, jump.username))
     if machine.dockerized:
-        ports = (runtime and runtime.ports) or {}
+        port = _SSHD_PORT
+        if runtime and runtime.ports:
+            port = runtime.ports.get(_SSHD_PORT, _SSHD_PORT)
         hops.append((f"{name}-host", machine.hostname, machine.ssh_port, machine.username))
-        hops.append((name, "localhost", ports.get(_SSHD_PORT, _SSHD_PORT), user))
+        hops.append((name, "localhost", port, user))
     else:
         hops.append((name, machine.hostname, machine.ssh_port, user))
     return hops, True

@@ -252,8 +252,9 @@ class Judge:
         middle = ordered if v.low is v.high else _Ordered((v.high + v.low) / 2, v.weights)
         value = middle.quantile(p, upper=True)
         off = math.sqrt(p * (1 - p) / worth)
-        around = [ordered.quantile(x, upper=True) for x in (max(p - off, 0.0), min(p + off, 1.0))]
-        error = max(math.log(max(around[1], 1e-9) / max(around[0], 1e-9)) / 2, 1e-3)
+        below = max(ordered.quantile(max(p - off, 0.0), upper=True), 1e-9)
+        above = max(ordered.quantile(min(p + off, 1.0), upper=True), 1e-9)
+        error = max(math.log(above / below) / 2, 1e-3)
         return Weighed(
             count=count,
             worth=worth,

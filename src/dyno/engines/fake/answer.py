@@ -90,7 +90,8 @@ class FakeAnswer:
             return [*events, CLOSE]
         if self._fault != "no_done" and self.end_mark:
             end += chunk(f"{self.end_mark}{self._eol}{self._eol}".encode())
-        events[-1] += end + (b"0\r\nx-took: 1\r\n\r\n" if self._fault == "trailer" else LAST_CHUNK)
+        events[-1] += end
+        events[-1] += b"0\r\nx-took: 1\r\n\r\n" if self._fault == "trailer" else LAST_CHUNK
         if self._fault == "joined":
             return [b"".join(events)]
         if self._fault == "cut_utf8":

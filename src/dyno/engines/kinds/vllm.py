@@ -349,7 +349,7 @@ class Vllm(EngineKind):
 
     def argv(self, spec: EngineSpec, program: Program, port: int) -> list[str]:
         model = self.model_of(spec)
-        own = [*program.argv, "serve", model] if program.binary else [*program.argv, "--model", model]
+        own = [*program.argv, "serve" if program.binary else "--model", model]
         own += ["--host", spec.host, "--port", str(port)]
         settings = with_dtype(spec)
         own += self.flags(settings, program.version, leave=("draft_model", "draft_tokens"))
@@ -390,7 +390,8 @@ class Vllm(EngineKind):
             return None
         facts: dict[str, Any] = {"version": version, "model_path": first_text(cards, "root")}
         facts |= _cache_facts(answer(client, "/metrics"))
-        facts = known(facts | _server_info(json_object(client, "/server_info?config_format=json").get("vllm_config")))
+        server = json_object(client, "/server_info?config_format=json")
+        facts = known(facts | _server_info(server.get("vllm_config")))
         if "kv_cache_tokens" in facts and "max_model_len" in facts:
             facts["full_length_requests"] = round(facts["kv_cache_tokens"] / facts["max_model_len"], 2)
         return facts

@@ -43,12 +43,7 @@ class TransformersWorker(WorkerEngine):
         dtype = options.dtype if options.dtype == "auto" else getattr(torch, options.dtype)
         remote = options.trust_remote_code
         config = AutoConfig.from_pretrained(options.model, trust_remote_code=remote)
-        extra: dict[str, Any] = {}
-        if options.attn_implementation:
-            extra["attn_implementation"] = options.attn_implementation
-        if options.quantization:
-            bits = {"bnb-4bit": "load_in_4bit", "bnb-8bit": "load_in_8bit"}[options.quantization]
-            extra["quantization_config"] = transformers.BitsAndBytesConfig(**{bits: True})
+        extra = self._extra()
         # Its name until 4.56 was torch_dtype, and that one is still understood.
         if options.load_format == "dummy":
             if dtype == "auto":
@@ -59,7 +54,9 @@ class TransformersWorker(WorkerEngine):
             model = AutoModelForCausalLM.from_pretrained(
                 options.model, torch_dtype=dtype, trust_remote_code=remote, **extra
             )
-        self.model = (model if options.quantization else model.to(self.device)).eval()
+        if not options.quantization:
+            model = model.to(self.device)
+        self.model = model.eval()
         self.draft = None
         if options.draft_model:
             self.draft = AutoModelForCausalLM.from_pretrained(options.draft_model, torch_dtype=dtype).to(self.device)
@@ -68,6 +65,17 @@ class TransformersWorker(WorkerEngine):
                 self.draft.generation_config.num_assistant_tokens_schedule = "constant"
                 self.draft.generation_config.assistant_confidence_threshold = 0.0
         self._tokenizer: Any = None
+
+    def _extra(self) -> dict[str, Any]:
+        """Return the arguments of a model that are passed only where they are asked for."""
+        options = self.options
+        extra: dict[str, Any] = {}
+        if options.attn_implementation:
+            extra["attn_implementation"] = options.attn_implementation
+        if options.quantization:
+            bits = {"bnb-4bit": "load_in_4bit", "bnb-8bit": "load_in_8bit"}[options.quantization]
+            extra["quantization_config"] = self.transformers.BitsAndBytesConfig(**{bits: True})
+        return extra
 
     def facts(self) -> dict[str, Any]:
         config = self.model.config.get_text_config()

@@ -36,8 +36,8 @@ class Amd:
     def look(self, root: Path) -> Inventory:
         nodes = _nodes(root)
         used = self.memory_used(root)
-        accelerators = [_accelerator(root, i, node, used[i]) for i, node in enumerate(nodes)]
-        return Inventory(accelerators, _topology(nodes))
+        devices = [_accelerator(root, i, node, used[i]) for i, node in enumerate(nodes)]
+        return Inventory(devices, _topology(nodes))
 
     def memory_used(self, root: Path) -> list[int | None]:
         nodes = _nodes(root)
