@@ -415,13 +415,16 @@ def claims(documents: Sequence[Document]) -> Iterator[Finding]:
     data = [r for d in documents if d not in reports for r in d.rows]
     for document in reports:
         pools = _pools(document, data)
-        if not pools:
+        if pools:
+            yield from _contradicted(document, pools)
+
+
+def _contradicted(document: Document, pools: list[Names]) -> Iterator[Finding]:
+    for passage in document.passages:
+        if passage.listing:
             continue
-        for passage in document.passages:
-            if passage.listing:
-                continue
-            for sentence in dict.fromkeys(sentences(passage.text)):
-                yield from _judged(document, passage, sentence, pools)
+        for sentence in dict.fromkeys(sentences(passage.text)):
+            yield from _judged(document, passage, sentence, pools)
 
 
 def _pools(document: Document, data: list[Row]) -> list[Names]:

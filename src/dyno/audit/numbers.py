@@ -5,7 +5,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 from typing import NamedTuple
 
 from dyno.facts.finding import Finding, doubt
@@ -293,8 +293,10 @@ def percentages(d: Document) -> Iterator[Finding]:
 
 def _in_table(file: str, table: DocumentTable) -> Iterator[Finding]:
     """Yield the findings of a table whose rows have enough numbers."""
-    # The first column names the row: '2×q4k' is not a figure.
-    rows = [(line, _numbers([c.text for c in cells[1:]])) for cells, line in zip(table.rows, table.lines, strict=False)]
+    rows = []
+    for cells, line in zip(table.rows, table.lines, strict=False):
+        # The first column names the row: '2×q4k' is not a figure.
+        rows.append((line, _numbers([cell.text for cell in cells[1:]])))
     width = max((len(numbers) for _, numbers in rows), default=0)
     if len(rows) < ROWS + 1 or not 3 <= width <= _WIDEST:
         return
@@ -392,13 +394,14 @@ def bold(document: Document) -> Iterator[Finding]:
         if right < 2 or 2 * right <= len(columns):
             continue
         wrong = {name: w for name, column in columns.items() if (w := _wrong(name, column))}
-        figures = [figure for several in wrong.values() for figure in several]
+        figures = list(chain.from_iterable(wrong.values()))
         if not wrong or _are_favourites(figures, rows) or _grouped(rows, columns):
             continue
         named = "; ".join(_wrong_words(name, columns[name], several) for name, several in wrong.items())
         lines = sorted({figure.line for figure in figures})
         text = f"Bold marks the best value, except in {len(wrong)} of {len(columns)} columns: {named}."
-        yield doubt("consistency.bold", text, locations=[f"{document.file}:{line}" for line in lines])
+        places = [f"{document.file}:{line}" for line in lines]
+        yield doubt("consistency.bold", text, locations=places)
 
 
 def _are_favourites(figures: list[Figure], rows: list[Row]) -> bool:

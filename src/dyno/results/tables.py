@@ -551,7 +551,9 @@ def _by_column(table: DocumentTable, blank: Row) -> Iterator[Row]:
     """Yield results where metrics are rows. The columns are configurations, or statistics of one."""
     titles = [row[0].text for row in table.rows if row]
     stripped = [title.strip() for title in titles]
-    meanings = [_metric(table, row, stripped) if row else None for row in table.rows]
+    meanings: list[Meaning | None] = []
+    for row in table.rows:
+        meanings.append(_metric(table, row, stripped) if row else None)
     known = [column for column in meanings if column is not None and column.figure]
     if len(known) < 2:
         return
@@ -560,8 +562,7 @@ def _by_column(table: DocumentTable, blank: Row) -> Iterator[Row]:
     if named >= 2:
         yield from _by_statistic(table, meanings, statistics, blank)
     elif 2 * len(known) >= len(table.rows) or _lists_metrics(table, known):
-        tool = _tool(titles)
-        blank = msgspec.structs.replace(blank, tool=tool)
+        blank = msgspec.structs.replace(blank, tool=_tool(titles))
         yield from _by_configuration(table, meanings, blank)
 
 
