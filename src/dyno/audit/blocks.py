@@ -109,7 +109,7 @@ class ResultBlock:
         return True
 
     def row(self, file: str, tool: str | None, section: str) -> Row | None:
-        """None where it holds too little."""
+        """Return the result, or None where the block holds too little."""
         if not ({"completed", "request_throughput", "output_throughput"} & set(self.figures)) or len(self.figures) < 2:
             return None
         tool = tool or ("sglang" if self._sglang else "vllm")
@@ -118,9 +118,16 @@ class ResultBlock:
             for name, f in self.figures.items()
         }
         return Row(
-            kind="throughput" if "offline" in self.title.lower() else "serve", tool=tool, form="block", file=file,
-            line=self.line, end=self.end, figures=figures, settings=dict(self.settings), section=section,
-        )  # fmt: skip
+            kind="throughput" if "offline" in self.title.lower() else "serve",
+            tool=tool,
+            form="block",
+            file=file,
+            line=self.line,
+            end=self.end,
+            figures=figures,
+            settings=dict(self.settings),
+            section=section,
+        )
 
 
 def _name(label: str) -> str | None:

@@ -58,13 +58,18 @@ def _given(word: str) -> Given:
         name, value = name[1:], not value
     if value == "":
         raise UsageError(f"--set {word!r} has no value.")
+    return Given(name, _checked(name, value, word), word, first, last)
+
+
+def _checked(name: str, value: Scalar, word: str) -> Scalar:
+    """Return a value as rows have it, or raise an error where a number is needed and it is none."""
     if name == "engine":
-        value = names.spellings().get(str(value).lower(), value)
+        return names.spellings().get(str(value).lower(), value)
     if name == "rate" and str(value).lower() in ("inf", "infinity"):  # all at once
-        return Given(name, "inf", word, first, last)
+        return "inf"
     if name in _NUMBERS and (isinstance(value, str | bool) or value < 0):
         raise UsageError(f"--set {word!r}: {name} must be a number, 0 or more.")
-    return Given(name, value, word, first, last)
+    return value
 
 
 def _named(word: str) -> str:

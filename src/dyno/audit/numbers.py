@@ -294,22 +294,31 @@ def percentages(d: Document) -> Iterator[Finding]:
 def _in_table(file: str, table: DocumentTable) -> Iterator[Finding]:
     """Yield the findings of a table whose rows have enough numbers."""
     rows = []
+    width = 0
     for cells, line in zip(table.rows, table.lines, strict=False):
         # The first column names the row: '2×q4k' is not a figure.
-        rows.append((line, _numbers([cell.text for cell in cells[1:]])))
-    width = max((len(numbers) for _, numbers in rows), default=0)
+        numbers = _numbers([cell.text for cell in cells[1:]])
+        width = max(width, len(numbers))
+        rows.append((line, numbers))
     if len(rows) < ROWS + 1 or not 3 <= width <= _WIDEST:
         return
-    # Only rows of one shape can be compared.
-    shapes = [_shape(numbers) for _, numbers in rows]
-    shape = max(set(shapes), key=shapes.count)
-    alike = [(line, numbers) for line, numbers in rows if _shape(numbers) == shape]
+    shape, alike = _most_alike(rows)
     plain = [i for i, mark in enumerate(shape) if not mark]
     if len(alike) < ROWS + 1 or not 2 <= len(plain) <= 10:
         return
     for k, mark in enumerate(shape):
         if mark and mark != "%":  # without a sign it is a share of something
             yield from _in_column(file, alike, plain, k, mark.removeprefix("±"))
+
+
+_Line = tuple[int, list[CellNumber]]  # its number, and the numbers in it
+
+
+def _most_alike(rows: list[_Line]) -> tuple[tuple[str, ...], list[_Line]]:
+    """Return the commonest shape, and the rows that have it: only rows of one shape can be compared."""
+    shapes = [_shape(numbers) for _, numbers in rows]
+    shape = max(set(shapes), key=shapes.count)
+    return shape, [(line, numbers) for line, numbers in rows if _shape(numbers) == shape]
 
 
 def _shape(numbers: list[CellNumber]) -> tuple[str, ...]:

@@ -59,16 +59,10 @@ def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
     out, total = row.get("output_throughput"), row.get("total_token_throughput")
     devices = row.number("accelerators") or row.number("tensor_parallel")
     best, tokens = (out, "output") if out is not None else (total, "total")
+    if best is None:
+        tokens = ""
     per_device = best / devices if best is not None and devices else None
-    named = str(row.setting("accelerator") or "")
-    chosen = choose(prices, named, subject(row), own_hour=row.number("price_per_hour"))
-    # Where the number of accelerators is unknown, the price of one is used.
-    paid = cost(chosen, rates(row.get), devices or 1)
-    per_hour, per_million = None, None
-    if paid is not None:
-        per_hour = paid.hour or None
-        if best is not None:
-            per_million = paid.per_million_output if tokens == "output" else paid.per_million_total
+    per_hour, per_million = _price(row, prices, devices, tokens)
     asked = sent(row)
     return Normal(
         location=row.location,
@@ -85,7 +79,7 @@ def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
         total_per_s=total,
         accelerators=devices,
         per_accelerator=per_device,
-        per_accelerator_of=tokens if best is not None else "",
+        per_accelerator_of=tokens,
         per_node=per_device * NODE if per_device is not None else None,
         per_node_estimated=devices != NODE,
         latencies={n: (f.value, f.definition) for n in LATENCIES if (f := row.figures.get(n)) is not None},
@@ -93,6 +87,22 @@ def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
         price_per_hour=per_hour,
         cost_per_million=per_million,
     )
+
+
+def _price(
+    row: Row, prices: Sequence[PriceRule], devices: float | None, tokens: str
+) -> tuple[float | None, float | None]:
+    """Return the price per hour, and per million tokens. `tokens`: output, total, or '' where their rate is unknown."""
+    named = str(row.setting("accelerator") or "")
+    chosen = choose(prices, named, subject(row), own_hour=row.number("price_per_hour"))
+    # Where the number of accelerators is unknown, the price of one is used.
+    paid = cost(chosen, rates(row.get), devices or 1)
+    if paid is None:
+        return None, None
+    per_million = None
+    if tokens:
+        per_million = paid.per_million_output if tokens == "output" else paid.per_million_total
+    return paid.hour or None, per_million
 
 
 def _requests_per_s(row: Row) -> float | None:

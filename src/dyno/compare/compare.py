@@ -22,7 +22,7 @@ from dyno.facts.comparison import (
     Word,
 )
 from dyno.facts.finding import Finding, verdict, worst_first
-from dyno.facts.imported import Row, RowKind
+from dyno.facts.imported import Row, RowKind, Scalar
 from dyno.facts.metric import STEMS, THROUGHPUTS, better, latency
 from dyno.measure.estimate import ALLOWED, NARROW, estimates, value_of
 from dyno.measure.greedy import agreement
@@ -139,14 +139,16 @@ def _unlike(a: Sequence[Group], b: Sequence[Group]) -> str:
         nearest.append(min(conflicts, key=len, default=[]))
     if not nearest or any(unlike != nearest[0] for unlike in nearest):
         return ""
-    if not nearest[0] or (len(nearest) > 1 and len(nearest[0]) > 1):
+    unlike = nearest[0]
+    if not unlike or (len(nearest) > 1 and len(unlike) > 1):
         return ""
     complete = all(load.complete for load in (*loads_a, *loads_b))
     absent = "not set" if complete else "unknown"
-    listed = []
-    for name, *values in nearest[0]:
-        x, y = (absent if value is None else setting(value) for value in values)
-        listed.append(f"{name.strip('-').replace('_', ' ')} {x} / {y}")
+
+    def shown(value: Scalar | None) -> str:
+        return absent if value is None else setting(value)
+
+    listed = [f"{name.strip('-').replace('_', ' ')} {shown(x)} / {shown(y)}" for name, x, y in unlike]
     return f" They differ in {', '.join(listed)}."
 
 
@@ -206,10 +208,12 @@ def _pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str], a
     wanted = list(dict.fromkeys((*(metrics or default_metrics(a, b)), *gated)))
     objected = objections(Two(a, b, wanted))
     refused = not anyway and any(o.against is None for o in objected)
+    if refused:
+        wanted = []
     excluded = {} if anyway else _excluded(objected)
-    shown = [] if refused else [m for m in wanted if m not in excluded]
+    shown = [m for m in wanted if m not in excluded]
     known = differences(a, b, shown)
-    left = [] if refused else [LeftOut(m, excluded[m]) for m in wanted if m in excluded]
+    left = [LeftOut(m, excluded[m]) for m in wanted if m in excluded]
     missing = {*metrics, *gated} - {d.metric for d in known}
     left += [LeftOut(m, "not reported by both sides") for m in shown if m in missing]
     findings = list(_findings(objected, anyway))

@@ -94,16 +94,15 @@ def _is_table(rows: list[list[str]], cut: bool, commented: bool) -> bool:
     if len(header) < 2 or any(len(title) > 100 for title in header) or _is_markdown(rows):
         return False
     known = sum(columns.meaning(title) is not None for title in header)
-    if commented and known < 2:
-        return False
     same = sum(_fits(row, len(header)) for row in body)
     # Titles that are known prove more than lines that someone may have broken.
     if known >= 2:
         return 10 * same >= 3 * len(body)
-    if 10 * same < 7 * len(body):
+    if commented or 10 * same < 7 * len(body):
         return False
     # Two or three words with commas between are a sentence as well.
-    return _is_mostly_numbers(body) or (len(header) >= 5 and same == len(body))
+    all_same = len(header) >= 5 and same == len(body)
+    return all_same or _is_mostly_numbers(body)
 
 
 def _is_markdown(rows: list[list[str]]) -> bool:

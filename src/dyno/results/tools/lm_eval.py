@@ -153,13 +153,15 @@ def with_samples(rows: Sequence[Row], items: Sequence[Row]) -> list[Row]:
 
 
 def table_rows(table: DocumentTable, index: int, file: str, form: Literal["table", "csv"]) -> list[Row] | None:
+    """Return the scores of lm-eval's table; None of another."""
     titles = [title.strip().lower() for title in table.header]
     task_column = next((i for i, title in enumerate(titles) if title in ("tasks", "task", "groups")), None)
     if task_column is None or "metric" not in titles or "value" not in titles:
         return None
     value_column = titles.index("value")
-    task, group = "", titles[task_column] == "groups"
-    rows = []
+    group = titles[task_column] == "groups"
+    blank = Row("quality", "lm-eval", form, file, table.line, table.line, {}, section=table.section, table=index)
+    task, rows = "", []
     carried: dict[str, DocumentCell] = {}
     for cells, line in zip(table.rows, table.lines, strict=False):
         if len(cells) <= max(value_column, task_column):
@@ -170,19 +172,24 @@ def table_rows(table: DocumentTable, index: int, file: str, form: Literal["table
         by_title = {title: cell for title, cell in zip(titles, cells, strict=False) if title and cell.text.strip()}
         # Version, filter and n-shot are blank too where they stay the same.
         carried |= {key: by_title[key] for key in ("version", "filter", "n-shot") if key in by_title}
-        score = printed(cells[value_column].text)
-        if score is None:
-            continue
-        figures = {"score": Figure(score.value, line, score.half, bold=cells[value_column].bold)}
-        stderr = printed(by_title["stderr"].text) if "stderr" in by_title else None
-        if stderr is not None:
-            figures["stderr"] = Figure(stderr.value, line, stderr.half)
-        settings = _settings(task, by_title, carried, group, line)
-        rows.append(
-            Row("quality", "lm-eval", form, file, line, line, figures, settings, label=shown("task", task),
-                section=table.section, table=index)
-        )  # fmt: skip
+        figures = _figures(cells[value_column], by_title.get("stderr"), line)
+        if figures:
+            settings = _settings(task, by_title, carried, group, line)
+            label = shown("task", task)
+            rows.append(replace(blank, line=line, end=line, figures=figures, settings=settings, label=label))
     return rows
+
+
+def _figures(value: DocumentCell, error: DocumentCell | None, line: int) -> dict[str, Figure]:
+    """Return the score of a line and its standard error; none where it has no score."""
+    score = printed(value.text)
+    if score is None:
+        return {}
+    figures = {"score": Figure(score.value, line, score.half, bold=value.bold)}
+    stderr = printed(error.text) if error is not None else None
+    if stderr is not None:
+        figures["stderr"] = Figure(stderr.value, line, stderr.half)
+    return figures
 
 
 def _settings(
