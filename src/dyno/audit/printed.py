@@ -233,7 +233,7 @@ def _located(locations: Sequence[str], quote: str = "") -> str:
 
 
 def _runs(lines: Iterable[int]) -> list[str]:
-    """[3, 4, 5, 7] → ['3-5', '7']"""
+    """Return runs of lines: [3, 4, 5, 7] → ['3-5', '7']."""
     runs: list[list[int]] = []
     for line in sorted(set(lines)):
         if runs and line == runs[-1][-1] + 1:

@@ -362,7 +362,7 @@ class Walk:
         return False
 
     def _built(self, commit: str, number: str, line: int) -> None:
-        """llama-bench prints its build below the table."""
+        """Add llama-bench's build to the results above it: it is printed below the table."""
         version = f"{number} ({commit})" if number != "0" else commit
         for i in range(len(self.rows) - 1, -1, -1):
             row = self.rows[i]
@@ -496,7 +496,7 @@ class Walk:
         return self.headings[-1].text if self.headings else ""
 
     def _end_part(self) -> None:
-        """A heading or a fence ends what came before."""
+        """End what came before a heading or a fence."""
         self._end_paragraph()
         self._end_offline()
         names, self._names = self._names, []

@@ -214,8 +214,7 @@ def _pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str], a
     shown = [m for m in wanted if m not in excluded]
     known = differences(a, b, shown)
     left = [LeftOut(m, excluded[m]) for m in wanted if m in excluded]
-    missing = {*metrics, *gated} - {d.metric for d in known}
-    left += [LeftOut(m, "not reported by both sides") for m in shown if m in missing]
+    left += _not_reported(shown, {*metrics, *gated}, known)
     findings = list(_findings(objected, anyway))
     if not known and not refused:
         findings.append(_nothing_left(left))
@@ -233,6 +232,14 @@ def _pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str], a
         total=bool(a[0].setting("group") and b[0].setting("group")),
         agreement=agreement(a, b),
     )
+
+
+def _not_reported(shown: Sequence[str], named: set[str], known: Sequence[Difference]) -> Iterator[LeftOut]:
+    """Yield the figures that someone named, and that a side lacks."""
+    missing = named - {d.metric for d in known}
+    for metric in shown:
+        if metric in missing:
+            yield LeftOut(metric, "not reported by both sides")
 
 
 def _excluded(objected: Sequence[Objection]) -> dict[str, str]:

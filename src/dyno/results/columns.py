@@ -307,7 +307,8 @@ def figure(cell: DocumentCell, column: Meaning, line: int, tool: str) -> Figure 
 
 
 def _scale(column: Meaning, number: Printed) -> float | None:
-    """A unit in the cell takes precedence over the title's; one that can't be is not a figure."""
+    """Return the factor to the figure's unit. A unit in the cell takes precedence over the title's; one that can't be
+    is not a figure."""
     if not number.unit:
         return column.scale
     if stem_of(column.name):

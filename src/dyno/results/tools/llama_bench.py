@@ -103,9 +103,7 @@ def sql(text: str, file: str) -> Read:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.startswith("INSERT"):
             continue
-        match = _INSERT.fullmatch(line)
-        titles = [title.strip() for title in match[1].split(",")] if match else []
-        values = [(a.replace("''", "'") if b == "" else b) for a, b in _QUOTED.findall(match[2])] if match else []
+        titles, values = _inserted(line)
         if not is_header(titles):
             unread.append(Unread(number, "not a llama-bench INSERT", "lines"))
             continue
@@ -114,8 +112,18 @@ def sql(text: str, file: str) -> Read:
     return rows, unread
 
 
+def _inserted(line: str) -> tuple[list[str], list[str]]:
+    """Return the columns and values of an INSERT; none where it is another statement."""
+    match = _INSERT.fullmatch(line)
+    if match is None:
+        return [], []
+    titles = [title.strip() for title in match[1].split(",")]
+    values = [bare or quoted.replace("''", "'") for quoted, bare in _QUOTED.findall(match[2])]
+    return titles, values
+
+
 def batched(value: Value, file: str) -> Iterator[Draft]:
-    """Two tests in each: prompts of all sequences, then their tokens."""
+    """Yield two tests of each object: prompts of all sequences, then their tokens."""
     for test in ("pp", "tg"):
         draft = Draft("micro", "llama-batched-bench", file, value)
         draft.figure("speed", value.get(f"speed_{test}"))
@@ -263,7 +271,7 @@ def _setting(title: str, text: str) -> Scalar | None:
 
 
 def test_settings(text: str, line: int, by: Literal["column", "block"] = "column") -> dict[str, Setting]:
-    """'pp512 @ d4096' → the test and the depth. Older ones write 'pp 512'."""
+    """Return the settings of a test: 'pp512 @ d4096' → the test and the depth. Older ones write 'pp 512'."""
     if match := _AT_ONCE.fullmatch(text.strip()):
         return test_settings(match[1], line, by) | {"concurrency": Setting(int(match[2]), line, by)}
     if (match := _TEST.fullmatch(text.strip())) is None:
@@ -283,6 +291,6 @@ def is_test_name(text: str) -> bool:
 
 
 def _parameters(text: str) -> float | None:
-    """'6.74 B' → 6.74e9."""
+    """Return a number of parameters: '6.74 B' → 6.74e9."""
     match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*([KMBT])", text, re.I)
     return None if match is None else float(match[1]) * TO_ONE[match[2].lower()]

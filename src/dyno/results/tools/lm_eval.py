@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from dyno.facts.imported import DocumentCell, DocumentTable, Figure, Row, Setting
+from dyno.facts.imported import DocumentCell, DocumentTable, Figure, Row, Scalar, Setting
 from dyno.results.draft import Draft, scored
 from dyno.results.json_text import Value
 from dyno.results.printed import printed
@@ -86,25 +86,29 @@ def _scores(value: Value, task: str, scores: Value, file: str, group: bool) -> I
 
 
 def _args(draft: Draft, args: Value) -> None:
-    """'pretrained=…,dtype=float16', or an object in newer versions."""
+    """Read 'pretrained=…,dtype=float16', or an object in newer versions."""
     for key, field in args.fields.items():
         draft.setting(_ARGS.get(key, key), field, "namespace")
     for pair in _PAIR.split(args.text or ""):
         key, equals, text = pair.strip().partition("=")
         if equals and text:
-            whole = re.fullmatch(r"\d{1,12}", text)
-            fraction = re.fullmatch(r"\d{1,6}\.\d{1,6}", text)
-            scalar = int(text) if whole else float(text) if fraction else text
-            if text in ("True", "False"):
-                scalar = text == "True"
-            draft.set(_ARGS.get(key, key), scalar, args.line, "namespace")
+            draft.set(_ARGS.get(key, key), _scalar(text), args.line, "namespace")
+
+
+def _scalar(text: str) -> Scalar:
+    """Return the value of an argument."""
+    if re.fullmatch(r"\d{1,12}", text):
+        return int(text)
+    if re.fullmatch(r"\d{1,6}\.\d{1,6}", text):
+        return float(text)
+    return text == "True" if text in ("True", "False") else text
 
 
 # ---- single items, which --log_samples writes beside the results ----
 
 
 def samples(values: Sequence[Value], file: str) -> Iterator[Draft]:
-    """The scores of a task, calculated from its items: the task is in the file's name."""
+    """Yield the scores of a task, calculated from its items: the task is in the file's name."""
     match = _SAMPLES.fullmatch(file)
     task = match[1] if match else file.partition(".")[0]
     scores: dict[tuple[str, str, str], dict[str, float]] = {}
@@ -169,7 +173,7 @@ def table_rows(table: DocumentTable, index: int, file: str, form: Literal["table
         name = cells[task_column].text.strip()
         if name:
             task, carried = re.sub(r"^[\s-]+", "", name), {}
-        by_title = {title: cell for title, cell in zip(titles, cells, strict=False) if title and cell.text.strip()}
+        by_title = _by_title(titles, cells)
         # Version, filter and n-shot are blank too where they stay the same.
         carried |= {key: by_title[key] for key in ("version", "filter", "n-shot") if key in by_title}
         figures = _figures(cells[value_column], by_title.get("stderr"), line)
@@ -178,6 +182,11 @@ def table_rows(table: DocumentTable, index: int, file: str, form: Literal["table
             label = shown("task", task)
             rows.append(replace(blank, line=line, end=line, figures=figures, settings=settings, label=label))
     return rows
+
+
+def _by_title(titles: list[str], cells: list[DocumentCell]) -> dict[str, DocumentCell]:
+    """Return the cells of a line that aren't blank."""
+    return {title: cell for title, cell in zip(titles, cells, strict=False) if title and cell.text.strip()}
 
 
 def _figures(value: DocumentCell, error: DocumentCell | None, line: int) -> dict[str, Figure]:

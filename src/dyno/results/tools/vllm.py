@@ -174,7 +174,8 @@ def _others(draft: Draft, value: Value, known: Collection[str]) -> None:
 
 
 def _samples(draft: Draft, value: Value, own: bool) -> Samples:
-    """`own`: dyno's own times per token are others, which the file's lists don't have."""
+    """Return the lists of single requests. `own`: dyno's own times per token are others, which the file's lists don't
+    have."""
     lengths = draft.decoded(list[int], value.get("output_lens"), "output_lens")
     firsts = draft.times_ms(value.get("ttfts"), "ttfts")
     pooled, decoding = draft.gaps_ms(value.get("itls"), "itls")
