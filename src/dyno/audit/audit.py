@@ -1,5 +1,6 @@
 """An audit: all findings about results, each once and with its lines, and how much was read."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
@@ -109,30 +110,45 @@ class Coverage(msgspec.Struct, frozen=True):
         return not self.lost
 
     def describe(self) -> str:
-        """12 of 14 tables, 9 of 16 columns, 3 of 3 blocks"""
+        """Return it in words: '12 of 14 tables, 9 of 16 columns, 3 of 3 blocks'."""
         parts = (("table", self.tables), ("column", self.columns), ("block", self.blocks), ("file", self.files))
         words = [f"{share.read:,} of {many(share.all, name)}" for name, share in parts if share.all]
-        return ", ".join(words + ["not all lines"] * any(u.part == "lines" for _, u in self.lost))
+        if any(u.part == "lines" for _, u in self.lost):
+            words.append("not all lines")
+        return ", ".join(words)
 
 
 def coverage(documents: Sequence[Document]) -> Coverage:
-    """A text without results counts as unread only if nothing else has any: the words of a report are read anyway."""
-    results = any(d.rows for d in documents)
-    lost = [
-        (d.file, u) for d in documents for u in d.unread if u.lost and not (u.part == "file" and d.headings and results)
-    ]
-    read = {
-        "table": sum(len({row.table for row in d.rows if row.table is not None}) for d in documents),
-        "block": sum(row.form == "block" for d in documents for row in d.rows),
-        "file": sum(any(row.form in ("json", "sql") and row.table is None for row in d.rows) for d in documents),
-    }
-    shares = (ReadShare(n, n + sum(u.part == part for _, u in lost)) for part, n in read.items())
-    whole_tables, blocks, files = shares
-    return Coverage(whole_tables, _columns(documents), blocks, files, lost)
+    """Return how much was read of documents."""
+    lost = list(_lost(documents))
+    lost_parts = Counter(unread.part for _, unread in lost)
+    tables_read, blocks_read, files_read = 0, 0, 0
+    for d in documents:
+        tables_read += len({row.table for row in d.rows if row.table is not None})
+        blocks_read += sum(row.form == "block" for row in d.rows)
+        files_read += any(row.form in ("json", "sql") and row.table is None for row in d.rows)
+    return Coverage(
+        tables=ReadShare(tables_read, tables_read + lost_parts["table"]),
+        columns=_columns(documents),
+        blocks=ReadShare(blocks_read, blocks_read + lost_parts["block"]),
+        files=ReadShare(files_read, files_read + lost_parts["file"]),
+        lost=lost,
+    )
+
+
+def _lost(documents: Sequence[Document]) -> Iterator[tuple[str, Unread]]:
+    """Yield the parts with numbers that were not read. A text without results counts only if nothing else has any: the
+    words of a report are read anyway."""
+    has_results = any(d.rows for d in documents)
+    for d in documents:
+        words_of_report = has_results and bool(d.headings)
+        for unread in d.unread:
+            if unread.lost and not (unread.part == "file" and words_of_report):
+                yield d.file, unread
 
 
 def _columns(documents: Sequence[Document]) -> ReadShare:
-    """Columns with numbers, of tables that results came of."""
+    """Count the columns with numbers, of tables that results came of."""
     read = total = 0
     for d in documents:
         by_table: dict[int, list[Row]] = {}
@@ -162,15 +178,17 @@ class Audit(msgspec.Struct, frozen=True):
 def audit(
     documents: Sequence[Document], peaks_of: Callable[[str, int], Peaks | None], own: Iterable[Finding] = ()
 ) -> Audit:
-    """`own`: findings that dyno's runs among them already have."""
+    """Examine documents. `own`: findings that dyno's runs among them already have."""
     rows = [row for d in documents for row in d.rows]
     twice = copies(rows)
     once = without(rows, twice)
     once = [row for row in once if not is_warm_up(row)] or once
-    # A run of dyno's own was examined with all its records when it was measured.
-    findings = [
-        f for row in once for f in (checks.run(any_row=row) if row.form == "run" else checks.run(row=row, any_row=row))
-    ]
+    findings: list[Finding] = []
+    for row in once:
+        if row.form == "run":  # of dyno's own: it was examined with all its records when it was measured
+            findings += checks.run(any_row=row)
+        else:
+            findings += checks.run(row=row, any_row=row)
     findings += checks.run(rows=once)
     title = titled([h.text for d in documents for h in d.headings if h.level == 1])
     findings += checks.run(roofline=Machines(once, peaks_of, title))

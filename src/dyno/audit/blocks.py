@@ -40,7 +40,7 @@ _WIDEST = 600  # characters of a line from its end, where the value is
 
 
 def header(text: str) -> re.Match[str] | None:
-    """The line above a block. In a program that prints one, a quote or an escape follows."""
+    """Match the line above a block. In a program that prints one, a quote or an escape follows."""
     text = text[:_WIDEST]
     match = HEADER.search(text) if "enchmark result" in text.lower() else None
     return match if match and text[match.end() : match.end() + 1] not in ('"', "'", "\\", "`") else None
@@ -109,7 +109,7 @@ class ResultBlock:
         return True
 
     def row(self, file: str, tool: str | None, section: str) -> Row | None:
-        """None where it holds too little."""
+        """Return the result, or None where the block holds too little."""
         if not ({"completed", "request_throughput", "output_throughput"} & set(self.figures)) or len(self.figures) < 2:
             return None
         tool = tool or ("sglang" if self._sglang else "vllm")
@@ -118,13 +118,21 @@ class ResultBlock:
             for name, f in self.figures.items()
         }
         return Row(
-            kind="throughput" if "offline" in self.title.lower() else "serve", tool=tool, form="block", file=file,
-            line=self.line, end=self.end, figures=figures, settings=dict(self.settings), section=section,
-        )  # fmt: skip
+            kind="throughput" if "offline" in self.title.lower() else "serve",
+            tool=tool,
+            form="block",
+            file=file,
+            line=self.line,
+            end=self.end,
+            figures=figures,
+            settings=dict(self.settings),
+            section=section,
+        )
 
 
 def _name(label: str) -> str | None:
-    """Before the label a logger may have put its own words; a word that changes what it means is none of them."""
+    """Return the figure of a label. A logger may have put its own words before it; a word that changes what it means is
+    none of them."""
     if label in _FIGURES:
         return _FIGURES[label]
     for known, name in _FIGURES.items():
@@ -134,7 +142,7 @@ def _name(label: str) -> str | None:
 
 
 def _figure(text: str, line: int, scale: float = 1.0, definition: str = "") -> Figure | None:
-    """A number as it was printed, and how far it may be off by its rounding."""
+    """Return a number as it was printed, and how far it may be off by its rounding."""
     text = text.strip().replace(",", "")
     try:
         value = float(text)
@@ -158,7 +166,8 @@ _TOTAL = re.compile(r"Total num (prompt|output) tokens:\s*(\d+)")
 
 
 def offline_figures(text: str, line: int) -> dict[str, Figure]:
-    """`Throughput: 7.61 requests/s, 3895.53 total tokens/s, 972.30 output tokens/s`, `Avg latency: 1.2 seconds`, …"""
+    """Return the figures of a line such as `Throughput: 7.61 requests/s, 3895.53 total tokens/s, 972.30 output
+    tokens/s` or `Avg latency: 1.2 seconds`."""
     if not any(word in text for word in _OFFLINE_WORDS):
         return {}
     figures: dict[str, Figure | None] = {}
@@ -320,5 +329,5 @@ def numbers_reader(fence: str) -> Callable[[str], int]:
 
 
 def is_code(fence: str) -> bool:
-    """A program or a configuration: its numbers were set, not measured."""
+    """Return whether a fence begins a program or a configuration: its numbers were set, not measured."""
     return _CODE.match(fence) is not None

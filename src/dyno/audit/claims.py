@@ -84,7 +84,7 @@ class Names:
         self._known: dict[str, bool] = {}
 
     def _distinguishes(self, token: str) -> bool:
-        """Whether a token separates some rows from the others."""
+        """Return whether a token separates some rows from the others."""
         if token not in self._known:
             self._known[token] = 0 < sum(_within(token, name) for name in self.rows) < len(self.rows)
         return self._known[token]
@@ -97,7 +97,7 @@ class Names:
         return [name for name in self.rows if all(_within(t, name) for t in words)]
 
     def before(self, words: list[str]) -> str:
-        """The name that a clause ends with."""
+        """Return the name that a clause ends with."""
         out: list[str] = []
         for word in reversed(words[-8:]):
             bare = word.strip("`'\"*(),:")
@@ -107,7 +107,7 @@ class Names:
         return " ".join(out)
 
     def after(self, words: list[str]) -> list[str]:
-        """The names that a clause begins with, joined by commas and 'and'."""
+        """Return the names that a clause begins with, joined by commas and 'and'."""
         out: list[str] = []
         fresh = True
         for word in words[:14]:
@@ -415,13 +415,16 @@ def claims(documents: Sequence[Document]) -> Iterator[Finding]:
     data = [r for d in documents if d not in reports for r in d.rows]
     for document in reports:
         pools = _pools(document, data)
-        if not pools:
+        if pools:
+            yield from _contradicted(document, pools)
+
+
+def _contradicted(document: Document, pools: list[Names]) -> Iterator[Finding]:
+    for passage in document.passages:
+        if passage.listing:
             continue
-        for passage in document.passages:
-            if passage.listing:
-                continue
-            for sentence in dict.fromkeys(sentences(passage.text)):
-                yield from _judged(document, passage, sentence, pools)
+        for sentence in dict.fromkeys(sentences(passage.text)):
+            yield from _judged(document, passage, sentence, pools)
 
 
 def _pools(document: Document, data: list[Row]) -> list[Names]:

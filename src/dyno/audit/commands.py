@@ -378,14 +378,14 @@ class Scope:
         self._statements = [s for s in self._statements if s.listing != listing]
 
     def end_sections(self, level: int) -> None:
-        """A heading ends those of its level and below."""
+        """End the statements under headings of this level and below."""
         self._statements = [s for s in self._statements if s.level < level]
 
     def settings(self, kind: RowKind) -> dict[str, Setting]:
         return {k: v for s in self._statements if s.role in _ROLES[kind] for k, v in s.settings.items()}
 
     def client(self) -> str | None:
-        """The tool that measured, where its command is known."""
+        """Return the tool that measured, where its command is known."""
         return next((s.tool for s in reversed(self._statements) if s.role == "client"), None)
 
 

@@ -101,9 +101,10 @@ def _is_markdown(file: str, content: bytes) -> bool:
     head = content[:1_000_000]
     if b"# HELP " in head[:2000] and b"# TYPE " in head[:2000]:  # a server's counters
         return False
-    return b"\n```" in head or head.startswith(b"```") or (
-        (b"\n## " in head or head.startswith(b"# ")) and b"Serving Benchmark Result" not in head[:3000]
-    )  # fmt: skip
+    if b"\n```" in head or head.startswith(b"```"):
+        return True
+    has_headings = b"\n## " in head or head.startswith(b"# ")
+    return has_headings and b"Serving Benchmark Result" not in head[:3000]
 
 
 def _large(file: str, data: _Bytes) -> Document:
@@ -144,7 +145,8 @@ def _large(file: str, data: _Bytes) -> Document:
 
 
 def _without_results(document: Document, content: bytes) -> list[Unread]:
-    """Says so of a file with numbers, unless its tables or blocks are listed, and of one that holds nothing at all."""
+    """Return an entry for a file with numbers, unless its tables or blocks are listed, and for one that holds nothing
+    at all."""
     if any(u.lost for u in document.unread):
         return []
     if holds_numbers(content):
@@ -153,7 +155,7 @@ def _without_results(document: Document, content: bytes) -> list[Unread]:
 
 
 def _spots(data: _Bytes, mark: bytes) -> list[int]:
-    """Positions of a mark, at most one per 1024 bytes: a mark that is everywhere shows nothing."""
+    """Return positions of a mark, at most one per 1024 bytes: a mark that is everywhere shows nothing."""
     out, spot = [], data.find(mark)
     while spot >= 0:
         out.append(spot)

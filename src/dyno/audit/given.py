@@ -43,6 +43,7 @@ def given(words: Iterable[str]) -> list[Given]:
 
 
 def _given(word: str) -> Given:
+    """Read one NAME=VALUE, perhaps with lines before it."""
     match = _WORD.fullmatch(word.strip())
     if match is None:
         raise UsageError(
@@ -57,12 +58,18 @@ def _given(word: str) -> Given:
         name, value = name[1:], not value
     if value == "":
         raise UsageError(f"--set {word!r} has no value.")
+    return Given(name, _checked(name, value, word), word, first, last)
+
+
+def _checked(name: str, value: Scalar, word: str) -> Scalar:
+    """Return a value as rows have it, or raise an error where a number is needed and it is none."""
     if name == "engine":
-        value = names.spellings().get(str(value).lower(), value)
-    infinite = name == "rate" and str(value).lower() in ("inf", "infinity")  # all at once
-    if name in _NUMBERS and not infinite and (isinstance(value, str | bool) or value < 0):
+        return names.spellings().get(str(value).lower(), value)
+    if name == "rate" and str(value).lower() in ("inf", "infinity"):  # all at once
+        return "inf"
+    if name in _NUMBERS and (isinstance(value, str | bool) or value < 0):
         raise UsageError(f"--set {word!r}: {name} must be a number, 0 or more.")
-    return Given(name, "inf" if infinite else value, word, first, last)
+    return value
 
 
 def _named(word: str) -> str:
@@ -87,24 +94,31 @@ def with_given(document: Document, asked: Sequence[Given]) -> Document:
 
 
 def _row(row: Row, asked: Sequence[Given]) -> Row:
+    """Return a row with the settings that hold for it."""
     settings, series, own = dict(row.settings), row.series, dict[str, Given]()
     for one in asked:
         if not one.holds(row):
             continue
-        if (other := own.get(one.name)) is not None and not _alike(other.value, one.value):
+        other = own.get(one.name)
+        if other is not None and not _alike(other.value, one.value):
             raise UsageError(f"--set {other.word} and --set {one.word} both apply to {row.location}. Give one.")
         own[one.name] = one
-        existing = row.series or None if one.name == _SERIES else row.setting(one.name)
-        if existing is not None and not _alike(existing, one.value):
-            raise UsageError(
-                f"--set {one.word}: {row.location} already has {one.name} = {existing}, which --set can't change. Name "
-                "other lines, or drop it."
-            )
-        if existing is None and one.name == _SERIES:
+        existing = (row.series or None) if one.name == _SERIES else row.setting(one.name)
+        if existing is not None:
+            _check_same(existing, one, row)
+        elif one.name == _SERIES:
             series = str(one.value)
-        elif existing is None:
+        else:
             settings[one.name] = Setting(one.value, 0, "user")
     return msgspec.structs.replace(row, settings=settings, series=series)
+
+
+def _check_same(existing: Scalar, one: Given, row: Row) -> None:
+    if not _alike(existing, one.value):
+        raise UsageError(
+            f"--set {one.word}: {row.location} already has {one.name} = {existing}, which --set can't change. Name "
+            "other lines, or drop it."
+        )
 
 
 def _alike(a: Scalar, b: Scalar) -> bool:
@@ -112,7 +126,7 @@ def _alike(a: Scalar, b: Scalar) -> bool:
 
 
 def all_used(asked: Iterable[Given], documents: Sequence[Document]) -> None:
-    """A line without a result is a mistake."""
+    """Raise an error for lines without a result: they are a mistake."""
     rows = [row for d in documents for row in d.rows]
     for one in asked:
         if one.first and not any(one.holds(row) for row in rows):

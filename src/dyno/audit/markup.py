@@ -40,13 +40,13 @@ def plain(text: str) -> str:
 
 
 def row(text: str) -> str | None:
-    """A line of a table, from its first bar on."""
+    """Return a line of a table, from its first bar on."""
     match = _BEFORE_ROW.match(text) if "|" in text and len(text) <= LONGEST_ROW else None
     return text[match.end() :] if match and len(text) > match.end() + 1 else None
 
 
 def unboxed(text: str) -> str:
-    """A line of a table in box-drawing characters or of a grid, with bars instead; any other line as it is."""
+    """Return a line of a table in box-drawing characters or of a grid with bars instead; any other line as it is."""
     if text.isascii():
         grid = ("+-" in text or "+=" in text) and _GRID.fullmatch(text)
         return text.replace("+", "|").replace("=", "-") if grid else text
@@ -107,7 +107,7 @@ class _HtmlCell:
 
 
 def html_rows(lines: Iterable[TextLine]) -> list[tuple[int, list[DocumentCell]]]:
-    """Each row's line and its cells; a cell that spans several is repeated."""
+    """Return each row's line and its cells; a cell that spans several is repeated."""
     rows: list[tuple[int, list[_HtmlCell]]] = []
     current: _HtmlCell | None = None
     for number, text in lines:

@@ -5,7 +5,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 from typing import NamedTuple
 
 from dyno.facts.finding import Finding, doubt
@@ -65,24 +65,25 @@ def _number(text: str) -> float:
 
 
 def _half(text: str) -> float:
-    """Half a unit of the last printed digit."""
+    """Return half a unit of the last printed digit."""
     return 0.5 * 10.0 ** -len(text.partition(".")[2])
 
 
 def _half_rounded(text: str) -> float:
-    """The same for a result, where zeros at an integer's end may be rounding too."""
+    """Return the same for a result, where zeros at an integer's end may be rounding too."""
     digits = text.replace(",", "")
     zeros = len(digits) - len(digits.rstrip("0")) if "." not in digits and digits.strip("0") else 0
     return max(_half(text), 0.5 * 10.0**zeros)
 
 
 def _terms(node: ast.expr) -> tuple[float, float]:
-    """Value of an expression and how far rounded terms may move it. ValueError: not of plain numbers."""
+    """Return the value of an expression, and how far rounded terms may move it. ValueError: not of plain numbers."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         value = float(node.value)
         # A small integer counts things; a decimal or a longer one was measured, and may be rounded.
-        whole = isinstance(node.value, int)
-        return value, (0.5 if value >= 100 else 0.0) if whole else _half(repr(node.value))
+        if not isinstance(node.value, int):
+            return value, _half(repr(node.value))
+        return value, 0.5 if value >= 100 else 0.0
     if not isinstance(node, ast.BinOp):
         raise ValueError
     (a, da), (b, db) = _terms(node.left), _terms(node.right)
@@ -114,7 +115,7 @@ def _evaluate(text: str) -> tuple[float, float] | None:
 
 
 def _expression_before(text: str, end: int) -> str:
-    """The sum that ends at an equals sign; '' where it is part of something else (code, a flag, a version)."""
+    """Return the sum that ends at an equals sign; '' where it is part of something else (code, a flag, a version)."""
     match = _EXPRESSION.search(text[max(0, end - 120) : end])
     if match is None:
         return ""
@@ -135,7 +136,7 @@ def _expression_before(text: str, end: int) -> str:
 
 
 def _is_off(value: float, slack: float, printed: float, half: float) -> bool:
-    """Whether a printed result is wrong, and not a rounded, cut or converted one."""
+    """Return whether a printed result is wrong, and not a rounded, cut or converted one."""
     if value <= 0 or printed <= 0 or not 0.5 <= printed / value <= 2:
         return False  # so far off, it is another thing than this sum
     if abs(printed - value) <= slack + half + 1e-9 * value:
@@ -147,7 +148,7 @@ def _is_off(value: float, slack: float, printed: float, half: float) -> bool:
 
 
 def _sums(passage: Passage) -> Iterator[tuple[str, float, str]]:
-    """Sums in a passage that don't come out: as written, the right value, the printed one."""
+    """Yield sums in a passage that don't come out: as written, the right value, the printed one."""
     text = passage.text[:TEXT_MAX]
     for match in _EQUALS.finditer(text):
         expression = _expression_before(text, match.start())
@@ -167,7 +168,7 @@ def _sums(passage: Passage) -> Iterator[tuple[str, float, str]]:
 
 
 def _sessions(document: Document) -> Iterator[tuple[int, str, float, str]]:
-    """Sums typed at a Python prompt whose answer, on the next line, was changed."""
+    """Yield sums typed at a Python prompt whose answer, on the next line, was changed."""
     for passage, following in zip(document.passages, document.passages[1:], strict=False):
         asked = _PROMPT.match(passage.text[:200])
         answer = _ANSWER.match(following.text[:60].strip())
@@ -293,21 +294,32 @@ def percentages(d: Document) -> Iterator[Finding]:
 
 def _in_table(file: str, table: DocumentTable) -> Iterator[Finding]:
     """Yield the findings of a table whose rows have enough numbers."""
-    # The first column names the row: '2×q4k' is not a figure.
-    rows = [(line, _numbers([c.text for c in cells[1:]])) for cells, line in zip(table.rows, table.lines, strict=False)]
-    width = max((len(numbers) for _, numbers in rows), default=0)
+    rows = []
+    width = 0
+    for cells, line in zip(table.rows, table.lines, strict=False):
+        # The first column names the row: '2×q4k' is not a figure.
+        numbers = _numbers([cell.text for cell in cells[1:]])
+        width = max(width, len(numbers))
+        rows.append((line, numbers))
     if len(rows) < ROWS + 1 or not 3 <= width <= _WIDEST:
         return
-    # Only rows of one shape can be compared.
-    shapes = [_shape(numbers) for _, numbers in rows]
-    shape = max(set(shapes), key=shapes.count)
-    alike = [(line, numbers) for line, numbers in rows if _shape(numbers) == shape]
+    shape, alike = _most_alike(rows)
     plain = [i for i, mark in enumerate(shape) if not mark]
     if len(alike) < ROWS + 1 or not 2 <= len(plain) <= 10:
         return
     for k, mark in enumerate(shape):
         if mark and mark != "%":  # without a sign it is a share of something
             yield from _in_column(file, alike, plain, k, mark.removeprefix("±"))
+
+
+_Line = tuple[int, list[CellNumber]]  # its number, and the numbers in it
+
+
+def _most_alike(rows: list[_Line]) -> tuple[tuple[str, ...], list[_Line]]:
+    """Return the commonest shape, and the rows that have it: only rows of one shape can be compared."""
+    shapes = [_shape(numbers) for _, numbers in rows]
+    shape = max(set(shapes), key=shapes.count)
+    return shape, [(line, numbers) for line, numbers in rows if _shape(numbers) == shape]
 
 
 def _shape(numbers: list[CellNumber]) -> tuple[str, ...]:
@@ -392,13 +404,14 @@ def bold(document: Document) -> Iterator[Finding]:
         if right < 2 or 2 * right <= len(columns):
             continue
         wrong = {name: w for name, column in columns.items() if (w := _wrong(name, column))}
-        figures = [figure for several in wrong.values() for figure in several]
+        figures = list(chain.from_iterable(wrong.values()))
         if not wrong or _are_favourites(figures, rows) or _grouped(rows, columns):
             continue
         named = "; ".join(_wrong_words(name, columns[name], several) for name, several in wrong.items())
         lines = sorted({figure.line for figure in figures})
         text = f"Bold marks the best value, except in {len(wrong)} of {len(columns)} columns: {named}."
-        yield doubt("consistency.bold", text, locations=[f"{document.file}:{line}" for line in lines])
+        places = [f"{document.file}:{line}" for line in lines]
+        yield doubt("consistency.bold", text, locations=places)
 
 
 def _are_favourites(figures: list[Figure], rows: list[Row]) -> bool:

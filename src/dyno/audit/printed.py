@@ -1,5 +1,6 @@
 """An audit as text, Markdown and JSON: verdict, findings with their lines, and the rows in one unit."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -54,21 +55,15 @@ class Normal(msgspec.Struct, frozen=True):
 
 
 def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
-    """`prices`: they take precedence over the row's own."""
+    """Return a row as it is printed. `prices`: they take precedence over the row's own."""
     out, total = row.get("output_throughput"), row.get("total_token_throughput")
     devices = row.number("accelerators") or row.number("tensor_parallel")
     best, tokens = (out, "output") if out is not None else (total, "total")
-    named = str(row.setting("accelerator") or "")
-    chosen = choose(prices, named, subject(row), own_hour=row.number("price_per_hour"))
-    # Where the number of accelerators is unknown, the price of one is used.
-    paid = cost(chosen, rates(row.get), devices or 1)
-    per_million = None
-    if paid is not None and best is not None:
-        per_million = paid.per_million_output if tokens == "output" else paid.per_million_total
+    if best is None:
+        tokens = ""
+    per_device = best / devices if best is not None and devices else None
+    per_hour, per_million = _price(row, prices, devices, tokens)
     asked = sent(row)
-    rate = row.figures.get("request_throughput")
-    # As reported, unless with so few digits that the count and the duration say more.
-    per_s = rate.value if rate is not None and rate.half < 0.002 * rate.value else requests_per_s(row)
     return Normal(
         location=row.location,
         subject=subject(row),
@@ -79,27 +74,54 @@ def normal(row: Row, prices: Sequence[PriceRule] = ()) -> Normal:
         sent=asked[0] if asked else None,
         input_each=input_each(row),
         output_each=output_each(row),
-        requests_per_s=per_s,
+        requests_per_s=_requests_per_s(row),
         output_per_s=out,
         total_per_s=total,
         accelerators=devices,
-        per_accelerator=best / devices if best is not None and devices else None,
-        per_accelerator_of=tokens if best is not None else "",
-        per_node=best / devices * NODE if best is not None and devices else None,
+        per_accelerator=per_device,
+        per_accelerator_of=tokens,
+        per_node=per_device * NODE if per_device is not None else None,
         per_node_estimated=devices != NODE,
         latencies={n: (f.value, f.definition) for n in LATENCIES if (f := row.figures.get(n)) is not None},
         speed=_speed(row),
-        price_per_hour=paid.hour or None if paid is not None else None,
+        price_per_hour=per_hour,
         cost_per_million=per_million,
     )
 
 
+def _price(
+    row: Row, prices: Sequence[PriceRule], devices: float | None, tokens: str
+) -> tuple[float | None, float | None]:
+    """Return the price per hour, and per million tokens. `tokens`: output, total, or '' where their rate is unknown."""
+    named = str(row.setting("accelerator") or "")
+    chosen = choose(prices, named, subject(row), own_hour=row.number("price_per_hour"))
+    # Where the number of accelerators is unknown, the price of one is used.
+    paid = cost(chosen, rates(row.get), devices or 1)
+    if paid is None:
+        return None, None
+    per_million = None
+    if tokens:
+        per_million = paid.per_million_output if tokens == "output" else paid.per_million_total
+    return paid.hour or None, per_million
+
+
+def _requests_per_s(row: Row) -> float | None:
+    """Return it as reported, unless with so few digits that the count and the duration say more."""
+    reported = row.figures.get("request_throughput")
+    if reported is not None and reported.half < 0.002 * reported.value:
+        return reported.value
+    return requests_per_s(row)
+
+
 def _speed(row: Row) -> str:
+    """Return the speed of a micro test or a score, with its error."""
     for name in ("speed", "score"):
-        if (figure := row.figures.get(name)) is not None:
-            error = figure.deviation if figure.deviation is not None else row.get("stderr")
-            shown = number(figure.value, figure.half)
-            return f"{shown} {plus_minus(error, figure.value)}" if error is not None else shown
+        figure = row.figures.get(name)
+        if figure is None:
+            continue
+        error = figure.deviation if figure.deviation is not None else row.get("stderr")
+        shown = number(figure.value, figure.half)
+        return f"{shown} {plus_minus(error, figure.value)}" if error is not None else shown
     return ""
 
 
@@ -155,21 +177,29 @@ def _read(audit: Audit) -> bool:
 
 
 def _head(audit: Audit, rows: Sequence[Normal]) -> list[str]:
-    """The verdict, and what it is limited to. Without a result, nothing is sound."""
+    """Return the verdict, and what it is limited to. Without a result, nothing is sound."""
     files, read = many(len(audit.documents), "file"), audit.coverage.describe()
     listed = [f"  {d.file}: {d.format}, {many(len(d.rows), 'result')}" for d in audit.documents]
     if not _read(audit) and audit.verdict == "sound":
-        return [f"{NOTHING} in {files}" + (f" ({read} read)" if read else ""), *listed]
-    levels = [f.level for f in audit.findings]
-    counts = [f"{levels.count(level)} {level}{'s' if levels.count(level) != 1 and level != 'void' else ''}"
-              for level in ("void", "doubt", "note") if level in levels]  # fmt: skip
-    line = f"Verdict: {audit.basis.describe(audit.verdict)} ({', '.join(counts) or 'no findings'})"
+        limits = f" ({read} read)" if read else ""
+        return [f"{NOTHING} in {files}{limits}", *listed]
     shown = f"; {read}" if read and audit.basis.whole else ""
     return [
-        line,
+        f"Verdict: {audit.basis.describe(audit.verdict)} ({_counts(audit.findings)})",
         f"Read: {many(len(rows), 'result')} in {files}{shown}",
         *listed,
     ]
+
+
+def _counts(findings: Sequence[Finding]) -> str:
+    """Return how many findings there are of each level: '1 void, 2 doubts'."""
+    levels = Counter(f.level for f in findings)
+    counts = []
+    for level in ("void", "doubt", "note"):
+        plural = "s" if levels[level] != 1 and level != "void" else ""
+        if levels[level]:
+            counts.append(f"{levels[level]} {level}{plural}")
+    return ", ".join(counts) or "no findings"
 
 
 def _finding(f: Finding) -> str:
@@ -180,19 +210,30 @@ def _finding(f: Finding) -> str:
 
 
 def _located(locations: Sequence[str], quote: str = "") -> str:
-    """Each file once, with its lines: 'a.csv:3-5, 7; b.csv:2 and 5 more'."""
+    """Return each file once, with its lines: 'a.csv:3-5, 7; b.csv:2 and 5 more'."""
     files: dict[str, list[int]] = {}
     for location in locations:
         file, _, line = location.rpartition(":")
-        files.setdefault(file if line.isdigit() else location, []).extend([int(line)] if line.isdigit() else [])
+        if line.isdigit():
+            files.setdefault(file, []).append(int(line))
+        else:
+            files.setdefault(location, [])
     places = [(file, run) for file, lines in files.items() for run in _runs(lines) or [""]]
-    by_file = ((file, [run for f, run in places[:LINES] if f == file]) for file in dict(places[:LINES]))
-    shown = "; ".join(f"{quote}{file}{':' if any(runs) else ''}{', '.join(runs)}{quote}" for file, runs in by_file)
-    return shown + (f" and {len(places) - LINES} more places" if len(places) > LINES else "")
+    shown: dict[str, list[str]] = {}
+    for file, run in places[:LINES]:
+        shown.setdefault(file, []).append(run)
+    parts = []
+    for file, runs in shown.items():
+        colon = ":" if any(runs) else ""
+        parts.append(f"{quote}{file}{colon}{', '.join(runs)}{quote}")
+    text = "; ".join(parts)
+    if len(places) > LINES:
+        text += f" and {len(places) - LINES} more places"
+    return text
 
 
 def _runs(lines: Iterable[int]) -> list[str]:
-    """[3, 4, 5, 7] → ['3-5', '7']"""
+    """Return runs of lines: [3, 4, 5, 7] → ['3-5', '7']."""
     runs: list[list[int]] = []
     for line in sorted(set(lines)):
         if runs and line == runs[-1][-1] + 1:
@@ -216,7 +257,7 @@ _KINDS = {
 
 
 def _tables(audit: Audit, rows: Sequence[Normal]) -> Iterator[tuple[str, Table]]:
-    """One per kind and tool: figures of different definitions don't share a column."""
+    """Yield one per kind and tool: figures of different definitions don't share a column."""
     read = {row.location: row for d in audit.documents for row in d.rows}
     groups: dict[tuple[str, str], list[Normal]] = {}
     for row in rows[:ROWS]:
@@ -226,18 +267,25 @@ def _tables(audit: Audit, rows: Sequence[Normal]) -> Iterator[tuple[str, Table]]
 
 
 def _table(rows: Sequence[Normal], read: Mapping[str, Row]) -> Table:
-    """Only columns that aren't empty."""
-    nodes, places = _parts_of_nodes(rows), _places(rows)
-    cells = [_cells(row, nodes, read[row.location].figures) for row in rows]
-    lines = [{"line": place, **row} for place, row in zip(places, cells, strict=True)]
+    """Return a table with only the columns that aren't empty."""
+    nodes = _parts_of_nodes(rows)
+    lines = []
+    for place, row in zip(_places(rows), rows, strict=True):
+        cells = _cells(row, nodes, read[row.location].figures)
+        lines.append({"line": place, **cells})
     titles = [title for title in lines[0] if any(line[title] for line in lines)]
-    right = [i for i, title in enumerate(titles) if title not in ("line", "name", "load")]
-    keep = [i for i, title in enumerate(titles) if title in ("line", "name", "load", "completed")]
+    right, keep = [], []
+    for i, title in enumerate(titles):
+        if title not in ("line", "name", "load"):
+            right.append(i)
+        if title in ("line", "name", "load", "completed"):
+            keep.append(i)
     return text_table(titles, ([line[title] for title in titles] for line in lines), right, keep)
 
 
 def _cells(r: Normal, nodes: bool, figures: Mapping[str, Figure]) -> dict[str, str]:
-    """By their columns' titles, which all rows of a kind share. Reported figures get no more digits than they have."""
+    """Return cells by their columns' titles, which all rows of a kind share. Reported figures get no more digits than
+    they have."""
 
     def reported(name: str, value: float | None) -> str:
         figure = figures.get(name)
@@ -264,12 +312,12 @@ def _cells(r: Normal, nodes: bool, figures: Mapping[str, Figure]) -> dict[str, s
 
 
 def _parts_of_nodes(rows: Sequence[Normal]) -> bool:
-    """Whether results have different numbers of accelerators."""
+    """Return whether results have different numbers of accelerators."""
     return len({r.accelerators for r in rows if r.accelerators}) > 1
 
 
 def _places(rows: Sequence[Normal]) -> list[str]:
-    """Lines; with the file's name before where there are several, and of runs their folder's name."""
+    """Return lines; with the file's name before where there are several, and of runs their folder's name."""
     if any(r.tool == "dyno" for r in rows):
         return [r.location.rpartition("/")[2] for r in rows]
     one = len({r.location.rpartition(":")[0] for r in rows}) == 1
@@ -277,13 +325,18 @@ def _places(rows: Sequence[Normal]) -> list[str]:
 
 
 def _done(r: Normal) -> str:
+    """Return the completed requests, and of how many if others were sent."""
     if r.completed is None:
         return ""
-    return count(r.completed) + (f"/{count(r.sent)}" if r.sent is not None and r.sent != r.completed else "")
+    if r.sent is None or r.sent == r.completed:
+        return count(r.completed)
+    return f"{count(r.completed)}/{count(r.sent)}"
 
 
 def _number(value: float | None, half: float = 0.0) -> str:
-    return "" if value is None else number(value, half) if half else trimmed(value)
+    if value is None:
+        return ""
+    return number(value, half) if half else trimmed(value)
 
 
 def _short(words: str, width: int) -> str:
@@ -318,6 +371,7 @@ def _listed_under(unread: Unread) -> str:
 
 
 def _unread(audit: Audit) -> str:
+    """Return the parts that were not read, in words."""
     # Remarks first: the last lines say why the exit code is 5.
     lines: dict[str, list[str]] = {"Remarks:": [], "Not read:": [], "Columns or metrics not read:": []}
     for d in audit.documents:
@@ -325,6 +379,8 @@ def _unread(audit: Audit) -> str:
             lines[_listed_under(u)].append(f"  {_plain(u.describe(d.file))}")
     out = []
     for title, those in lines.items():
-        more = [f"  … and {len(those) - UNREAD} more; --json has all"] if len(those) > UNREAD else []
-        out += [title, *those[:UNREAD], *more] if those else []
+        if those:
+            out += [title, *those[:UNREAD]]
+        if len(those) > UNREAD:
+            out.append(f"  … and {len(those) - UNREAD} more; --json has all")
     return "\n".join(out)

@@ -135,17 +135,24 @@ class Walk:
         before, self._before = self._before, line
         if not text or text.isspace():
             self._end_paragraph()
-        elif ("```" in text or "~~~" in text) and _FENCE.match(text):
-            self._toggle(number, text)
-        elif "===" in text and (match := blocks.header(text)):
-            self._begin(blocks.ResultBlock(match[1], number))
-        elif "Successful requests" in text and blocks.STARTS.search(text):
-            self._begin(blocks.ResultBlock("", number))
-            self._in_block(number, text)
         elif boxed and markup.is_rule(text):
             self._table.append(line)
-        elif not self._known(number, text, before):
+        elif not self._begins(number, text) and not self._known(number, text, before):
             self._words(number, text)
+
+    def _begins(self, number: int, text: str) -> bool:
+        """Return whether a listing begins or ends here, or a printed block begins."""
+        if ("```" in text or "~~~" in text) and _FENCE.match(text):
+            self._toggle(number, text)
+            return True
+        if "===" in text and (match := blocks.header(text)):
+            self._begin(blocks.ResultBlock(match[1], number))
+            return True
+        if "Successful requests" in text and blocks.STARTS.search(text):
+            self._begin(blocks.ResultBlock("", number))
+            self._in_block(number, text)
+            return True
+        return False
 
     def _goes_on(self, line: TextLine) -> bool:
         """Return whether the line belongs to what began above it."""
@@ -362,7 +369,7 @@ class Walk:
         return False
 
     def _built(self, commit: str, number: str, line: int) -> None:
-        """llama-bench prints its build below the table."""
+        """Add llama-bench's build to the results above it: it is printed below the table."""
         version = f"{number} ({commit})" if number != "0" else commit
         for i in range(len(self.rows) - 1, -1, -1):
             row = self.rows[i]
@@ -496,7 +503,7 @@ class Walk:
         return self.headings[-1].text if self.headings else ""
 
     def _end_part(self) -> None:
-        """A heading or a fence ends what came before."""
+        """End what came before a heading or a fence."""
         self._end_paragraph()
         self._end_offline()
         names, self._names = self._names, []

@@ -159,7 +159,7 @@ def lost(e: Evidence) -> Iterator[Finding]:
 
 
 def clocks(e: Evidence) -> Iterator[Finding]:
-    """The clocks of Ray's nodes, against the one here."""
+    """Compare the clocks of Ray's nodes with the one here."""
     s = e.summary
     read = [(client.node, client.clock) for client in s.client.processes if client.clock]
     if not read:

@@ -264,7 +264,7 @@ def _codes(group: Group, level: str) -> str:
 
 
 def load(two: Two) -> Iterator[Objection]:
-    """Such a pair is compared only with --anyway."""
+    """Workload or load differ. Such a pair is compared only with --anyway."""
     if unlike := list(load_of(two.rows[0]).conflicts(load_of(two.rows[1]))):
         yield Objection(void("comparability.load", f"Workload or load differ: {_listed(unlike)}."), None)
 

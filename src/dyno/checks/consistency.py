@@ -112,7 +112,7 @@ def percentiles(row: Row) -> Iterator[Finding]:
 
 
 def _against_mean(row: Row, stem: str, ladder: Sequence[tuple[float, str, Figure]]) -> Iterator[str]:
-    """Say which of a latency's figures its mean rules out."""
+    """Yield in words which of a latency's figures its mean rules out."""
     mean, least, highest = (row.figures.get(f"{name}_{stem}_ms") for name in ("mean", "min", "max"))
     if not mean:
         return
@@ -148,7 +148,8 @@ def _ladder(row: Row, stem: str) -> list[tuple[float, str, Figure]]:
 
 
 def tail_below_mean(row: Row) -> Iterator[Finding]:
-    """Possible only if a few requests are far slower than all others; then the mean is useless."""
+    """The 99th percentile is below the mean. That is possible only if a few requests are far slower than all others;
+    then the mean is useless."""
     for stem in ("ttft", "tpot", "e2el"):
         mean, tail = row.figures.get(f"mean_{stem}_ms"), row.figures.get(f"p99_{stem}_ms")
         if mean and tail and mean.value > 0 and bounds(tail)[1] < bounds(mean)[0]:

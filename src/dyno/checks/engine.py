@@ -65,7 +65,7 @@ def quantization_named(e: Evidence) -> Iterator[Finding]:
 
 
 def quantization_made(e: Circumstances) -> Iterator[Finding]:
-    """A model that dyno quantized, but the engine serves another type."""
+    """The engine serves another type than the one to which dyno quantized the model."""
     spec, served = e.trial.engine, e.target.quantization
     model = e.engine.models.get(spec.model or "") if e.engine is not None and spec is not None else None
     if model is None or model.quantize is None or not served:

@@ -33,12 +33,12 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def completed(self) -> int:
-        """Requests."""
+        """Return the number of completed requests."""
         raise NotImplementedError
 
     @property
     def stops_at_eos(self) -> str:
-        """The engine, as people write it, if a request can't make it ignore the end token; '': it can."""
+        """Return the engine, as people write it, if a request can't make it ignore the end token; '': it can."""
         unable = (kind for kind in KINDS.values() if not kind.can_ignore_eos)
         return next(
             (k.title for k in unable if k.backend == self.trial.target.backend or k.name == self.target.kind), ""
@@ -91,7 +91,7 @@ class Evidence(Circumstances, frozen=True, kw_only=True):
 
     @property
     def cached_tokens(self) -> int | None:
-        """Prompt tokens found in the server's prefix cache: by its answers, else by its own counters."""
+        """Return the prompt tokens found in the server's prefix cache: by its answers, else by its own counters."""
         if self.summary.cached_input_tokens is not None or self.telemetry is None:
             return self.summary.cached_input_tokens
         counted = self.telemetry.total("prefix_hit_tokens")

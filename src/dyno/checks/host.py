@@ -49,7 +49,7 @@ def not_as_wanted(e: Circumstances) -> Iterator[Finding]:
 
 
 def unmet(wanted: HostWanted, rig: Rig) -> str:
-    """Say how the machine differs; '' where it doesn't, as far as is known."""
+    """Return how the machine differs; '' where it doesn't, as far as is known."""
     others = [f"{s.name} is {s.actual} instead of {s.wanted}" for s in settings(wanted, rig) if s.met is False]
     return f"The machine is not set as the study wants it: {', '.join(others)}." if others else ""
 
@@ -78,7 +78,7 @@ def _different(values: list[str]) -> str | None:
 
 
 def _partition(index: int) -> Callable[[Rig], str | None]:
-    """`index`: 0 compute, 1 memory."""
+    """Return a reader of a partition. `index`: 0 compute, 1 memory."""
 
     def actual(rig: Rig) -> str | None:
         return _different([f"{a.partition or ''}/".split("/")[index] for a in rig.accelerators if a.vendor == "amd"])

@@ -116,7 +116,8 @@ def throttled(e: Circumstances) -> Iterator[Finding]:
 
 
 def power_limited(e: Circumstances) -> Iterator[Finding]:
-    """A note: accelerators are built to run at their power limit, and a good engine gets them there."""
+    """The power limit reduced clocks. It is a note: accelerators are built to run at their power limit, and a good
+    engine gets them there."""
     capped = {}
     for a in _engine_accelerators(e):
         share = max((share for r, share in a.throttled.items() if r in LIMITS), default=0.0)

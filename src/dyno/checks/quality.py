@@ -42,7 +42,7 @@ def at_chance(e: QualityEvidence) -> Iterator[Finding]:
 
 
 def _above(score: TaskScore, chance: float) -> bool:
-    """Whether a score of this many items is beyond what guesses reach in 19 of 20 cases."""
+    """Return whether a score of this many items is beyond what guesses reach in 19 of 20 cases."""
     spread = (chance * (1 - chance) / score.items) ** 0.5 if score.items else 0.0
     return score.score > chance + quantile(1 - BEYOND_CHANCE, float("inf")) * spread
 

@@ -135,13 +135,13 @@ def _all_differ(rows: Sequence[Row]) -> bool:
 
 
 def _without_counters(row: Row) -> tuple[object, ...]:
-    """A list of runs may number each of them."""
+    """Return a row's settings without numbering: a list of runs may number each of them."""
     numbering = counters(row)
     return key(replace(row, settings={k: s for k, s in row.settings.items() if k not in numbering}))
 
 
 def _repeated(row: Row) -> bool:
-    """A result that is itself the mean of several runs: it has a deviation, or says how many there were."""
+    """Return whether a result is itself the mean of several runs: it has a deviation, or says how many there were."""
     if any(figure.deviation is not None for figure in row.figures.values()):
         return True
     if row.samples is not None and max(len(row.samples.speeds), len(row.samples.latencies("latency"))) > 1:

@@ -136,8 +136,8 @@ def _not_as_asked(e: Evidence, tokens: float) -> Iterator[Finding]:
 
 
 def _history_varies(e: Evidence) -> bool:
-    """Whether the length of a history is not known to the token: no tokenizer here counts the answers, or the server
-    writes out calls of tools."""
+    """Return whether the length of a history is not known to the token: no tokenizer here counts the answers, or the
+    server writes out calls of tools."""
     work = e.trial.workload
     return work.traits.sessions and (e.counted_by != "tokenizer" or work.traits.tools)
 
@@ -298,7 +298,7 @@ def _cache_was_full(e: Evidence) -> bool:
 
 
 def sent_before(e: Evidence) -> Iterator[Finding]:
-    """The commonest trap: the same command a second time finds its prompts in the server's prefix cache."""
+    """This is the commonest trap: the same command a second time finds its prompts in the server's prefix cache."""
     if e.sent_before is not None and e.cached_tokens is None and e.summary.completed:
         text = (
             f"The same prompts were sent to this address before ({e.sent_before}), and the server doesn't report "

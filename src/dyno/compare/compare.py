@@ -1,13 +1,12 @@
 """Is the difference real? Two groups of rows in; differences with their intervals, and words, out. Pure."""
 
 import math
-from collections.abc import Iterable, Sequence
-from itertools import takewhile
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
 from dyno.checks import objections
-from dyno.checks.comparability import Two
+from dyno.checks.comparability import Objection, Two
 from dyno.compare.gate import Gate, judge
 from dyno.compare.scores import score_difference
 from dyno.facts.comparison import (
@@ -23,7 +22,7 @@ from dyno.facts.comparison import (
     Word,
 )
 from dyno.facts.finding import Finding, verdict, worst_first
-from dyno.facts.imported import Row, RowKind
+from dyno.facts.imported import Row, RowKind, Scalar
 from dyno.facts.metric import STEMS, THROUGHPUTS, better, latency
 from dyno.measure.estimate import ALLOWED, NARROW, estimates, value_of
 from dyno.measure.greedy import agreement
@@ -50,19 +49,24 @@ _PERHAPS: dict[Word, Word] = {
 
 
 def compare(
-    a: Sequence[Row], b: Sequence[Row], names: tuple[str, str], metrics: Sequence[str] = (),
-    gates: Sequence[Gate] = (), anyway: bool = False,
-) -> Comparison:  # fmt: skip
-    """`metrics`: those wanted; none: the usual ones, and those of the gates."""
+    a: Sequence[Row],
+    b: Sequence[Row],
+    names: tuple[str, str],
+    metrics: Sequence[str] = (),
+    gates: Sequence[Gate] = (),
+    anyway: bool = False,
+) -> Comparison:
+    """Compare two sides. `metrics`: those wanted; none: the usual ones, and those of the gates."""
     groups_a, groups_b = groups(a), groups(b)
     matched = pair(groups_a, groups_b)
     pairs = matched.pairs
+    left = (matched.left_a, matched.left_b)
     if not pairs and anyway and len(groups_a) == len(groups_b) == 1 and a[0].kind == b[0].kind:
         pairs = [(groups_a[0], groups_b[0])]
+        left = ([], [])
     pairs = _with_any(metrics, pairs)
     compared = pairings(pairs, metrics, [g.metric for g in gates], anyway)
     findings = list(_about_the_whole(groups_a, groups_b, matched.several)) if not pairs else []
-    left = ([], []) if not matched.pairs and pairs else (matched.left_a, matched.left_b)
     return Comparison(
         a=names[0],
         b=names[1],
@@ -84,14 +88,15 @@ def _with_any(metrics: Sequence[str], pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def exists(metric: str, pair: Pair) -> bool:
-    """Whether a side reports the figure, or another statistic of the same latency: a p99 that isn't known at one load
-    is missing there, but a score has none."""
-    if any(value_of(row, metric) is not None for group in pair for row in group):
+    """Return whether a side reports the figure, or another statistic of the same latency: a p99 that isn't known at one
+    load is missing there, but a score has none."""
+    rows = [row for group in pair for row in group]
+    if any(value_of(row, metric) is not None for row in rows):
         return True
     parts = latency(metric)
-    return parts is not None and any(
-        name.endswith(f"_{parts[1]}_ms") for g in pair for row in g for name in row.figures
-    )
+    if parts is None:
+        return False
+    return any(name.endswith(f"_{parts[1]}_ms") for row in rows for name in row.figures)
 
 
 def _judged(gate: Gate, pairs: Sequence[Pair], compared: Sequence[Pairing]) -> list[GateResult]:
@@ -126,22 +131,36 @@ def _about_the_whole(a: Sequence[Group], b: Sequence[Group], several: Sequence[G
 
 
 def _unlike(a: Sequence[Group], b: Sequence[Group]) -> str:
-    """In what they differ: of single ones, or where the nearest ones all differ in the same."""
+    """Return in words in what two sides differ: of single ones, or where the nearest ones all differ in the same."""
     loads_a, loads_b = ([load_of(group[0]) for group in side] for side in (a, b))
-    nearest = [min((list(one.conflicts(other)) for other in loads_b), key=len, default=[]) for one in loads_a]
-    if not nearest or any(unlike != nearest[0] for unlike in nearest) or (len(nearest) > 1 and len(nearest[0]) > 1):
+    nearest = []
+    for one in loads_a:
+        conflicts = [list(one.conflicts(other)) for other in loads_b]
+        nearest.append(min(conflicts, key=len, default=[]))
+    if not nearest or any(unlike != nearest[0] for unlike in nearest):
         return ""
-    absent = "not set" if all(load.complete for load in (*loads_a, *loads_b)) else "unknown"
-    unlike = [
-        f"{name.strip('-').replace('_', ' ')} " + " / ".join(absent if v is None else setting(v) for v in (x, y))
-        for name, x, y in nearest[0]
-    ]
-    return f" They differ in {', '.join(unlike)}." if unlike else ""
+    unlike = nearest[0]
+    if not unlike or (len(nearest) > 1 and len(unlike) > 1):
+        return ""
+    complete = all(load.complete for load in (*loads_a, *loads_b))
+    absent = "not set" if complete else "unknown"
+
+    def shown(value: Scalar | None) -> str:
+        return absent if value is None else setting(value)
+
+    listed = [f"{name.strip('-').replace('_', ' ')} {shown(x)} / {shown(y)}" for name, x, y in unlike]
+    return f" They differ in {', '.join(listed)}."
 
 
 def _loads(groups: Sequence[Group]) -> str:
+    """Return the first loads of a side in words."""
     loads = list(dict.fromkeys(f"{g[0].kind}: {_load_words(g[0])}" for g in groups))
-    return "; ".join(loads[:6]) + (f" and {len(loads) - 6} more" if len(loads) > 6 else "") if loads else "nothing"
+    if not loads:
+        return "nothing"
+    text = "; ".join(loads[:6])
+    if len(loads) > 6:
+        text += f" and {len(loads) - 6} more"
+    return text
 
 
 def _load_words(row: Row) -> str:
@@ -149,15 +168,24 @@ def _load_words(row: Row) -> str:
 
 
 def _words(group: Group, several: Sequence[Group]) -> str:
+    """Return a setting that has no partner in words, and why if that is known."""
     row = group[0]
-    named = f"{row.label}: " if row.label and row.form != "run" else f"{row.series}: " if row.series else ""
-    why = " (fits several of the other side equally well)" if any(group is g for g in several) else ""
-    return f"{named}{_load_words(row)}{why}"
+    named = row.series
+    if row.label and row.form != "run":
+        named = row.label
+    text = f"{named}: {_load_words(row)}" if named else _load_words(row)
+    if any(group is g for g in several):
+        text += " (fits several of the other side equally well)"
+    return text
 
 
 def pairings(
-    pairs: Sequence[Pair], metrics: Sequence[str] = (), gated: Sequence[str] = (), anyway: bool = False, among: int = 0,
-) -> list[Pairing]:  # fmt: skip
+    pairs: Sequence[Pair],
+    metrics: Sequence[str] = (),
+    gated: Sequence[str] = (),
+    anyway: bool = False,
+    among: int = 0,
+) -> list[Pairing]:
     """Compare the two sides of each pair. A report's page and `dyno compare` both take their words from here. `among`:
     how many figures there are in all, where these pairs are some of many."""
     # A figure that no pair has is missing everywhere. One that some have is not missing where it can't be.
@@ -165,27 +193,29 @@ def pairings(
     undecided = []
     for two in pairs:
         asked = [m for m in metrics if m in nowhere or exists(m, two)]
-        undecided.append(_pairing(*two, asked, [m for m in gated if exists(m, two)], anyway))
+        gated_here = [m for m in gated if exists(m, two)]
+        undecided.append(_pairing(*two, asked, gated_here, anyway))
     each = decide([p.differences for p in undecided], among)
-    return [
-        replace(p, differences=differences, word=_summary(p.refused, {d.word for d in differences}))
-        for p, differences in zip(undecided, each, strict=True)
-    ]
+    decided = []
+    for pairing, differences in zip(undecided, each, strict=True):
+        word = _summary(pairing.refused, {d.word for d in differences})
+        decided.append(replace(pairing, differences=differences, word=word))
+    return decided
 
 
 def _pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str], anyway: bool) -> Pairing:
+    """Compare two groups, without the words of their differences."""
     wanted = list(dict.fromkeys((*(metrics or default_metrics(a, b)), *gated)))
     objected = objections(Two(a, b, wanted))
-    whole = any(o.against is None for o in objected)
-    against = {m: o.finding.code for o in objected if o.against for m in o.against}
-    # Shown all the same, the finding is what the figure is: void.
-    findings = [replace(o.finding, level="void") if anyway and o.against else o.finding for o in objected]
-    refused = whole and not anyway
-    shown = [] if refused else [m for m in wanted if anyway or m not in against]
+    refused = not anyway and any(o.against is None for o in objected)
+    if refused:
+        wanted = []
+    excluded = {} if anyway else _excluded(objected)
+    shown = [m for m in wanted if m not in excluded]
     known = differences(a, b, shown)
-    left = [LeftOut(m, against[m]) for m in wanted if m in against and not anyway and not refused]
-    missing = {*metrics, *gated} - {d.metric for d in known}
-    left += [LeftOut(m, "not reported by both sides") for m in shown if m in missing]
+    left = [LeftOut(m, excluded[m]) for m in wanted if m in excluded]
+    left += _not_reported(shown, {*metrics, *gated}, known)
+    findings = list(_findings(objected, anyway))
     if not known and not refused:
         findings.append(_nothing_left(left))
     findings = worst_first(findings)
@@ -204,12 +234,34 @@ def _pairing(a: Group, b: Group, metrics: Sequence[str], gated: Sequence[str], a
     )
 
 
+def _not_reported(shown: Sequence[str], named: set[str], known: Sequence[Difference]) -> Iterator[LeftOut]:
+    """Yield the figures that someone named, and that a side lacks."""
+    missing = named - {d.metric for d in known}
+    for metric in shown:
+        if metric in missing:
+            yield LeftOut(metric, "not reported by both sides")
+
+
+def _excluded(objected: Sequence[Objection]) -> dict[str, str]:
+    """Return the figures that findings exclude, and the code of the finding."""
+    return {metric: o.finding.code for o in objected if o.against for metric in o.against}
+
+
+def _findings(objected: Sequence[Objection], anyway: bool) -> Iterator[Finding]:
+    for o in objected:
+        if anyway and o.against:  # shown all the same, the finding is what the figure is: void
+            yield replace(o.finding, level="void")
+        else:
+            yield o.finding
+
+
 def _nothing_left(left: Sequence[LeftOut]) -> Finding:
+    listed = ", ".join(f"{x.metric} ({x.why})" for x in left)
+    which = f": {listed}." if left else "."
     return Finding(
         "comparability.no_metric",
         "void",
-        "No figure is left that both sides report and define alike"
-        + (f": {', '.join(f'{x.metric} ({x.why})' for x in left)}." if left else "."),
+        f"No figure is left that both sides report and define alike{which}",
         "Name others with --metric, or measure both with one tool.",
     )
 
@@ -224,37 +276,47 @@ def _side(group: Group) -> Side:
 
 
 def default_metrics(a: Group, b: Group) -> list[str]:
+    """Return the usual figures that both sides have."""
     x, y = a[0], b[0]
 
     def both(metric: str) -> bool:
         return value_of(x, metric) is not None and value_of(y, metric) is not None
 
     if x.kind in _DEFAULTS:
-        return [m for m in _DEFAULTS[x.kind] if both(m)]
+        return list(filter(both, _DEFAULTS[x.kind]))
     # One throughput: the others say the same of the same requests, or nothing that could be compared.
-    out = [m for m in THROUGHPUTS if both(m)][:1] + [m for m in ("request_goodput", "session_throughput") if both(m)]
+    out = list(filter(both, THROUGHPUTS))[:1]
+    out += filter(both, ("request_goodput", "session_throughput"))
     for name, stem in STEMS.items():
-        middle = next((m for s in ("median", "mean") if both(m := f"{s}_{name}_ms")), None)
-        tails = {float(n[1:].partition("_")[0]) for n in x.figures if n.startswith("p") and n.endswith(f"_{name}_ms")}
-        order = sorted(tails, key=lambda p: (p != 99, -p))  # P99 where there is one, else the highest
-        tail = next((m for p in order if p > 50 and both(m := f"p{p:g}_{name}_ms")), None)
-        wanted = {"middle": [middle], "tail": [tail], "both": [middle, tail], "": []}[stem.compared]
-        out += [m for m in wanted if m is not None]
+        if stem.compared in ("middle", "both"):
+            out += list(filter(both, (f"median_{name}_ms", f"mean_{name}_ms")))[:1]
+        if stem.compared in ("tail", "both"):
+            out += list(filter(both, _tails(x, name)))[:1]
     return out
 
 
+def _tails(row: Row, stem: str) -> list[str]:
+    """Return the percentiles of a latency above the median: p99 first where there is one, then from the highest."""
+    names = [n for n in row.figures if n.startswith("p") and n.endswith(f"_{stem}_ms")]
+    places = {float(n[1:].partition("_")[0]) for n in names}
+    order = sorted(places, key=lambda p: (p != 99, -p))
+    return [f"p{p:g}_{stem}_ms" for p in order if p > 50]
+
+
 def differences(a: Group, b: Group, metrics: Sequence[str]) -> list[Difference]:
-    """Not decided yet: `decide` gives them their words."""
+    """Return the differences, not decided yet: `decide` gives them their words."""
     one, other = estimates(a, metrics), estimates(b, metrics)
-    return [
-        (m == "score" and score_difference(a, b)) or difference(m, one[m], other[m])
-        for m in metrics
-        if m in one and m in other
-    ]
+    out = []
+    for metric in metrics:
+        if metric not in one or metric not in other:
+            continue
+        of_scores = score_difference(a, b) if metric == "score" else None
+        out.append(of_scores or difference(metric, one[metric], other[metric]))
+    return out
 
 
 def difference(metric: str, a: Estimate, b: Estimate) -> Difference:
-    """Of one metric by itself."""
+    """Return the difference of one metric by itself."""
     if a.value <= 0 or b.value <= 0:
         word: Word = "no difference detected" if a.value == b.value else "confidence unknown"
         return Difference(metric, a, b, word, why="a ratio needs both")
@@ -271,13 +333,23 @@ def difference(metric: str, a: Estimate, b: Estimate) -> Difference:
     smallest = _share((t + quantile(POWER, df)) * error)
     wide = low <= 0 <= high and high - low > 1 + change
     return Difference(
-        metric, a, b, "inconclusive", change, low, high, smallest, p, requests, repeats,
+        metric,
+        a,
+        b,
+        "inconclusive",
+        change=change,
+        low=low,
+        high=high,
+        smallest=smallest,
+        p=p,
+        more_requests=requests,
+        more_repeats=repeats,
         enough_repeats=_enough(a, b) if wide else None,
-    )  # fmt: skip
+    )
 
 
 def _enough(a: Estimate, b: Estimate) -> int:
-    """How many repeats of each side would make the interval ± 10 %; 0: without repeats, that isn't known."""
+    """Return how many repeats of each side would make the interval ± 10 %; 0: without repeats, that isn't known."""
     single = [e.error * math.sqrt(e.count) for e in (a, b) if e.error is not None and e.by in ("repeats", "shared")]
     if not single:
         return 0
@@ -293,8 +365,8 @@ def _share(log: float) -> float:
 
 
 def _together(a: Estimate, b: Estimate) -> tuple[Estimate, Estimate, float | None, float]:
-    """The error of the ratio's logarithm. A single run beside repeats is assumed to vary from run to run as those do:
-    what its requests show of it would be too little."""
+    """Return both sides, and the error of the ratio's logarithm with its degrees of freedom. A single run beside
+    repeats is assumed to vary from run to run as those do: what its requests show of it would be too little."""
     if (a.by == "repeats") != (b.by == "repeats"):
         many, one = (a, b) if a.by == "repeats" else (b, a)
         assert many.error is not None
@@ -307,61 +379,79 @@ def _together(a: Estimate, b: Estimate) -> tuple[Estimate, Estimate, float | Non
 
 
 def _needed(a: Estimate, b: Estimate, log: float, error: float, df: float) -> tuple[int | None, int | None]:
-    """How many more of each side until a difference as large as this one would be found: requests, or repeats."""
+    """Return how many more of each side until a difference as large as this one would be found: requests, or
+    repeats."""
     if not log or not error:
         return None, None
     if "repeats" in (a.by, b.by):
-        now = max(a.count, b.count)
-        single = math.hypot(*(e.error * math.sqrt(e.count) for e in (a, b) if e.error is not None))
-        for count in range(2, now + _MOST_REPEATS):
-            df = 2 * (count - 1)
-            if (quantile(0.975, df) + quantile(POWER, df)) * single / math.sqrt(count) <= abs(log):
-                return None, max(count - min(a.count, b.count), 1)
-        return None, None
+        return None, _more_repeats(a, b, log)
     # More requests bring down the error within a run, and not what differs from run to run.
     wanted = (log / (quantile(0.975, df) + quantile(POWER, df))) ** 2
     repeats = math.ceil(error**2 / wanted - 1)
     left = wanted - 2 * ALLOWED**2
+    now = max(a.count, b.count)
     requests = None
     if {a.by, b.by} <= {"requests", "deviation"} and left > 0:
-        requests = math.ceil(max(a.count, b.count) * ((error**2 - 2 * ALLOWED**2) / left - 1))
-    return (
-        requests if requests is not None and 0 < requests < _MOST_TIMES * max(a.count, b.count) else None,
-        max(repeats, 1) if repeats <= _MOST_REPEATS else None,
-    )
+        more = math.ceil(now * ((error**2 - 2 * ALLOWED**2) / left - 1))
+        requests = more if 0 < more < _MOST_TIMES * now else None
+    return requests, max(repeats, 1) if repeats <= _MOST_REPEATS else None
+
+
+def _more_repeats(a: Estimate, b: Estimate, log: float) -> int | None:
+    """Return how many more repeats of each side would find the difference; None: too many."""
+    single = math.hypot(*(e.error * math.sqrt(e.count) for e in (a, b) if e.error is not None))
+    for count in range(2, max(a.count, b.count) + _MOST_REPEATS):
+        df = 2 * (count - 1)
+        if (quantile(0.975, df) + quantile(POWER, df)) * single / math.sqrt(count) <= abs(log):
+            return max(count - min(a.count, b.count), 1)
+    return None
 
 
 def decide(each: Sequence[Sequence[Difference]], among: int = 0) -> list[list[Difference]]:
     """Give each difference its word, by Holm's rule over all of them: of many figures at many loads, some lie outside
     their interval by chance alone."""
     known = sorted(d.p for differences in each for d in differences if d.p is not None)
-    limits = ((1 - CONFIDENCE) / (max(len(known), among) - rank) for rank in range(len(known)))
-    sure = [p for p, _ in takewhile(lambda pair: pair[0] <= pair[1], zip(known, limits, strict=True))]
-    last = max(sure, default=-1.0)
+    count = max(len(known), among)
+    last = -1.0  # the highest p that is sure
+    for rank, p in enumerate(known):
+        if p > (1 - CONFIDENCE) / (count - rank):
+            break
+        last = p
     return [[replace(d, word=_word(d, d.p is not None and d.p <= last)) for d in some] for some in each]
 
 
 def _summary(refused: bool, words: set[Word]) -> Summary:
-    """One word for a load: whether B is better in something and worse in nothing."""
+    """Return one word for a load: whether B is better in something and worse in nothing."""
     if refused:
         return "not comparable"
     if {"better", "worse"} <= words:
         return "mixed"
     order: tuple[Summary, ...] = ("better", "worse", "higher", "lower")
+    for word in order:
+        if word in words:
+            return word
     settled: tuple[Summary, ...] = ("confidence unknown", "no difference detected")
-    return next((w for w in order if w in words), next((w for w in settled if words == {w}), "inconclusive"))
+    for word in settled:
+        if words == {word}:
+            return word
+    return "inconclusive"
 
 
 def _word(d: Difference, sure: bool) -> Word:
+    """Return the word of a difference. `sure`: it is significant among all of them."""
     if d.p is None or d.low is None or d.high is None or d.change is None:
         return d.word
     if d.p <= 1 - CONFIDENCE:
-        way, rises = "lower" if d.lower else better(d.metric), d.change > 0
-        if way is None:
-            word: Word = "higher" if rises else "lower"
-        else:
-            word = "better" if rises == (way == "higher") else "worse"
+        word = _direction(d, rises=d.change > 0)
         return word if sure else _PERHAPS[word]
     if d.points:  # what it could have detected is beside it
         return "no difference detected"
     return "no difference detected" if d.low >= -MARGIN and d.high <= MARGIN else "inconclusive"
+
+
+def _direction(d: Difference, rises: bool) -> Word:
+    """Return whether B is better or worse, or only higher or lower where neither is better."""
+    way = "lower" if d.lower else better(d.metric)
+    if way is None:
+        return "higher" if rises else "lower"
+    return "better" if rises == (way == "higher") else "worse"

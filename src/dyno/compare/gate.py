@@ -8,7 +8,7 @@ from difflib import get_close_matches
 import msgspec
 
 from dyno.errors import UsageError
-from dyno.facts.comparison import Estimate, GateResult, GateState, Pairing
+from dyno.facts.comparison import Difference, Estimate, GateResult, GateState, Pairing
 from dyno.facts.metric import COUNTS, SPEEDS, STEMS, better, known, metric
 from dyno.measure.estimate import interval
 from dyno.numbers import number
@@ -29,6 +29,7 @@ class Gate(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> Gate:
+    """Read a gate as the command line has it."""
     match = _GATE.fullmatch(text)
     if not match:
         raise UsageError(
@@ -42,7 +43,8 @@ def parse(text: str) -> Gate:
     if unit == "pt" and name != "score":
         raise UsageError(f"--gate {text!r}: only a score has points. Write '{text.replace('pt', '%')}'.")
     if unit and way is not None and (way == "lower") != (sign[0] == "<"):
-        turned = f"{name}{'<' if way == 'lower' else '>'}{abs(float(limit)) * (1 if way == 'lower' else -1):g}{unit}"
+        amount = abs(float(limit))
+        turned = f"{name}<{amount:g}{unit}" if way == "lower" else f"{name}>{-amount:g}{unit}"
         raise UsageError(
             f"--gate {text!r}: {name} is better when it is {way}, so this holds B back from getting better. For 'not "
             f"worse by more than that', write '{turned}'."
@@ -66,14 +68,19 @@ def judge(gate: Gate, pairing: Pairing, index: int) -> GateResult:
 
 
 def _judge(gate: Gate, pairing: Pairing) -> tuple[GateState, str]:
+    """Return whether a gate holds for a pairing, and why."""
     if pairing.refused:
         return "undecided", "the two sides are not comparable"
     d = next((d for d in pairing.differences if d.metric == gate.metric), None)
     if d is None:
         why = next((x.why for x in pairing.left_out if x.metric == gate.metric), "not reported by both sides")
         return "undecided", f"left out ({why})"
-    if not gate.relative:
-        return _judge_value(gate, d.b)
+    if gate.relative:
+        return _judge_change(gate, d)
+    return _judge_value(gate, d.b)
+
+
+def _judge_change(gate: Gate, d: Difference) -> tuple[GateState, str]:
     if gate.points and not d.points:
         return "undecided", "points need scores from 0 to 1"
     # A difference of scores as a share of A, where the gate has %.
@@ -97,7 +104,9 @@ def _judge_value(gate: Gate, b: Estimate) -> tuple[GateState, str]:
 
 
 def _state(gate: Gate, value: float, ends: tuple[float, float] | None) -> GateState:
-    """Broken only where the whole interval is beyond the limit: chance alone must not stop a build. `ends`: None where
-    it isn't known how far the value may be off; then it is never surely held."""
+    """Return whether a gate holds. It is broken only where the whole interval is beyond the limit: chance alone must
+    not stop a build. `ends`: None where it isn't known how far the value may be off; then it is never surely held."""
     holds = [_HOLDS[gate.sign](v, gate.limit) for v in (value, *(ends or ()))]
-    return "broken" if not any(holds) else "held" if ends is not None and all(holds) else "undecided"
+    if not any(holds):
+        return "broken"
+    return "held" if ends is not None and all(holds) else "undecided"

@@ -15,18 +15,29 @@ _UNKNOWN = "neither single items nor the standard error of each score are known"
 
 
 def score_difference(a: Group, b: Group) -> Difference | None:
-    """None: the scores are not between 0 and 1, and have no points."""
+    """Return the difference of two scores. None: they are not between 0 and 1, and have no points."""
     scores = [[figure.value for row in group if (figure := row.figures.get("score"))] for group in (a, b)]
     if not all(0 <= score <= 1 for side in scores for score in side):
         return None
     lower = better("score", str(a[0].setting("metric") or "")) == "lower"
     x, y = items(a), items(b)
-    if both := [item for item in x if item in y]:
+    both = [item for item in x if item in y]
+    if both:
         d = paired([x[item] for item in both], [y[item] for item in both])
         return Difference(
-            "score", _estimate(d.score_a, d.items, a, "items"), _estimate(d.score_b, d.items, b, "items"),
-            "inconclusive", d.difference, d.low, d.high, d.detectable, d.p, paired=d, lower=lower, points=True,
-        )  # fmt: skip
+            "score",
+            _estimate(d.score_a, d.items, a, "items"),
+            _estimate(d.score_b, d.items, b, "items"),
+            "inconclusive",
+            change=d.difference,
+            low=d.low,
+            high=d.high,
+            smallest=d.detectable,
+            p=d.p,
+            paired=d,
+            lower=lower,
+            points=True,
+        )
     one, other = (
         _estimate(sum(side) / len(side), len(side), group, "stderr") for side, group in zip(scores, (a, b), strict=True)
     )
@@ -34,9 +45,18 @@ def score_difference(a: Group, b: Group) -> Difference | None:
     if error is None:
         return Difference("score", one, other, "confidence unknown", gap, why=_UNKNOWN, lower=lower, points=True)
     return Difference(
-        "score", one, other, "inconclusive", gap, max(gap - _Z * error, -1.0), min(gap + _Z * error, 1.0),
-        (_Z + quantile(POWER, math.inf)) * error, two_sided(gap / error, math.inf), lower=lower, points=True,
-    )  # fmt: skip
+        "score",
+        one,
+        other,
+        "inconclusive",
+        change=gap,
+        low=max(gap - _Z * error, -1.0),
+        high=min(gap + _Z * error, 1.0),
+        smallest=(_Z + quantile(POWER, math.inf)) * error,
+        p=two_sided(gap / error, math.inf),
+        lower=lower,
+        points=True,
+    )
 
 
 def _estimate(value: float, count: int, group: Group, basis: Basis) -> Estimate:
@@ -51,7 +71,7 @@ def items(group: Group) -> dict[str, float]:
 
 
 def _error(a: Group, b: Group) -> float | None:
-    """The standard error of the difference of two single scores, with their rounding."""
+    """Return the standard error of the difference of two single scores, with their rounding."""
     if len(a) > 1 or len(b) > 1 or not all(row.get("stderr") for row in (a[0], b[0])):
         return None
     rounded = [row.figures["score"].half / math.sqrt(3) for row in (a[0], b[0])]

@@ -127,7 +127,7 @@ def meaning(title: str) -> Meaning | None:
 
 
 def statistic(title: str) -> str | None:
-    """mean, median, std, min, max, p99, … where a title is that and nothing else."""
+    """Return mean, median, std, min, max, p99, … where a title is that and nothing else."""
     words, unit = _split(title)
     if unit:
         return None
@@ -136,41 +136,54 @@ def statistic(title: str) -> str | None:
 
 
 def stem_of(name: str) -> str:
-    """mean_ttft_ms → ttft; '': not a latency."""
+    """Return the stem of a latency: mean_ttft_ms → ttft; '': not a latency."""
     parts = latency(name)
     return "" if parts is None else parts[1]
 
 
 def _split(title: str) -> tuple[str, str]:
-    """'Mean TTFT (ms)' → 'mean ttft', 'ms'; 'output_tok/s' → 'output', 'tok/s'."""
-    text = unicodedata.normalize("NFKC", title).lower().replace("μ", "µ").replace("$", " usd ")
-    for chinese, english in _CHINESE if not text.isascii() else ():
-        text = text.replace(chinese, english)
-    text = _BETTER_NOTE.sub(" ", text)
-    text = re.sub(r"\s*/\s*", "/", re.sub(r"[`*]", "", text).replace("_", " "))
-    for pattern, unit in _RATES:
-        text = pattern.sub(unit, text)
+    """Split a title into words and unit: 'Mean TTFT (ms)' → 'mean ttft', 'ms'; 'output_tok/s' → 'output', 'tok/s'."""
+    text = _normalized(title)
     units = _UNIT.findall(text)
+    if len(units) > 1:
+        return text, ""  # 'TPOT (ms) (excl. 1st)': not a plain unit
     unit = ""
-    if len(units) == 1 and re.search(r"(?:tok|req)/s", text.replace(f"({units[0]})", "")) and _is_word(units[0]):
+    if units and _is_word(units[0]) and re.search(r"(?:tok|req)/s", text.replace(f"({units[0]})", "")):
         text = _UNIT.sub(f" {units[0]} ", text)  # 'tok/s (decode)', 'tok/s (avg)'
-    elif len(units) == 1:
+    elif units:
         unit, text = units[0], _UNIT.sub(" ", text)
         if "," in unit:  # (p99, ms)
             said, _, unit = unit.rpartition(",")
             text, unit = f"{text} {said}", unit.strip()
-    elif len(units) > 1:
-        return text, ""  # 'TPOT (ms) (excl. 1st)': not a plain unit
     text = re.sub(r"(?<!\d)-|-(?!\d)|(?<=[a-z])/(?=[a-z]{2})|[:;#]", " ", text)
     text = " ".join(text.split()).strip(" ,.")
-    if not unit:
-        for last in ("tok/s", "req/s"):
-            if f" {last} " in f" {text} ":
-                return " ".join(text.replace(last, " ").split()), last
-        head, _, tail = text.rpartition(" ")
-        if head and (tail in TO_MS or tail in ("gb", "gib", "mib", "mb")):
-            return head.strip(" ,"), tail
-    return text, " ".join(unit.split())
+    if unit:
+        return text, " ".join(unit.split())
+    return _unit_in_words(text)
+
+
+def _normalized(title: str) -> str:
+    """Return a title in lower case and English, with one spelling of rates."""
+    text = unicodedata.normalize("NFKC", title).lower().replace("μ", "µ").replace("$", " usd ")
+    if not text.isascii():
+        for chinese, english in _CHINESE:
+            text = text.replace(chinese, english)
+    text = _BETTER_NOTE.sub(" ", text)
+    text = re.sub(r"\s*/\s*", "/", re.sub(r"[`*]", "", text).replace("_", " "))
+    for pattern, unit in _RATES:
+        text = pattern.sub(unit, text)
+    return text
+
+
+def _unit_in_words(text: str) -> tuple[str, str]:
+    """Split words from a unit without brackets: a rate anywhere, a time or a size at the end."""
+    for unit in ("tok/s", "req/s"):
+        if f" {unit} " in f" {text} ":
+            return " ".join(text.replace(unit, " ").split()), unit
+    head, _, tail = text.rpartition(" ")
+    if head and (tail in TO_MS or tail in ("gb", "gib", "mib", "mb")):
+        return head.strip(" ,"), tail
+    return text, ""
 
 
 def _is_word(text: str) -> bool:
@@ -178,7 +191,7 @@ def _is_word(text: str) -> bool:
 
 
 def _take_statistic(words: str) -> tuple[str | None, str]:
-    """('p99', 'ttft') of 'ttft p99'. Two statistics are none."""
+    """Return the statistic and the rest: ('p99', 'ttft') of 'ttft p99'. Two statistics are none."""
     statistics = [f"p{match[1] or match[2]}" for match in _PERCENTILE.finditer(words)]
     rest = _PERCENTILE.sub(" ", words)
     for word, name in sorted(_STATISTICS.items(), key=lambda pair: -len(pair[0])):
@@ -199,6 +212,7 @@ def _latency(words: str, unit: str) -> Meaning | None:
 
 
 def _throughput(words: str, unit: str) -> Meaning | None:
+    """Return the throughput that a title names."""
     if unit == "req/s":
         if words in ("goodput", "request goodput"):
             return Meaning("request_goodput")
@@ -207,15 +221,20 @@ def _throughput(words: str, unit: str) -> Meaning | None:
         return None
     how, counted = _take_statistic(words)
     if counted in _PROMPTS or counted in _TOKENS:
-        return Meaning("speed", test="pp" if counted in _PROMPTS else "tg") if how in (None, "mean", "median") else None
-    rest = set(words.split())
-    peak = bool(rest & {"peak", "max", "maximum"})
-    plain = rest - {"throughput", "token", "tokens", "tok", "mean", "avg", "average", "peak", "max", "maximum"}
-    if plain <= {"output", "generated", "out"} and plain:
+        test = "pp" if counted in _PROMPTS else "tg"
+        return Meaning("speed", test=test) if how in (None, "mean", "median") else None
+    return _token_throughput(set(words.split()))
+
+
+def _token_throughput(words: set[str]) -> Meaning | None:
+    """Return whose tokens a rate counts, by the words beside it."""
+    peak = bool(words & {"peak", "max", "maximum"})
+    plain = words - {"throughput", "token", "tokens", "tok", "mean", "avg", "average", "peak", "max", "maximum"}
+    if plain and plain <= {"output", "generated", "out"}:
         return Meaning("peak_output_throughput" if peak else "output_throughput")
     if peak:
         return None
-    if plain and plain <= {"input"}:  # 'Prompt tok/s' may be of a single request
+    if plain == {"input"}:  # 'Prompt tok/s' may be of a single request
         return Meaning("input_throughput")
     if plain == {"total"}:
         return Meaning("total_token_throughput")
@@ -288,7 +307,8 @@ def figure(cell: DocumentCell, column: Meaning, line: int, tool: str) -> Figure 
 
 
 def _scale(column: Meaning, number: Printed) -> float | None:
-    """A unit in the cell takes precedence over the title's; one that can't be is not a figure."""
+    """Return the factor to the figure's unit. A unit in the cell takes precedence over the title's; one that can't be
+    is not a figure."""
     if not number.unit:
         return column.scale
     if stem_of(column.name):
@@ -306,7 +326,7 @@ def _scale(column: Meaning, number: Printed) -> float | None:
 
 
 def rate(unit: str) -> str:
-    """tok/s or req/s, however a cell writes them; '' of another unit."""
+    """Return tok/s or req/s, however a cell writes them; '' for another unit."""
     if _TOKENS_PER_S.fullmatch(unit):
         return "tok/s"
     return "req/s" if _REQUESTS_PER_S.fullmatch(unit) else ""
@@ -321,7 +341,7 @@ def _blank(text: str) -> bool:
 
 
 def settings_of(name: str, text: str, line: int) -> dict[str, Setting]:
-    """The setting of a cell, or two."""
+    """Return the setting of a cell, or two."""
     text = text.strip()
     if _blank(text) or len(text) > _WIDEST_SETTING:
         return {}

@@ -32,23 +32,32 @@ def read(file: str, data: bytes) -> Document | None:
     if len(rows) < 2:
         return None
     header = [title.strip() for title in rows[0]]
-    if not any(title for title in header) or any(printed(title) for title in header if title):
+    titles = [title for title in header if title]
+    if not titles or any(printed(title) for title in titles):
         return Document(file, "csv", unread=[*unread, Unread(lines[0], "CSV without a header line", "table")])
     if llama_bench.is_header(header):
         results, wrong = llama_bench.texts(header, rows[1:], lines[1:], file, "csv")
         return Document(file, "llama-bench csv", results, unread=unread + wrong)
-    hidden = [is_secret(title) for title in header]
-    cells = [[DocumentCell(_open(secret, cell)) for secret, cell in zip(hidden, row, strict=False)] for row in rows[1:]]
-    table = DocumentTable(lines[0], header, cells, lines[1:])
+    table = DocumentTable(lines[0], header, _without_secrets(header, rows[1:]), lines[1:])
+    return _document(file, table, unread)
+
+
+def _document(file: str, table: DocumentTable, unread: list[Unread]) -> Document:
+    """Return the results of a table. `unread`: lines that were left out of it."""
     if tables.of_requests(table):
-        return Document(file, "csv", unread=[*unread, Unread(lines[0], "one line per request, no summary", "table")])
+        return Document(file, "csv", unread=[*unread, Unread(table.line, "one line per request, no summary", "table")])
     results = tables.rows_of(table, 0, file, "csv")
     unread += tables.unread(table, results)
     if not results:
-        return Document(file, "csv", unread=unread or [Unread(lines[0], "no known columns")])
+        return Document(file, "csv", unread=unread or [Unread(table.line, "no known columns")])
     stem = PurePath(file).stem
     results = [row if row.label else msgspec.structs.replace(row, label=stem) for row in results]
     return Document(file, "csv", results, tables=[table], unread=unread)
+
+
+def _without_secrets(header: list[str], rows: list[list[str]]) -> list[list[DocumentCell]]:
+    hidden = [is_secret(title) for title in header]
+    return [[DocumentCell(_open(secret, cell)) for secret, cell in zip(hidden, row, strict=False)] for row in rows]
 
 
 def _open(secret: bool, cell: str) -> str:
@@ -76,22 +85,34 @@ def _separator(text: str, commented: bool) -> str | None:
 
 
 def _is_table(rows: list[list[str]], cut: bool, commented: bool) -> bool:
-    header, body = rows[0], rows[1:-1] if cut and len(rows) > 2 else rows[1:]
-    width = len(header)
+    """Return whether the first lines of a text are a table's."""
+    header, body = rows[0], rows[1:]
+    if cut and len(rows) > 2:
+        body = rows[1:-1]
     if header[:2] == tables.AIPERF:
         return True  # it has short lines in its second part
+    if len(header) < 2 or any(len(title) > 100 for title in header) or _is_markdown(rows):
+        return False
     known = sum(columns.meaning(title) is not None for title in header)
-    same = sum(_fits(row, width) for row in body)
+    same = sum(_fits(row, len(header)) for row in body)
     # Titles that are known prove more than lines that someone may have broken.
-    if width < 2 or 10 * same < (3 if known >= 2 else 7) * len(body) or any(len(title) > 100 for title in header):
+    if known >= 2:
+        return 10 * same >= 3 * len(body)
+    if commented or 10 * same < 7 * len(body):
         return False
-    if commented and known < 2:
-        return False
-    if any(re.match(r"\s*(?:\||#{1,6} |```|[-*+] )", row[0]) for row in rows):
-        return False  # Markdown
-    numbers = sum(printed(cell) is not None for row in body for cell in row)
     # Two or three words with commas between are a sentence as well.
-    return known >= 2 or numbers * 3 >= sum(len(row) for row in body) or (width >= 5 and same == len(body))
+    all_same = len(header) >= 5 and same == len(body)
+    return all_same or _is_mostly_numbers(body)
+
+
+def _is_markdown(rows: list[list[str]]) -> bool:
+    return any(re.match(r"\s*(?:\||#{1,6} |```|[-*+] )", row[0]) for row in rows)
+
+
+def _is_mostly_numbers(rows: list[list[str]]) -> bool:
+    """Return whether a third of the cells are numbers."""
+    numbers = sum(printed(cell) is not None for row in rows for cell in row)
+    return numbers * 3 >= sum(len(row) for row in rows)
 
 
 def _fits(row: list[str], width: int) -> bool:
@@ -99,6 +120,7 @@ def _fits(row: list[str], width: int) -> bool:
 
 
 def _cells(text: str, separator: str, first: int) -> tuple[list[list[str]], list[int], list[Unread]]:
+    """Return rows with as many cells as the header has, their lines, and what was left out."""
     rows: list[list[str]] = []
     lines: list[int] = []
     unread: list[Unread] = []

@@ -76,11 +76,12 @@ class Draft:
         """Read latencies that are an object of statistics each. `paths`: to their stems."""
         for path, stem in paths.items():
             block = value.find(path)
-            for key, field in block.fields.items() if block else ():
+            if block is None:
+                continue
+            for key, field in block.fields.items():
                 if key in _STATISTICS or _PERCENTILE.fullmatch(key):
                     self.latency(_STATISTICS.get(key, key), stem, field, scale)
-            if block is not None:
-                self.latency("median", stem, block.get("p50"), scale)
+            self.latency("median", stem, block.get("p50"), scale)
 
     def leave(self, metrics: Iterable[tuple[str, Value]]) -> None:
         """List metrics that are not read."""
@@ -109,7 +110,7 @@ class Draft:
                 self.setting(name, value.find(path))
 
     def others(self, value: Value, known: Iterable[str]) -> None:
-        """Keys that no table names, such as vLLM's --metadata, are settings as the author called them."""
+        """Read keys that no table names, such as vLLM's --metadata, as settings as the author called them."""
         known = set(known)
         for key, field in value.fields.items():
             if key not in known and len(key) <= 80:
@@ -150,15 +151,26 @@ class Draft:
 
     def row(self) -> Row:
         return Row(
-            kind=self.kind, tool=self.tool, form=self.form, file=self.file, line=self.line, end=self.end,
-            figures=self.figures, settings=self.settings, label=shown("", self.label)[:_LONGEST],
-            series=shown("", self.series)[:_LONGEST], samples=self.samples, findings=self.findings,
-            estimates=self.estimates, prompts_sha256=self.prompts_sha256, rig=self.rig,
-        )  # fmt: skip
+            kind=self.kind,
+            tool=self.tool,
+            form=self.form,
+            file=self.file,
+            line=self.line,
+            end=self.end,
+            figures=self.figures,
+            settings=self.settings,
+            label=shown("", self.label)[:_LONGEST],
+            series=shown("", self.series)[:_LONGEST],
+            samples=self.samples,
+            findings=self.findings,
+            estimates=self.estimates,
+            prompts_sha256=self.prompts_sha256,
+            rig=self.rig,
+        )
 
 
 def scored(tool: str, file: str, line: int, test: tuple[str, str, str], scores: Sequence[tuple[str, float]]) -> Draft:
-    """The row of a quality test from its single items. `test`: task, metric and filter. `scores`: by item."""
+    """Return the row of a quality test from its single items. `test`: task, metric and filter. `scores`: by item."""
     draft = Draft("quality", tool, file, line)
     values = [score for _, score in scores]
     figures = {"score": fmean(values), "completed": float(len(values))}
@@ -186,7 +198,7 @@ def rows_of(drafts: Iterable[Draft]) -> Read:
 
 
 def _rounding(digits: str) -> float:
-    """Half a unit of the last digit. In JSON whole numbers are exact, and 12.0 is a whole number."""
+    """Return half a unit of the last digit. In JSON whole numbers are exact, and 12.0 is a whole number."""
     return 0.0 if "." not in digits or digits.endswith(".0") else half(digits)
 
 
@@ -195,6 +207,6 @@ def errors(texts: Iterable[str | None]) -> list[str]:
 
 
 def complete(values: list[T | None]) -> list[T]:
-    """All, or none: a list with holes no longer lines up with the others."""
+    """Return all values, or none: a list with holes no longer lines up with the others."""
     present = [x for x in values if x is not None]
     return present if len(present) == len(values) else []

@@ -63,7 +63,7 @@ class Lines:
         return self.first + self._before[block] + self.data.count(b"\n", block * _BLOCK, offset)
 
     def offset(self, raw: msgspec.Raw | bytes) -> int:
-        """A view's offset in the data."""
+        """Return a view's offset in the data."""
         return _address(raw) - self._base
 
 
@@ -99,7 +99,7 @@ class Value:
 
     @cached_property
     def fields(self) -> "dict[str, Value]":
-        """The fields of an object; {} for anything else, and for one that is broken inside."""
+        """Return the fields of an object; {} for anything else, and for one that is broken inside."""
         if self.size == 0 or self._first() != 0x7B:
             return {}
         decoded = self._decoded(_FIELDS)
@@ -144,7 +144,7 @@ class Value:
 
     @cached_property
     def digits(self) -> str:
-        """A number as it is written; '' for anything else."""
+        """Return a number as it is written; '' for anything else."""
         if self.size == 0 or self.size > 400 or self._first() not in b"-0123456789":
             return ""
         return bytes(memoryview(self._raw)).decode("ascii", "replace")
@@ -165,7 +165,7 @@ class Value:
 
     @property
     def scalar(self) -> Scalar | None:
-        """None for null, lists, objects and numbers beyond a double."""
+        """Return the value, or None for null, lists, objects and numbers beyond a double."""
         if self.size == 0:
             return None
         if (first := self._first()) == 0x22:
@@ -265,7 +265,7 @@ def _next(data: bytes, start: int) -> int:
 
 
 def _begins(data: bytes, start: int) -> bool:
-    """A broken value that nevertheless is JSON: an object's first key, or a list of objects."""
+    """Return whether a broken value nevertheless is JSON: an object's first key, or a list of objects."""
     head = data[start : start + 4096]
     return bool(re.match(rb'(?:\[\s*)?\{\s*(?:"(?:[^"\\\n]|\\.)*"\s*(?::|\Z)|\Z)|(?:[\[{]\s*){50}', head))
 
@@ -304,7 +304,7 @@ def _mend(piece: bytes, break_at: int, line: int, result: Values) -> None:
 
 
 def _closed(piece: bytes, end: int) -> bytes:
-    """Cut behind the last value that is whole, with its brackets closed; b'' where there is none."""
+    """Return the data up to the last value that is whole, with its brackets closed; b'' where there is none."""
     stack: list[bytes] = []
     safe = 0
     closing = {b"{": b"}", b"[": b"]"}

@@ -37,7 +37,8 @@ def decoded(data: bytes) -> bytes:
 
 
 def holds_numbers(data: bytes) -> bool:
-    """Two fractions at least, or a measured unit: whole numbers are dates, ports and versions too."""
+    """Return whether there are two fractions at least, or a measured unit: whole numbers are dates, ports and versions
+    too."""
     data = data[: 1 << 20]
     return len(_FRACTION.findall(data)) > 1 or _MEASURED.search(data) is not None
 
@@ -86,7 +87,7 @@ def _whole(text: str) -> str:
 
 
 def repaired(text: str) -> str:
-    """UTF-8 that was read as Windows-1252 and saved again: 'Â±' is '±'. Else as it is."""
+    """Return UTF-8 that was read as Windows-1252 and saved again as it was: 'Â±' is '±'. Else the text as it is."""
     raw = text.translate(_TO_BYTES).encode("latin-1", errors="replace")
     mended = raw.decode("utf-8", errors="replace")
     return mended if mended.count("\ufffd") <= text.count("\ufffd") + len(text) // 50 + 1 else text

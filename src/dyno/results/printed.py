@@ -35,15 +35,12 @@ def printed(text: str) -> Printed | None:
     value = float(match["number"].replace(",", ""))
     if not math.isfinite(value):
         return None
-    deviation = match["deviation"]
-    return Printed(
-        value=value, half=half(match["number"]), unit=unit,
-        deviation=float(deviation.replace(",", "")) if deviation else None,
-    )  # fmt: skip
+    deviation = float(match["deviation"].replace(",", "")) if match["deviation"] else None
+    return Printed(value=value, half=half(match["number"]), unit=unit, deviation=deviation)
 
 
 def half(number: str, many: int = 12) -> float:
-    """Half a unit of the last digit; 0 if all digits are printed."""
+    """Return half a unit of the last digit; 0 if all digits are printed."""
     mantissa, _, exponent = number.lower().replace(",", "").lstrip("+-").partition("e")
     whole, _, fraction = mantissa.partition(".")
     if len((whole + fraction).lstrip("0")) >= many:

@@ -94,32 +94,40 @@ def _utf8(data: bytes) -> bytes:
 
 
 def _json(file: str, data: bytes) -> Document | None:
+    """Read a file of JSON. None: it is a log that has objects in it."""
     content = json_text.values(data)
     if content is None:
         return None
-    unread = content.unread
+    known, strange = _by_kind(content.values)
+    if not known and content.broken > max(2, len(content.values)):
+        return None
+    unread = list(content.unread)
+    rows: list[Row] = []
+    for kind, values in known.values():
+        parts = [values] if kind.whole else values
+        more, wrong = rows_of(draft for part in parts for draft in kind.drafts(part, file))
+        rows += more
+        unread += wrong
+    if known:
+        unread += [Unread(value.line, _STRANGE, "lines") for value in strange if value.size > 2]
+    else:
+        line = content.values[0].line if content.values else 1
+        unread.append(Unread(line, _STRANGE, "file" if holds_numbers(data) else ""))
+    rows.sort(key=lambda row: row.line)
+    return Document(file, next(iter(known), "json"), rows, unread=_capped(unread))
+
+
+def _by_kind(values: Iterable[Value]) -> tuple[dict[str, tuple[Kind, list[Value]]], list[Value]]:
+    """Return the objects of each kind by its format, and those of no known kind."""
     known: dict[str, tuple[Kind, list[Value]]] = {}
     strange: list[Value] = []
-    for value in _objects(content.values):
+    for value in _objects(values):
         kind = next((kind for kind in KINDS if kind.is_one(value)), None)
         if kind is None:
             strange.append(value)
         else:
             known.setdefault(kind.format, (kind, []))[1].append(value)
-    rows: list[Row] = []
-    for kind, values in known.values():
-        parts = [values] if kind.whole else values
-        more, wrong = rows_of(draft for part in parts for draft in kind.drafts(part, file))
-        rows, unread = rows + more, unread + wrong
-    if not known:
-        if content.broken > max(2, len(content.values)):
-            return None  # a log that has objects in it
-        line = content.values[0].line if content.values else 1
-        unread = [*unread, Unread(line, _STRANGE, "file" if holds_numbers(data) else "")]
-    else:
-        unread = unread + [Unread(value.line, _STRANGE, "lines") for value in strange if value.size > 2]
-    rows.sort(key=lambda row: row.line)
-    return Document(file, next(iter(known), "json"), rows, unread=_capped(unread))
+    return known, strange
 
 
 def _objects(values: Iterable[Value]) -> Iterable[Value]:

@@ -307,7 +307,8 @@ def _is_of_all_devices(header: list[str]) -> bool:
 
 
 def _of_cells(title: str, cells: list[DocumentCell]) -> Meaning | None:
-    """'Throughput' means something where all of its cells have one and the same unit, as if it were in the title."""
+    """Return the meaning of a title such as 'Throughput': it has one where all of its cells have one and the same unit,
+    as if it were in the title."""
     column = columns.meaning(title)
     if column is not None:
         return column
@@ -338,7 +339,8 @@ def _behind(cells: list[DocumentCell]) -> Meaning | None:
 
 
 def _beside(table: DocumentTable, meanings: list[Meaning | None]) -> dict[int, tuple[str, Meaning]]:
-    """'fp16 (tok/s)' beside 'AWQ (tok/s)', 't/s (main)' beside 't/s (PR)': one figure of several configurations."""
+    """Return columns that have one figure of several configurations: 'fp16 (tok/s)' beside 'AWQ (tok/s)', 't/s (main)'
+    beside 't/s (PR)'."""
     beside: dict[int, tuple[str, Meaning]] = {}
     for i, title in enumerate(table.header):
         if meanings[i] is None:
@@ -481,7 +483,7 @@ def _result(row: Row, test: str, header: list[str]) -> Iterator[Row]:
 
 
 def _together(groups: dict[_Group, dict[str, Figure]]) -> list[tuple[_Group, dict[str, Figure]]]:
-    """Where one load alone is named, figures without one beside it have the same."""
+    """Merge groups: where one load alone is named, figures without one beside it have the same."""
     loads = {load for _, load, _ in groups if load}
     if len(loads) != 1 or any(name for name, _, _ in groups):
         return list(groups.items())
@@ -538,7 +540,7 @@ def _is_result(figures: dict[str, Figure], settings: dict[str, Setting]) -> bool
 
 
 def _tested(figures: dict[str, Figure], settings: dict[str, Setting]) -> dict[str, Setting]:
-    """'pp512' in a column of another name is the test of a lone speed."""
+    """Return the test of a lone speed: 'pp512' in a column of another name."""
     if set(figures) != {"speed"}:
         return {}
     for setting in settings.values():
@@ -551,7 +553,9 @@ def _by_column(table: DocumentTable, blank: Row) -> Iterator[Row]:
     """Yield results where metrics are rows. The columns are configurations, or statistics of one."""
     titles = [row[0].text for row in table.rows if row]
     stripped = [title.strip() for title in titles]
-    meanings = [_metric(table, row, stripped) if row else None for row in table.rows]
+    meanings: list[Meaning | None] = []
+    for row in table.rows:
+        meanings.append(_metric(table, row, stripped) if row else None)
     known = [column for column in meanings if column is not None and column.figure]
     if len(known) < 2:
         return
@@ -560,8 +564,7 @@ def _by_column(table: DocumentTable, blank: Row) -> Iterator[Row]:
     if named >= 2:
         yield from _by_statistic(table, meanings, statistics, blank)
     elif 2 * len(known) >= len(table.rows) or _lists_metrics(table, known):
-        tool = _tool(titles)
-        blank = msgspec.structs.replace(blank, tool=tool)
+        blank = msgspec.structs.replace(blank, tool=_tool(titles))
         yield from _by_configuration(table, meanings, blank)
 
 
@@ -668,7 +671,7 @@ def _calculates(title: str) -> bool:
 
 
 def _compares(title: str) -> bool:
-    """A column calculated from others: a difference, a speedup, a unit, a remark."""
+    """Return whether a column is calculated from others: a difference, a speedup, a unit, a remark."""
     return _COMPARED.search(title) is not None
 
 

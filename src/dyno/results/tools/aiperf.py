@@ -1,6 +1,6 @@
 """AIPerf's and GenAI-Perf's files: one block per metric with its unit, and single records."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Any, Final
 
@@ -120,7 +120,7 @@ class _Record(msgspec.Struct):
 
 
 def records(values: list[Value], file: str) -> Iterator[Draft]:
-    """All requests of the measured phase are one row's samples; their counts are its figures."""
+    """Yield one row: all requests of the measured phase are its samples, their counts are its figures."""
     draft = Draft("serve", "aiperf", file, values[0])
     draft.label, draft.end = PurePath(file).stem, values[-1].end
     measured: list[_Record] = []
@@ -131,21 +131,33 @@ def records(values: list[Value], file: str) -> Iterator[Draft]:
         elif (record.metadata.benchmark_phase or record.metadata.credit_phase) in (None, "profiling"):
             measured.append(record)
     good = [r for r in measured if r.error is None]
-    draft.samples = Samples(
-        input_lens=[int(n) for n in complete([_number(r.metrics.input_sequence_length) for r in good])],
-        output_lens=[int(n) for n in complete([_number(r.metrics.output_sequence_length) for r in good])],
-        times_ms={
-            "ttft": complete([_time_ms(r.metrics.time_to_first_token) for r in good]),
-            "e2el": complete([_time_ms(r.metrics.request_latency) for r in good]),
-            "itl": [gap for r in good for gap in _gaps_ms(r.metrics.inter_chunk_latency)],
-        },
-        starts_s=[r.metadata.request_start_ns / 1e9 for r in good],
-        errors=[""] * len(good) + errors(_described(r.error) for r in measured if r.error is not None),
-    )
+    failed = [r for r in measured if r.error is not None]
+    draft.samples = _samples(good, failed)
     if measured:
         draft.figures["completed"] = Figure(float(len(good)), draft.line)
-        draft.figures["failed"] = Figure(float(len(measured) - len(good)), draft.line)
+        draft.figures["failed"] = Figure(float(len(failed)), draft.line)
     yield draft
+
+
+def _samples(good: list[_Record], failed: list[_Record]) -> Samples:
+    """Return the samples of requests: first those that completed, then the errors of others."""
+    metrics = [record.metrics for record in good]
+    return Samples(
+        input_lens=_whole_numbers(m.input_sequence_length for m in metrics),
+        output_lens=_whole_numbers(m.output_sequence_length for m in metrics),
+        times_ms={
+            "ttft": complete([_time_ms(m.time_to_first_token) for m in metrics]),
+            "e2el": complete([_time_ms(m.request_latency) for m in metrics]),
+            "itl": [gap for m in metrics for gap in _gaps_ms(m.inter_chunk_latency)],
+        },
+        starts_s=[record.metadata.request_start_ns / 1e9 for record in good],
+        errors=[""] * len(good) + errors(_described(record.error) for record in failed),
+    )
+
+
+def _whole_numbers(metrics: Iterable[_Metric | None]) -> list[int]:
+    numbers = complete([_number(metric) for metric in metrics])
+    return [int(number) for number in numbers]
 
 
 def _number(metric: _Metric | None) -> float | None:

@@ -63,6 +63,10 @@ class _Request(msgspec.Struct):
     request_start_time: float | None = None
     start_time: float | None = None  # until 0.3
 
+    @property
+    def started(self) -> float | None:
+        return self.request_start_time if self.request_start_time is not None else self.start_time
+
 
 def is_report(value: Value) -> bool:
     first = next(value.each("benchmarks"), None)
@@ -86,9 +90,8 @@ def _figures(draft: Draft, benchmark: Value, metrics: Value) -> None:
     if (totals := benchmark.first(_TOTALS)) is not None:
         draft.read_figures(totals, _COUNTS)
     draft.figure("duration_s", benchmark.get("duration"))
-    start, end = benchmark.get("start_time"), benchmark.get("end_time")
-    if "duration_s" not in draft.figures and start and end and start.number is not None and end.number is not None:
-        draft.figures["duration_s"] = Figure(end.number - start.number, end.line)
+    if "duration_s" not in draft.figures:
+        _duration(draft, benchmark)
     draft.read_figures(metrics, _FIGURES)
     draft.leave((key, metric) for key, metric in metrics.fields.items() if key not in _READ and _measured(metric))
     for key, stem, scale in _LATENCIES:
@@ -98,6 +101,13 @@ def _figures(draft: Draft, benchmark: Value, metrics: Value) -> None:
         draft.read_spreads(metrics, {f"{key}.successful": stem}, scale)
         for field, statistic in _PERCENTILES.items():
             draft.latency(statistic, stem, metrics.get(key, "successful", "percentiles", field), scale)
+
+
+def _duration(draft: Draft, benchmark: Value) -> None:
+    """Calculate the duration from start and end, if both are known."""
+    start, end = benchmark.get("start_time"), benchmark.get("end_time")
+    if start and end and start.number is not None and end.number is not None:
+        draft.figures["duration_s"] = Figure(end.number - start.number, end.line)
 
 
 def _measured(metric: Value) -> bool:
@@ -147,8 +157,6 @@ def _samples(draft: Draft, benchmark: Value) -> Samples | None:
             "tpot": complete([r.time_per_output_token_ms for r in requests]),
             "e2el": [1e3 * s for s in complete([r.request_latency for r in requests])],
         },
-        starts_s=complete(
-            [r.request_start_time if r.request_start_time is not None else r.start_time for r in requests]
-        ),
+        starts_s=complete([r.started for r in requests]),
         errors=[""] * len(requests) + errors((e.text if e else None) or "unknown error" for e in failed),
     )

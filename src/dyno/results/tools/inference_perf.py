@@ -31,7 +31,7 @@ def is_stage(value: Value) -> bool:
 
 
 def is_stages(value: Value) -> bool:
-    """Some collect the stages of a run in one object."""
+    """Return whether it has several stages: some collect the stages of a run in one object."""
     return any(is_stage(field) for field in value.fields.values() if field.is_object)
 
 

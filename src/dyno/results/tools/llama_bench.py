@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
+from msgspec.structs import replace
+
 from dyno.facts.imported import DocumentTable, Figure, Row, Samples, Scalar, Setting, Unread
 from dyno.facts.metric import definition
 from dyno.results.columns import TO_BYTES, TO_ONE
@@ -101,9 +103,7 @@ def sql(text: str, file: str) -> Read:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.startswith("INSERT"):
             continue
-        match = _INSERT.fullmatch(line)
-        titles = [title.strip() for title in match[1].split(",")] if match else []
-        values = [(a.replace("''", "'") if b == "" else b) for a, b in _QUOTED.findall(match[2])] if match else []
+        titles, values = _inserted(line)
         if not is_header(titles):
             unread.append(Unread(number, "not a llama-bench INSERT", "lines"))
             continue
@@ -112,8 +112,18 @@ def sql(text: str, file: str) -> Read:
     return rows, unread
 
 
+def _inserted(line: str) -> tuple[list[str], list[str]]:
+    """Return the columns and values of an INSERT; none where it is another statement."""
+    match = _INSERT.fullmatch(line)
+    if match is None:
+        return [], []
+    titles = [title.strip() for title in match[1].split(",")]
+    values = [bare or quoted.replace("''", "'") for quoted, bare in _QUOTED.findall(match[2])]
+    return titles, values
+
+
 def batched(value: Value, file: str) -> Iterator[Draft]:
-    """Two tests in each: prompts of all sequences, then their tokens."""
+    """Yield two tests of each object: prompts of all sequences, then their tokens."""
     for test in ("pp", "tg"):
         draft = Draft("micro", "llama-batched-bench", file, value)
         draft.figure("speed", value.get(f"speed_{test}"))
@@ -158,13 +168,12 @@ def _fill(draft: Draft, fields: Fields, digits: str) -> None:
 
 
 def table_rows(table: DocumentTable, index: int, file: str, form: Literal["table", "csv"]) -> list[Row] | None:
+    """Return the results of a table in one of these forms; None of another."""
     titles = [title.strip().lower() for title in table.header]
+    blank = Row("micro", "", form, file, table.line, table.line, {}, section=table.section, table=index)
     if "s_pp t/s" in titles and "s_tg t/s" in titles:
-        return _batched_rows(table, titles, index, file, form)
-    # 't/s (main)' beside 't/s (PR)'; llama-benchy's 't/s (total)' beside 't/s (req)'.
-    speeds = {
-        title.strip().lower(): match[1] or "" for title in table.header if (match := _SPEED.fullmatch(title.strip()))
-    }
+        return _batched_rows(table, titles, blank)
+    speeds = _speed_columns(table.header)
     if "test" not in titles or not speeds:
         return None
     # llama-benchy measures a server, and lays its table out alike.
@@ -173,28 +182,36 @@ def table_rows(table: DocumentTable, index: int, file: str, form: Literal["table
     rows = []
     for cells, line in zip(table.rows, table.lines, strict=False):
         by_title = {title: cell.text.strip() for title, cell in zip(titles, cells, strict=False)}
+        bold = {title for title, cell in zip(titles, cells, strict=False) if cell.bold}
         settings = _settings(by_title, line)
         model = shown("model", by_title.get("model", ""))
         for title, which in speeds.items():
             speed = printed(by_title.get(title, ""))
             if speed is None:
                 continue
-            bold = any(cell.bold for other, cell in zip(titles, cells, strict=False) if other == title)
             # Of single requests at once it isn't how steady the runs were, but how long each had to wait.
             deviation = None if which.startswith("req") else speed.deviation
-            figure = Figure(speed.value, line, speed.half, definition(tool, "speed"), deviation, bold)
+            figure = Figure(speed.value, line, speed.half, definition(tool, "speed"), deviation, title in bold)
             label = ", ".join(filter(None, (model, shown("", which))))
-            rows.append(
-                Row("micro", tool, form, file, line, line, {"speed": figure}, settings, label=label, series=label,
-                    section=table.section, table=index)
-            )  # fmt: skip
+            row = replace(blank, tool=tool, line=line, end=line, figures={"speed": figure}, settings=settings)
+            rows.append(replace(row, label=label, series=label))
     return rows
 
 
-def _batched_rows(
-    table: DocumentTable, titles: list[str], index: int, file: str, form: Literal["table", "csv"]
-) -> list[Row]:  # fmt: skip
-    """llama-batched-bench's: prompts of B sequences, then their tokens, on one line."""
+def _speed_columns(header: list[str]) -> dict[str, str]:
+    """Return the titles of speeds, and the words in brackets: 't/s (main)' beside 't/s (PR)', llama-benchy's
+    't/s (total)' beside 't/s (req)'."""
+    speeds = {}
+    for title in header:
+        match = _SPEED.fullmatch(title.strip())
+        if match:
+            speeds[title.strip().lower()] = match[1] or ""
+    return speeds
+
+
+def _batched_rows(table: DocumentTable, titles: list[str], blank: Row) -> list[Row]:
+    """Return the results of llama-batched-bench: prompts of B sequences, then their tokens, on one line."""
+    blank = replace(blank, tool="llama-batched-bench")
     rows = []
     for cells, line in zip(table.rows, table.lines, strict=False):
         numbers = {title: printed(cell.text) for title, cell in zip(titles, cells, strict=False)}
@@ -208,34 +225,53 @@ def _batched_rows(
             if speed is not None and length is not None:
                 settings = common | {"test": Setting(f"{test}{int(length.value)}", line, "column")}
                 figures = {"speed": Figure(speed.value, line, speed.half)}
-                rows.append(
-                    Row("micro", "llama-batched-bench", form, file, line, line, figures, settings,
-                        section=table.section, table=index)
-                )  # fmt: skip
+                rows.append(replace(blank, line=line, end=line, figures=figures, settings=settings))
     return rows
 
 
 def _settings(by_title: dict[str, str], line: int) -> dict[str, Setting]:
+    """Return the settings of a line."""
     out: dict[str, Setting] = {}
     for title, text in by_title.items():
-        number = printed(text)
         if not text or _SPEED.fullmatch(title) or _CALCULATED.search(title):
             continue
         if title == "test":
             out |= test_settings(text, line)
-        elif title == "size" and number is not None and number.unit in TO_BYTES:
-            out["model_bytes"] = Setting(number.value * TO_BYTES[number.unit], line, "column")
-        elif title == "params" and (count := _parameters(text)) is not None:
-            out["parameters"] = Setting(count, line, "column")
-        elif number is not None and not number.unit and number.value == int(number.value):
-            out[_TITLES.get(title, title)] = Setting(int(number.value), line, "column")
-        elif number is None or (not number.unit and number.deviation is None):  # ttfr (ms) of llama-benchy: measured
-            out[_TITLES.get(title, title)] = Setting(shown(title, text), line, "column")
+            continue
+        known = _size(title, text)
+        if known is not None:
+            name, size = known
+            out[name] = Setting(size, line, "column")
+            continue
+        value = _setting(title, text)
+        if value is not None:
+            out[_TITLES.get(title, title)] = Setting(value, line, "column")
     return out
 
 
+def _size(title: str, text: str) -> tuple[str, float] | None:
+    """Return the size of a model by name: its bytes, or its parameters."""
+    number = printed(text)
+    if title == "size" and number is not None and number.unit in TO_BYTES:
+        return "model_bytes", number.value * TO_BYTES[number.unit]
+    count = _parameters(text) if title == "params" else None
+    return None if count is None else ("parameters", count)
+
+
+def _setting(title: str, text: str) -> Scalar | None:
+    """Return the value of a cell; None for a measured one, such as llama-benchy's ttfr (ms)."""
+    number = printed(text)
+    if number is None:
+        return shown(title, text)
+    if number.unit:
+        return None
+    if number.value == int(number.value):
+        return int(number.value)
+    return shown(title, text) if number.deviation is None else None
+
+
 def test_settings(text: str, line: int, by: Literal["column", "block"] = "column") -> dict[str, Setting]:
-    """'pp512 @ d4096' → the test and the depth. Older ones write 'pp 512'."""
+    """Return the settings of a test: 'pp512 @ d4096' → the test and the depth. Older ones write 'pp 512'."""
     if match := _AT_ONCE.fullmatch(text.strip()):
         return test_settings(match[1], line, by) | {"concurrency": Setting(int(match[2]), line, by)}
     if (match := _TEST.fullmatch(text.strip())) is None:
@@ -255,6 +291,6 @@ def is_test_name(text: str) -> bool:
 
 
 def _parameters(text: str) -> float | None:
-    """'6.74 B' → 6.74e9."""
+    """Return a number of parameters: '6.74 B' → 6.74e9."""
     match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)\s*([KMBT])", text, re.I)
     return None if match is None else float(match[1]) * TO_ONE[match[2].lower()]

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
-from dyno.facts.imported import DocumentCell, DocumentTable, Figure, Row, Setting
+from dyno.facts.imported import DocumentCell, DocumentTable, Figure, Row, Scalar, Setting
 from dyno.results.draft import Draft, scored
 from dyno.results.json_text import Value
 from dyno.results.printed import printed
@@ -86,25 +86,29 @@ def _scores(value: Value, task: str, scores: Value, file: str, group: bool) -> I
 
 
 def _args(draft: Draft, args: Value) -> None:
-    """'pretrained=…,dtype=float16', or an object in newer versions."""
+    """Read 'pretrained=…,dtype=float16', or an object in newer versions."""
     for key, field in args.fields.items():
         draft.setting(_ARGS.get(key, key), field, "namespace")
     for pair in _PAIR.split(args.text or ""):
         key, equals, text = pair.strip().partition("=")
         if equals and text:
-            whole = re.fullmatch(r"\d{1,12}", text)
-            fraction = re.fullmatch(r"\d{1,6}\.\d{1,6}", text)
-            scalar = int(text) if whole else float(text) if fraction else text
-            if text in ("True", "False"):
-                scalar = text == "True"
-            draft.set(_ARGS.get(key, key), scalar, args.line, "namespace")
+            draft.set(_ARGS.get(key, key), _scalar(text), args.line, "namespace")
+
+
+def _scalar(text: str) -> Scalar:
+    """Return the value of an argument."""
+    if re.fullmatch(r"\d{1,12}", text):
+        return int(text)
+    if re.fullmatch(r"\d{1,6}\.\d{1,6}", text):
+        return float(text)
+    return text == "True" if text in ("True", "False") else text
 
 
 # ---- single items, which --log_samples writes beside the results ----
 
 
 def samples(values: Sequence[Value], file: str) -> Iterator[Draft]:
-    """The scores of a task, calculated from its items: the task is in the file's name."""
+    """Yield the scores of a task, calculated from its items: the task is in the file's name."""
     match = _SAMPLES.fullmatch(file)
     task = match[1] if match else file.partition(".")[0]
     scores: dict[tuple[str, str, str], dict[str, float]] = {}
@@ -153,13 +157,15 @@ def with_samples(rows: Sequence[Row], items: Sequence[Row]) -> list[Row]:
 
 
 def table_rows(table: DocumentTable, index: int, file: str, form: Literal["table", "csv"]) -> list[Row] | None:
+    """Return the scores of lm-eval's table; None of another."""
     titles = [title.strip().lower() for title in table.header]
     task_column = next((i for i, title in enumerate(titles) if title in ("tasks", "task", "groups")), None)
     if task_column is None or "metric" not in titles or "value" not in titles:
         return None
     value_column = titles.index("value")
-    task, group = "", titles[task_column] == "groups"
-    rows = []
+    group = titles[task_column] == "groups"
+    blank = Row("quality", "lm-eval", form, file, table.line, table.line, {}, section=table.section, table=index)
+    task, rows = "", []
     carried: dict[str, DocumentCell] = {}
     for cells, line in zip(table.rows, table.lines, strict=False):
         if len(cells) <= max(value_column, task_column):
@@ -167,22 +173,32 @@ def table_rows(table: DocumentTable, index: int, file: str, form: Literal["table
         name = cells[task_column].text.strip()
         if name:
             task, carried = re.sub(r"^[\s-]+", "", name), {}
-        by_title = {title: cell for title, cell in zip(titles, cells, strict=False) if title and cell.text.strip()}
+        by_title = _by_title(titles, cells)
         # Version, filter and n-shot are blank too where they stay the same.
         carried |= {key: by_title[key] for key in ("version", "filter", "n-shot") if key in by_title}
-        score = printed(cells[value_column].text)
-        if score is None:
-            continue
-        figures = {"score": Figure(score.value, line, score.half, bold=cells[value_column].bold)}
-        stderr = printed(by_title["stderr"].text) if "stderr" in by_title else None
-        if stderr is not None:
-            figures["stderr"] = Figure(stderr.value, line, stderr.half)
-        settings = _settings(task, by_title, carried, group, line)
-        rows.append(
-            Row("quality", "lm-eval", form, file, line, line, figures, settings, label=shown("task", task),
-                section=table.section, table=index)
-        )  # fmt: skip
+        figures = _figures(cells[value_column], by_title.get("stderr"), line)
+        if figures:
+            settings = _settings(task, by_title, carried, group, line)
+            label = shown("task", task)
+            rows.append(replace(blank, line=line, end=line, figures=figures, settings=settings, label=label))
     return rows
+
+
+def _by_title(titles: list[str], cells: list[DocumentCell]) -> dict[str, DocumentCell]:
+    """Return the cells of a line that aren't blank."""
+    return {title: cell for title, cell in zip(titles, cells, strict=False) if title and cell.text.strip()}
+
+
+def _figures(value: DocumentCell, error: DocumentCell | None, line: int) -> dict[str, Figure]:
+    """Return the score of a line and its standard error; none where it has no score."""
+    score = printed(value.text)
+    if score is None:
+        return {}
+    figures = {"score": Figure(score.value, line, score.half, bold=value.bold)}
+    stderr = printed(error.text) if error is not None else None
+    if stderr is not None:
+        figures["stderr"] = Figure(stderr.value, line, stderr.half)
+    return figures
 
 
 def _settings(

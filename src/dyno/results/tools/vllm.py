@@ -82,37 +82,54 @@ def is_dyno(value: Value) -> bool:
 
 
 def dyno(value: Value, file: str) -> Iterator[Draft]:
-    """A result file of dyno's own: its kind by its keys."""
-    read = latency if is_latency(value) else throughput if is_throughput(value) else serve
-    return read(value, file)
+    """Read a result file of dyno's own: its kind by its keys."""
+    if is_latency(value):
+        return latency(value, file)
+    if is_throughput(value):
+        return throughput(value, file)
+    return serve(value, file)
 
 
 def _draft(value: Value, file: str, kind: RowKind) -> Draft:
+    """Begin a result, with all that dyno adds to vLLM's keys."""
     draft = Draft(kind, "dyno" if is_dyno(value) else "vllm", file, value)
     draft.label = value.text_of("label") or PurePath(file).stem
-    if (row := value.find("dyno.row")) is not None:
-        settings = row.get("settings")
-        for name, field in settings.fields.items() if settings is not None else ():
-            draft.setting(name, field)
-        draft.prompts_sha256 = value.text_of("dyno.workload_sha256") or None
-        if (estimates := row.get("estimates")) is not None:
-            draft.estimates = estimates.decoded(dict[str, Estimate]) or {}
-        if (rig := row.get("rig")) is not None:
-            draft.rig = rig.decoded(Rig)
+    _read_row(draft, value)
     draft.read_settings(value.get("dyno"), _DYNO)
     draft.figure("cached_input_tokens", value.find("dyno.cached_input_tokens"))
     for name in ("cancelled", "skipped"):
-        if (count := value.find(f"dyno.{name}")) is not None and count.number:
+        count = value.find(f"dyno.{name}")
+        if count is not None and count.number:
             draft.figure(name, count)
-    if (sessions := value.find("dyno.sessions")) is not None and not sessions.null:
+    sessions = value.find("dyno.sessions")
+    if sessions is not None and not sessions.null:
         draft.read_figures(value, _SESSIONS)
         for name, field in sessions.fields.items():
             if parts := metric.latency(name):
                 draft.figure(name, field, means=metric.definition("dyno", parts[1]))
     draft.read_figures(value, _REUSE)
-    if (findings := value.find("dyno.findings")) is not None:
+    findings = value.find("dyno.findings")
+    if findings is not None:
         draft.findings = findings.decoded(list[Finding]) or []
     return draft
+
+
+def _read_row(draft: Draft, value: Value) -> None:
+    """Read the row that dyno stores: its settings, estimates and machine."""
+    row = value.find("dyno.row")
+    if row is None:
+        return
+    settings = row.get("settings")
+    if settings is not None:
+        for name, field in settings.fields.items():
+            draft.setting(name, field)
+    draft.prompts_sha256 = value.text_of("dyno.workload_sha256") or None
+    estimates = row.get("estimates")
+    if estimates is not None:
+        draft.estimates = estimates.decoded(dict[str, Estimate]) or {}
+    rig = row.get("rig")
+    if rig is not None:
+        draft.rig = rig.decoded(Rig)
 
 
 def serve(value: Value, file: str) -> Iterator[Draft]:
@@ -157,7 +174,8 @@ def _others(draft: Draft, value: Value, known: Collection[str]) -> None:
 
 
 def _samples(draft: Draft, value: Value, own: bool) -> Samples:
-    """`own`: dyno's own times per token are others, which the file's lists don't have."""
+    """Return the lists of single requests. `own`: dyno's own times per token are others, which the file's lists don't
+    have."""
     lengths = draft.decoded(list[int], value.get("output_lens"), "output_lens")
     firsts = draft.times_ms(value.get("ttfts"), "ttfts")
     pooled, decoding = draft.gaps_ms(value.get("itls"), "itls")
