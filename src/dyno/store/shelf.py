@@ -207,7 +207,7 @@ def look_at_study(path: Path) -> StudyLine:
         plan = read(folder.json_path, _Plan)
         tags, skipped = tags_of(path), folder.skipped()
     except StoreError as e:
-        return StudyLine(str(path), path.name, 0, 0, 0, 0, 0, 0, running, None, [], [], str(e))
+        return _unreadable_study(path, running, str(e))
     begun = {_id_of(p): p for p in trial_folders(path)}
     planned = _planned_here(plan, begun)
     lines = []
@@ -231,6 +231,24 @@ def look_at_study(path: Path) -> StudyLine:
         last_started=max((trial.started for trial in done if trial.started), default=None),
         tags=tags,
         trials=lines,
+    )
+
+
+def _unreadable_study(path: Path, running: bool, why: str) -> StudyLine:
+    return StudyLine(
+        study=str(path),
+        name=path.name,
+        planned=0,
+        done=0,
+        failed=0,
+        doubtful=0,
+        void=0,
+        left_out=0,
+        running=running,
+        last_started=None,
+        tags=[],
+        trials=[],
+        why=why,
     )
 
 
