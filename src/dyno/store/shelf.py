@@ -259,8 +259,8 @@ def _planned_here(plan: _Plan, begun: dict[str, Path]) -> dict[str, Place]:
     return {place.id: place for place in places if not rigs or place.rig in rigs}
 
 
-def _without_folder(study: StudyFolder, place: Place, skipped: dict[str, str]) -> RunLine:
-    name = str(study.trials_path / trial_name(place))
+def _without_folder(folder: StudyFolder, place: Place, skipped: dict[str, str]) -> RunLine:
+    name = str(folder.trials_path / trial_name(place))
     if place.id in skipped:
         return RunLine(name, "left out", skipped[place.id])
     return RunLine(name, "not begun")
