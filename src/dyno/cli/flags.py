@@ -285,7 +285,9 @@ def json_object(text: str | None, flag: str = "--extra-body") -> dict[str, Any]:
 def range_ratio(text: str) -> tuple[float, float]:
     try:
         value = json.loads(text)
-        ratios = (float(value["input"]), float(value["output"])) if isinstance(value, dict) else (float(value),) * 2
+        if not isinstance(value, dict):
+            value = {"input": value, "output": value}
+        ratios = float(value["input"]), float(value["output"])
     except (ValueError, KeyError, TypeError):
         raise UsageError(
             f'--random-range-ratio {text!r} is not a number. Write 0 to below 1, or {{"input": R, "output": R}}.'

@@ -153,7 +153,8 @@ class Parser(argparse.ArgumentParser):
 
     def unrecognized(self, words: list[str], top: "Parser") -> str:
         """Explain words that no flag or argument of this command takes."""
-        wrong = dict.fromkeys(word.partition("=")[0] for word in words if word.startswith("-") and len(word) > 1)
+        flags = [word for word in words if word.startswith("-") and len(word) > 1]
+        wrong = dict.fromkeys(flag.partition("=")[0] for flag in flags)
         if not wrong:
             return f"`{self.prog}` doesn't take {' '.join(secrets.without((), words))}. {self._see_help()}"
         return "\n".join(self._unknown_flag(flag, top) for flag in wrong)

@@ -97,7 +97,10 @@ def bar(share: float, width: int) -> str:
 
 def cut(text: str, width: int) -> str:
     """Shorten a line to a whole number of words."""
-    return text if len(text) <= width else text[: max(text.rfind(" ", 0, width), 0)] or text[:width]
+    if len(text) <= width:
+        return text
+    end = text.rfind(" ", 0, width)
+    return text[:end] if end > 0 else text[:width]
 
 
 def iteration_text(done: int, warmups: int, measured: int, took_s: float) -> str:

@@ -245,7 +245,8 @@ def _write_page(report: Report, charts: list[Chart], output: Path, url: str = ""
         return [output]
     address = url + quote(output.name) if url.endswith("/") else url
     preview = output.with_name(f"{output.stem}-preview.png")
-    _save(output, page(report, charts, _cache(), Address(address, urljoin(address, quote(preview.name)))).encode())
+    linked = Address(address, urljoin(address, quote(preview.name)))
+    _save(output, page(report, charts, _cache(), linked).encode())
     if (chart := main_chart(report, charts)) is None:
         return [output]
     _save(preview, card(chart, report.title, " ".join(report.words.answer)))

@@ -216,16 +216,19 @@ def _print_list(listed: _Listed) -> None:
     opened, parts = listed.opened, []
     if closed := [s for s in listed.studies if Path(s.study) not in opened]:
         titles = ["study", "done", "failed", "doubtful", "void", "last measured", "", "tags"]
-        parts.append(terminal(text_table(titles, map(_study_row, closed), right=(1, 2, 3, 4), keep=(1, 2))))
+        table = text_table(titles, map(_study_row, closed), right=(1, 2, 3, 4), keep=(1, 2))
+        parts.append(terminal(table))
     if shut := [s for s in listed.searches if Path(s.search) not in opened]:
         titles = ["search", "by", "answer", "runs", "last measured", "tags"]
-        parts.append(terminal(text_table(titles, map(_search_row, shut), right=(3,), keep=(2,))))
+        table = text_table(titles, map(_search_row, shut), right=(3,), keep=(2,))
+        parts.append(terminal(table))
     parts += _opened_parts(listed)
     if listed.runs:
         parts.append(_run_lines(listed.runs))
     if listed.imports:
         rows = [[line.path, line.file, count(line.results), line.format] for line in listed.imports]
-        parts.append(terminal(text_table(["import", "file", "results", "format"], rows, right=(2,))))
+        table = text_table(["import", "file", "results", "format"], rows, right=(2,))
+        parts.append(terminal(table))
     print("\n\n".join("\n".join(lines) for lines in parts), end="\n" if parts else "")
 
 
@@ -265,9 +268,16 @@ def _minute(started: str | None) -> str:
 def _study_row(s: StudyLine) -> list[str | Cell]:
     if s.why:
         return [s.study, *[UNKNOWN] * 5, f"unreadable: {s.why}", " ".join(s.tags)]
-    counts = [failed_cell(s.failed), Cell(count(s.doubtful), style="doubt" if s.doubtful else ""), failed_cell(s.void)]
-    done = f"{count(s.done)}/{count(s.planned - s.left_out)}"
-    return [s.study, done, *counts, _minute(s.last_started), "running" if s.running else "", " ".join(s.tags)]
+    return [
+        s.study,
+        f"{count(s.done)}/{count(s.planned - s.left_out)}",
+        failed_cell(s.failed),
+        Cell(count(s.doubtful), style="doubt" if s.doubtful else ""),
+        failed_cell(s.void),
+        _minute(s.last_started),
+        "running" if s.running else "",
+        " ".join(s.tags),
+    ]
 
 
 def _study_words(s: StudyLine) -> str:
@@ -422,7 +432,8 @@ def _show_study(path: Path, as_json: bool) -> None:
     planned = folder.study().trials
     runs = {p.place.id: run for p in planned if (run := folder.run(p.place)).whole}
     if as_json:
-        print(json.dumps({"study": study.name, "trials": [_file(_outcome(run)) for run in runs.values()]}))
+        trials = [_file(_outcome(run)) for run in runs.values()]
+        print(json.dumps({"study": study.name, "trials": trials}))
         return
     print(*wrapped(f"{study.name}: {_study_words(study)}"), sep="\n")
     rigs = {p.place.rig for p in planned if p.place.id in runs}

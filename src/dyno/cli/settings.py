@@ -281,7 +281,9 @@ def proxied(target: TargetSpec) -> tuple[TargetSpec, dict[str, str]]:
     from dyno.transport import proxy_for
 
     urls = [Url(url) for url in target.urls if url]
-    proxies = {None if url.local else proxy_for(url.tls, url.host, url.port, os.environ) for url in urls} or {None}
+    proxies = {None if url.local else proxy_for(url.tls, url.host, url.port, os.environ) for url in urls}
+    if not proxies:
+        return target, {}
     if len(proxies) > 1:
         raise UsageError(
             "The environment sets different proxies for the servers. Set no_proxy so that all are reached the same way."

@@ -42,7 +42,8 @@ def shown() -> Iterator[None]:
     """Wrap standard output and error while a command runs, for `print`, argparse and warnings."""
     before = sys.stdout, sys.stderr
     screen = SCREEN.set(_screen(sys.stdout))
-    sys.stdout, sys.stderr = cast(TextIO, _Shown(before[0])), cast(TextIO, _Shown(before[1], fold=True))
+    sys.stdout = cast(TextIO, _Shown(before[0]))
+    sys.stderr = cast(TextIO, _Shown(before[1], fold=True))
     try:
         yield
     finally:

@@ -95,8 +95,9 @@ class Place(msgspec.Struct, frozen=True):
 
     def part_label(self, part: str) -> str:
         """Describe one part: 'vllm tensor_parallel=4'."""
-        name = [getattr(self, part)] if part in PARTS else []
-        return " ".join([*name, *(_words(key, v, self.sessions) for key, v in self.varying(part).items())])
+        words = [getattr(self, part)] if part in PARTS else []
+        words += [_words(key, value, self.sessions) for key, value in self.varying(part).items()]
+        return " ".join(words)
 
 
 class PlannedTrial(msgspec.Struct, frozen=True):

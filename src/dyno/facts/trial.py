@@ -24,7 +24,10 @@ ONE_ANSWER = (
 
 def several_answers(body: Mapping[str, Any]) -> str | None:
     """Return the field of a request's body by which the server writes several answers."""
-    return next((name for name in ANSWER_COUNTS if str(body.get(name, 1)) not in ("1", "1.0", "None")), None)
+    for name in ANSWER_COUNTS:
+        if str(body.get(name, 1)) not in ("1", "1.0", "None"):
+            return name
+    return None
 
 
 class TrialSpec(msgspec.Struct, frozen=True):

@@ -185,7 +185,10 @@ class TuneAnswer(msgspec.Struct, frozen=True):
                 continue
             for key, value in trial.setting.items():
                 out.setdefault(key, {}).setdefault(shown(value), []).append(trial.value)
-        return {key: {v: (_median(x), len(x)) for v, x in by.items()} for key, by in out.items()}
+        effects = {}
+        for key, by_value in out.items():
+            effects[key] = {value: (_median(each), len(each)) for value, each in by_value.items()}
+        return effects
 
     def front(self) -> list[TuneTrial]:
         """Return the Pareto front: settings that no other beats in both throughput and p99 TTFT."""

@@ -207,7 +207,7 @@ def look_at_study(path: Path) -> StudyLine:
         plan = read(folder.json_path, _Plan)
         tags, skipped = tags_of(path), folder.skipped()
     except StoreError as e:
-        return StudyLine(str(path), path.name, 0, 0, 0, 0, 0, 0, running, None, [], [], str(e))
+        return _unreadable_study(path, running, str(e))
     begun = {_id_of(p): p for p in trial_folders(path)}
     planned = _planned_here(plan, begun)
     lines = []
@@ -234,6 +234,24 @@ def look_at_study(path: Path) -> StudyLine:
     )
 
 
+def _unreadable_study(path: Path, running: bool, why: str) -> StudyLine:
+    return StudyLine(
+        study=str(path),
+        name=path.name,
+        planned=0,
+        done=0,
+        failed=0,
+        doubtful=0,
+        void=0,
+        left_out=0,
+        running=running,
+        last_started=None,
+        tags=[],
+        trials=[],
+        why=why,
+    )
+
+
 def _planned_here(plan: _Plan, begun: dict[str, Path]) -> dict[str, Place]:
     """Return the planned places by id. Of a study for several machines, only those of machines with begun trials."""
     places = [t.place for t in plan.trials]
@@ -241,8 +259,8 @@ def _planned_here(plan: _Plan, begun: dict[str, Path]) -> dict[str, Place]:
     return {place.id: place for place in places if not rigs or place.rig in rigs}
 
 
-def _without_folder(study: StudyFolder, place: Place, skipped: dict[str, str]) -> RunLine:
-    name = str(study.trials_path / trial_name(place))
+def _without_folder(folder: StudyFolder, place: Place, skipped: dict[str, str]) -> RunLine:
+    name = str(folder.trials_path / trial_name(place))
     if place.id in skipped:
         return RunLine(name, "left out", skipped[place.id])
     return RunLine(name, "not begun")

@@ -285,7 +285,8 @@ class RunTables:
                 "For a PIVOT, name the values: pivot trials on engine in ('a', 'b') …"
             )
         result = self._db.execute(statements[0])
-        columns, kinds = _distinct([d[0] for d in result.description]), [str(d[1]) for d in result.description]
+        columns = _distinct([column[0] for column in result.description])
+        kinds = [str(column[1]) for column in result.description]
         if any(_ZONED in kind for kind in kinds):  # Python's values of them need pytz: as text they need nothing
             cells = ", ".join(f"c{i}::VARCHAR" if _ZONED in kind else f"c{i}" for i, kind in enumerate(kinds))
             names = ", ".join(f"c{i}" for i in range(len(kinds)))

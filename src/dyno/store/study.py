@@ -137,7 +137,8 @@ class StudyFolder:
 
     def engine_start(self, name: str) -> Path:
         """Make a new folder for one start of an engine."""
-        taken = [p.name.partition("-")[0] for p in self.engines_path.iterdir()] if self.engines_path.is_dir() else []
+        folders = self.engines_path.iterdir() if self.engines_path.is_dir() else ()
+        taken = [folder.name.partition("-")[0] for folder in folders]
         number = max((int(n) for n in taken if n.isdigit()), default=0) + 1
         path = self.engines_path / f"{number:03d}-{slug(name)}"
         make_folder(path, new=True)
@@ -166,7 +167,9 @@ def failure_of(run: Run) -> Failure | None:
 
 def trial_name(place: Place) -> str:
     """Return a folder's name from names and values: vllm-4-fp8-chat-closed-128-r1-4f14c74afd."""
-    words = [word for part in PARTS for word in (getattr(place, part), *map(short, place.varying(part).values()))]
+    words: list[str] = []
+    for part in PARTS:
+        words += [getattr(place, part), *map(short, place.varying(part).values())]
     words += map(short, place.varying("trial").values())
     repeat = f"-r{place.repeat}" if place.repeats > 1 else ""
     return f"{slug('-'.join(words))}{repeat}-{place.id}"

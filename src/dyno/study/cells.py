@@ -32,14 +32,11 @@ MODEL: Hints = {f.encode_name: f.type for f in msgspec.structs.fields(ModelRecip
 SERVING = hints(LoadSpec, "seed")
 OFFLINE = hints(OfflineSpec, "kind")
 # The flags of `dyno find` without dashes. A time may be text: "20m".
-FIND: Hints = {
-    "target": Annotated[list[str], TARGET],
-    **{
-        f.option.flags.removeprefix("--"): Annotated[f.hint | str if f.name.endswith("_s") else f.hint, f.option]
-        for f in fields(FindSpec).values()
-        if f.option.flags
-    },
-}
+FIND: Hints = {"target": Annotated[list[str], TARGET]}
+for _field in fields(FindSpec).values():
+    if _field.option.flags:
+        _hint = _field.hint | str if _field.name.endswith("_s") else _field.hint
+        FIND[_field.option.flags.removeprefix("--")] = Annotated[_hint, _field.option]
 TRANSPORT = hints(Transport, "proxy")
 CLIENT = hints(ClientSpec)
 # Fields of a trial that are tables of their own, or follow from these.

@@ -516,11 +516,15 @@ class _Reader:
         for part, cells in rule.items():
             own = {k: v for k, v in cells.items() if k != "name"}
             extra[part] = Section(part, own, {k: ("include", index, part, k) for k in own}, [])
-        changed = {f"{part}.{k}": _shown(v, k) for part, section in extra.items() for k, v in section.cells.items()}
+        changed: dict[str, Any] = {}
+        for part, section in extra.items():
+            changed |= {f"{part}.{key}": _shown(value, key) for key, value in section.cells.items()}
         for trio in itertools.product(*names):
-            if rig in self.parts.rules[f"engine {trio[0]}"].get("rigs", [rig]):
-                for place, _, trial, key in self._trials(trio, rig, extra):
-                    yield msgspec.structs.replace(place, settings={**changed, **place.settings}), trial, key
+            rules = self.parts.rules[f"engine {trio[0]}"]
+            if rig not in rules.get("rigs", [rig]):
+                continue
+            for place, _, trial, key in self._trials(trio, rig, extra):
+                yield msgspec.structs.replace(place, settings={**changed, **place.settings}), trial, key
 
 
 def _first_served(trials: list[PlannedTrial]) -> list[PlannedTrial]:

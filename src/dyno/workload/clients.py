@@ -34,15 +34,18 @@ class TrafficClient(NamedTuple):
 def clients(spec: ClientsSpec, tokenizer: Tokenizer) -> Iterator[Request]:
     """Yield requests in the order of their times. All clients together have the rate asked for."""
     number = 0
-    for window, each in enumerate(_recorded(Path(spec.path).expanduser(), spec) if spec.path else _generated(spec)):
-        total, arrivals = sum(client.rate for client in each), list[tuple[float, int, int]]()
+    windows = _recorded(Path(spec.path).expanduser(), spec) if spec.path else _generated(spec)
+    for window, each in enumerate(windows):
+        total = sum(client.rate for client in each)
+        arrivals: list[tuple[float, int, int]] = []
         for i, client in enumerate(each):
             rng = np.random.default_rng([spec.seed, 8, window, i])
             expected = spec.client_rate_rps * _WINDOW_S * client.rate / total
             count = math.floor(expected + rng.random())
             gaps = client.gaps(rng, count + 1)
             times = np.cumsum(gaps)[:count] * _WINDOW_S / max(gaps.sum(), 1e-9) + window * _WINDOW_S
-            arrivals += [(t, *pair) for t, pair in zip(times.tolist(), client.lengths(rng, count), strict=True)]
+            lengths = client.lengths(rng, count)
+            arrivals += [(time, *pair) for time, pair in zip(times.tolist(), lengths, strict=True)]
         limit = spec.trace_max_tokens or math.inf
         for time, tokens, output_tokens in sorted(arrivals):
             if tokens + (spec.output_len or output_tokens) > limit:
@@ -144,11 +147,16 @@ def _histogram(*tables: str) -> Lengths:
     columns = []
     for table in tables:
         pairs = sorted((int(length), float(share)) for length, share in _PAIR.findall(table))
-        columns.append((np.array([length for length, _ in pairs]), np.cumsum([share for _, share in pairs])))
+        values = np.array([length for length, _ in pairs])
+        sums = np.cumsum([share for _, share in pairs])
+        columns.append((values, sums))
 
     def draw(rng: Generator, count: int) -> list[tuple[int, int]]:
         chance = rng.random(count)  # one number for both, as ServeGen does: long prompts have long answers
-        drawn = [values[np.searchsorted(sums, chance * sums[-1])].clip(1).tolist() for values, sums in columns]
+        drawn = []
+        for values, sums in columns:
+            places = np.searchsorted(sums, chance * sums[-1])
+            drawn.append(values[places].clip(1).tolist())
         return list(zip(*drawn, strict=True))
 
     return draw

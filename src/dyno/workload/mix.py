@@ -63,7 +63,8 @@ def _order(seed: int, parts: Mapping[str, TrafficClass]) -> list[tuple[float | N
     """Return when each session begins, and its class. With shares the load decides when."""
     if all(part.request_rate_rps is None for part in parts.values()):
         names = [name for name, part in parts.items() for _ in range(part.num_prompts)]
-        return [(None, names[i]) for i in np.random.default_rng([seed, 6]).permutation(len(names))]
+        order = np.random.default_rng([seed, 6]).permutation(len(names))
+        return [(None, names[i]) for i in order]
     starts = []
     for name, part in parts.items():
         assert part.request_rate_rps is not None
@@ -110,12 +111,16 @@ def _renumbered(turn: Turn, shift: int, session: int, start_s: float | None, nam
 
 def with_adapters(spec: WorkloadSpec, requests: Iterable[Request]) -> list[Request]:
     """Return the requests, each with its LoRA adapter as its model. Those of a session have the same one."""
-    names, rng, out = spec.lora_modules, np.random.default_rng([spec.seed, 7]), list[Request]()
+    names, rng = spec.lora_modules, np.random.default_rng([spec.seed, 7])
+    out: list[Request] = []
     chosen: dict[int, str] = {}
     for i, request in enumerate(requests):
         turn = request if isinstance(request, Turn) else _turn(request, i)
         if turn.session not in chosen:
-            even = spec.lora_assignment == "round-robin"
-            chosen[turn.session] = names[(len(chosen) if even else int(rng.integers(len(names)))) % len(names)]
+            if spec.lora_assignment == "round-robin":
+                number = len(chosen) % len(names)
+            else:
+                number = int(rng.integers(len(names)))
+            chosen[turn.session] = names[number]
         out.append(msgspec.structs.replace(turn, body={"model": chosen[turn.session], **turn.body}))
     return out

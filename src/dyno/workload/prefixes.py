@@ -37,7 +37,8 @@ def equally_frequent(spec: CommonSpec, count: int) -> list[int]:
 
 def by_popularity(spec: CommonSpec, count: int) -> list[int]:
     weights = np.arange(1, spec.num_prefixes + 1) ** -spec.prefix_zipf
-    numbers: list[int] = _rng(spec).choice(spec.num_prefixes, size=count, p=weights / weights.sum()).tolist()
+    chosen = _rng(spec).choice(spec.num_prefixes, size=count, p=weights / weights.sum())
+    numbers: list[int] = chosen.tolist()
     return numbers
 
 
@@ -53,8 +54,9 @@ def _cuts(spec: CommonSpec, lengths: Sequence[int], numbers: Sequence[int]) -> l
     most = np.maximum(size // BLOCK - 1, 0)  # the last block is the prompt's own
 
     def blocks(share: float) -> list[int]:
-        cut: list[int] = (BLOCK * np.minimum(np.floor(share * size / BLOCK + chance), most)).astype(int).tolist()
-        return cut
+        whole = np.floor(share * size / BLOCK + chance)
+        tokens: list[int] = (BLOCK * np.minimum(whole, most)).astype(int).tolist()
+        return tokens
 
     low, high = 0.0, 1.0
     possible = reusable(blocks(high), numbers) / total

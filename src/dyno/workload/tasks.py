@@ -54,8 +54,13 @@ def _arithmetic(rng: Random, size: int) -> Draft:
         right = a + b
     else:
         right = a * b
-    near = (abs(right + rng.choice((-100, -10, -2, -1, 1, 2, 10, 11, 100))) for _ in iter(int, 1))
-    return f"What is {a} {sign} {b}?", str(right), map(str, near)
+    return f"What is {a} {sign} {b}?", str(right), _near(rng, right)
+
+
+def _near(rng: Random, right: int) -> Iterator[str]:
+    """Yield numbers near the right one, without end."""
+    while True:
+        yield str(abs(right + rng.choice((-100, -10, -2, -1, 1, 2, 10, 11, 100))))
 
 
 def _copy(rng: Random, size: int) -> Draft:

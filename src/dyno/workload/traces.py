@@ -233,6 +233,8 @@ def _hash_ids(value: Any, where: str) -> list[int]:
     if value is None:
         return []
     try:
-        return msgspec.json.decode(value or "[]", type=list[int]) if isinstance(value, str) else list(map(int, value))
+        if isinstance(value, str):
+            return msgspec.json.decode(value or "[]", type=list[int])
+        return [int(id) for id in value]
     except (TypeError, ValueError, OverflowError):
         raise WorkloadError(f"{where}: the hash ids are {str(value)[:40]!r}, not a list of whole numbers.") from None
