@@ -169,7 +169,7 @@ OWN: dict[str, tuple[str, set[str]]] = {
         "names in the source or listed in a folder; a slug and Place.id, which has a pattern",
         {
             "Path(folder) / name",
-            "study.trials_path / trial_name(place)",
+            "folder.trials_path / trial_name(place)",
             "path / name",
             "path.with_name(f'.deleting-{path.name}')",
         },
