@@ -24,6 +24,7 @@ from dyno.errors import DynoError, Interrupted, NotSummedUp, StoreError, TargetE
 from dyno.facts.engine import Remark
 from dyno.facts.finding import verdict
 from dyno.facts.record import ClientFacts, Record
+from dyno.facts.rig import Roofline
 from dyno.facts.summary import Result, Summary, Unfrozen
 from dyno.facts.telemetry import SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
@@ -133,22 +134,13 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         sampling = Sampler(_sampled(run, trial, session))
         last.callback(sampling.end)
         if work.warmups:
-            watcher.phase(f"Warming up with {len(work.warmups)} requests")
-            first = closed_loop(trial, session, work.warmups)
-            spools = run.spools_of(processes.busy(count, first.plan), warmup=True)
-            if len(spools) == 1:
-                with contextlib.closing(Spool(run.warmup_path, keys)) as spool:
-                    Wire(first, spool, watch=watcher.progress, stop=stop, core=session.core).drive()
-            else:
-                processes.drive(session, first, spools, keys)  # also before a load from elsewhere
-            watcher.over()
-            _check_warmup(spools, trial, work.warmups, stop)
+            _warm_up(run, session, prepared, count, keys)
         if trial.reset_cache and session.target.prefix_caching is not False:
             # After the warm-up: what it left in the cache must not help a measured request.
             emptied = session.empty_cache(trial.target)
             run.write_manifest(msgspec.structs.replace(manifest, cache_emptied=emptied))
-        here, shared = trial.client.on == "here", "" if count == 1 else f" with {count} processes"
-        watcher.phase(f"Measuring{shared}" if here else f"Starting the client{shared} on Ray")
+        here = trial.client.on == "here"
+        watcher.phase(_load_words(count, here))
         last.callback(watcher.over)
         last.callback(sampling.end)
         sampling.begin()
@@ -170,6 +162,27 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         run.write_client(client)
     if trial.correctness_check and client.outcome == "complete":
         correctness.ask_after(run, session, trial)
+
+
+def _warm_up(run: Run, session: Session, prepared: Prepared, count: int, keys: Sequence[bytes]) -> None:
+    """Send the warm-up requests. `count`: processes of the load, of which fewer may be busy now."""
+    trial, warmups, watcher = prepared.trial, prepared.prompts.workload.warmups, session.watcher
+    watcher.phase(f"Warming up with {len(warmups)} requests")
+    load = closed_loop(trial, session, warmups)
+    spools = run.spools_of(processes.busy(count, load.plan), warmup=True)
+    if len(spools) == 1:
+        with contextlib.closing(Spool(run.warmup_path, keys)) as spool:
+            Wire(load, spool, watch=watcher.progress, stop=session.stop, core=session.core).drive()
+    else:
+        processes.drive(session, load, spools, keys)  # also before a load from elsewhere
+    watcher.over()
+    _check_warmup(spools, trial, warmups, session.stop)
+
+
+def _load_words(count: int, here: bool) -> str:
+    """Describe the phase in which `count` processes put the load on."""
+    shared = "" if count == 1 else f" with {count} processes"
+    return f"Measuring{shared}" if here else f"Starting the client{shared} on Ray"
 
 
 def manifest_of(session: Session, prepared: Prepared) -> Manifest:
@@ -254,11 +267,7 @@ def _finish(
         sent += 1
         if client and sent % _STEP == 0:
             watcher.step(sent, max(client.sent, sent))
-    if client is None:  # dyno itself was killed: the spool is all there is
-        planned = max(sent, trial.workload.num_prompts)
-        client = ClientFacts(0, last_ns, "interrupted", planned, sent, 0.0, 0, [], kernel_stamps=True)
-    elif any(process.outcome == "lost" for process in client.processes):  # its last report was earlier
-        client = msgspec.structs.replace(client, sent=sent, end_ns=max(client.end_ns, client.start_ns + last_ns))
+    client = _completed_facts(client, trial, sent, last_ns)
     summary = tally.summary(client, _session_sizes(run, tally))
     if summary.freezes:
         summary = msgspec.structs.replace(summary, unfrozen=_unfrozen(run, trial, client, summary))
@@ -269,12 +278,7 @@ def _finish(
         reuse=reuse and reuse.summary(),
         cancelling=summary.cancelling and telemetry.with_generated(summary.cancelling, sampled),
     )
-    shares = None
-    if manifest.model is not None and manifest.peaks is not None:
-        prefix = trial.workload.prefix_len
-        shares = roofline.of_served(
-            summary, manifest.model, trial.engine, manifest.target, manifest.peaks, sampled, prefix
-        )
+    shares = _roofline(manifest, summary, sampled)
     findings = examine(
         Evidence(
             trial=trial,
@@ -300,11 +304,31 @@ def _finish(
         )
     )
     result = Result(summary, findings, verdict(findings), sampled, roofline=shares)
-    if not only_whole or (client.outcome == "complete" and sent == client.sent and summary.completed):
+    whole = client.outcome == "complete" and sent == client.sent and summary.completed
+    if whole or not only_whole:
         run.write_result(result)
     if run.whole and (not keep_raw or wordless or _key_came_back(run)):
         run.drop_raw()
     return Outcome(run, manifest, result)
+
+
+def _completed_facts(client: ClientFacts | None, trial: TrialSpec, sent: int, last_ns: int) -> ClientFacts:
+    """Return the client's facts, by the records where its own last report is missing or too early."""
+    if client is None:  # dyno itself was killed: the spool is all there is
+        planned = max(sent, trial.workload.num_prompts)
+        return ClientFacts(0, last_ns, "interrupted", planned, sent, 0.0, 0, [], kernel_stamps=True)
+    if any(process.outcome == "lost" for process in client.processes):  # its last report was earlier
+        return msgspec.structs.replace(client, sent=sent, end_ns=max(client.end_ns, client.start_ns + last_ns))
+    return client
+
+
+def _roofline(manifest: Manifest, summary: Summary, sampled: TelemetrySummary | None) -> Roofline | None:
+    """Return the shares of the machine's peaks; None where the model or the peaks are unknown."""
+    model, machine_peaks, trial = manifest.model, manifest.peaks, manifest.trial
+    if model is None or machine_peaks is None:
+        return None
+    prefix = trial.workload.prefix_len
+    return roofline.of_served(summary, model, trial.engine, manifest.target, machine_peaks, sampled, prefix)
 
 
 def _session_sizes(run: Run, tally: Tally) -> list[int]:
