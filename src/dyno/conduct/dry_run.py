@@ -21,6 +21,7 @@ from dyno.quality.ask import describe, other_tasks
 from dyno.remote import dstack
 from dyno.remote import stock as rig_stock
 from dyno.report.find import describe_search
+from dyno.store.study import StudyFolder
 from dyno.study.order import TrialGroup, sessions
 from dyno.trial.engine_plan import EnginePlan
 from dyno.trial.offline import counts
@@ -49,7 +50,7 @@ def make(
         for plan in study_plan.plans(study, wanted, machine, dry=True)
     ]
     folder = None if anew else study_plan.begun(runs, study)
-    done = folder.done() & {p.place.id for p in wanted} if folder else set()
+    done = _done(folder, wanted)
     asked = _StudyFacts(study, plans, _left(groups, done), earlier.read(runs), rules)
     times: dict[str, tuple[float, Basis]] = {}
     rigs: list[RigNeeds] = []
@@ -74,6 +75,13 @@ def make(
         cost=_total_cost(rigs),
         problems=[words(text) for text in [*study_plan.problems(plans), *problems, *_unprovided(rigs)]],
     )
+
+
+def _done(folder: StudyFolder | None, wanted: Sequence[PlannedTrial]) -> set[str]:
+    """Return the ids of the wanted trials that have a result."""
+    if folder is None:
+        return set()
+    return folder.done() & {p.place.id for p in wanted}
 
 
 def _as_provided(plan: SettingPlan, missing: Sequence[provide.Need]) -> SettingPlan:
