@@ -84,22 +84,32 @@ class Url:
         return f"{'https' if self.tls else 'http'}://{self.netloc}{self.prefix}"
 
 
+def _proxy(url: Url, via: Transport) -> Url | None:
+    return None if via.proxy is None or url.local else Url(via.proxy)
+
+
 class Route:
     """The way to a server: straight, by a Unix socket, or through a proxy. A loopback address is never behind one."""
 
     def __init__(self, url: Url, via: Transport = DIRECT, headers: dict[str, str] | None = None) -> None:
         self.url, self.via = url, via
-        self.proxy = None if via.proxy is None or url.local else Url(via.proxy)
+        self.proxy = _proxy(url, via)
         # TLS goes through a tunnel; a plain request is handed to the proxy, with the server's whole URL.
         handed = self.proxy is not None and not url.tls
         self.front = str(url) if handed else url.prefix  # before a path
         given = headers or {}
         self.login = {k: v for k, v in given.items() if k.lower() == _PROXY_LOGIN}
-        self.headers = {k: v for k, v in given.items() if handed or k not in self.login}
-        self.tunnel = b""
-        if self.proxy and url.tls:
-            host = url.netloc if url.netloc.endswith(f":{url.port}") else f"{url.netloc}:{url.port}"
-            self.tunnel = tunnel(host, next(iter(self.login.values()), None))
+        self.headers = dict(given)
+        if not handed:
+            for name in self.login:
+                del self.headers[name]
+        self.tunnel = self._tunnel_request() if self.proxy and url.tls else b""
+
+    def _tunnel_request(self) -> bytes:
+        """Return what asks the proxy for a tunnel to the server, by its name and port."""
+        netloc, port = self.url.netloc, f":{self.url.port}"
+        host = netloc if netloc.endswith(port) else f"{netloc}{port}"
+        return tunnel(host, next(iter(self.login.values()), None))
 
     def addresses(self) -> list[tuple[int, Any]]:
         """Return the families and addresses to connect to."""
@@ -128,7 +138,7 @@ class Route:
                 f"{to} accepted no connection within {limit_s} s (--connect-timeout). "
                 "Check the address, and whether a firewall blocks it."
             )
-        if isinstance(error, OSError) and error.errno and error.errno < 0:
+        if _is_unresolved(error):
             host = (self.proxy or self.url).host
             return f"The host name {host!r} can't be resolved. Check the spelling in --base-url."
         what = str(error) or type(error).__name__
@@ -144,6 +154,11 @@ class Route:
         if self.url.tls and not self.via.cert:
             return " It may require a client certificate: --cert and --key."
         return ""
+
+
+def _is_unresolved(error: Exception) -> bool:
+    """Whether it is an error of getaddrinfo, whose numbers are negative."""
+    return isinstance(error, OSError) and error.errno is not None and error.errno < 0
 
 
 def check_certificates(targets: Iterable[Transport]) -> None:

@@ -177,10 +177,17 @@ def _rig_needs(
     phases = expected.phases(left, {id: seconds for id, (seconds, _) in times.items()})
     seconds = sum(phase.seconds or 0.0 for phase in phases)
     needs = RigNeeds(
-        rig=name, machine=place.words, known_by=place.known_by, note=place.note, advice=place.advice,
-        missing=[needed(need) for need in missing], disks=_disks(missing, place), phases=phases,
-        seconds=seconds, cost=estimate.cost(asked.rules, asked.study, mine, place.machine, seconds),
-    )  # fmt: skip
+        rig=name,
+        machine=place.words,
+        known_by=place.known_by,
+        note=place.note,
+        advice=place.advice,
+        missing=[needed(need) for need in missing],
+        disks=_disks(missing, place),
+        phases=phases,
+        seconds=seconds,
+        cost=estimate.cost(asked.rules, asked.study, mine, place.machine, seconds),
+    )
     tools = study_plan.missing_tools(plans) if place.here else []
     too_large = dict.fromkeys(filter(None, map(expected.too_large, plans)))
     return needs, times, [*tools, *too_large]
@@ -214,9 +221,15 @@ def _in_stock(need: provide.Need, stock: rig_stock.RigStock) -> bool:
 
 def needed(need: provide.Need) -> Needed:
     return Needed(
-        what=need.what, name=need.name, how=need.how, size_bytes=need.size_bytes, about=need.about,
-        unknown=need.unknown, gated=need.gated, refused=need.refused,
-    )  # fmt: skip
+        what=need.what,
+        name=need.name,
+        how=need.how,
+        size_bytes=need.size_bytes,
+        about=need.about,
+        unknown=need.unknown,
+        gated=need.gated,
+        refused=need.refused,
+    )
 
 
 def _disks(missing: Sequence[provide.Need], place: _Place) -> list[DiskNeed]:

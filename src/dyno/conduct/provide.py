@@ -61,7 +61,7 @@ class Need(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """The same for several that need the same thing."""
+        """The key that several have in common where they need the same thing."""
         return self.what, self.recipe.name if self.recipe else self.name
 
     @property
@@ -83,10 +83,7 @@ def needs(
     for another machine, on which nothing is."""
     specs = _unique(specs)
     started = [spec for spec in specs if starts(spec)]
-    out: list[Need] = []
-    data = [need for work in _unique(works) for need in _dataset(work, bare)]  # a wrong name is an error in any case
-    if dry or not offline():
-        out += data
+    out = _datasets(works, dry, bare)
     if any(other_tasks(test) for test in tests):
         out += _environment(lm_eval.KIND, bare)
     for spec in specs:
@@ -252,6 +249,12 @@ def _dataset(work: WorkloadSpec, bare: Bare | None) -> Iterator[Need]:
     recipe = hub.dataset_recipe(source)
     if recipe and (bare or hub.dataset_file(source) is None):
         yield Need("data set", work.dataset, f"pull {recipe.source}", hub_cache(), partial(_data_file, work), recipe)
+
+
+def _datasets(works: Iterable[WorkloadSpec], dry: bool, bare: Bare | None) -> list[Need]:
+    """Return the data sets that are missing; none where the Hub may not be asked. A wrong name is always an error."""
+    missing = [need for work in _unique(works) for need in _dataset(work, bare)]
+    return missing if dry or not offline() else []
 
 
 def _models(spec: EngineSpec, dry: bool, bare: Bare | None) -> Iterator[Need]:

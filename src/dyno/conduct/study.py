@@ -447,7 +447,7 @@ def _ended_early(outcome: Outcome | None) -> str:
 
 
 def _program(planned: PlannedTrial) -> str:
-    """The same for trials that one version of one program should measure."""
+    """Return a key that trials share where one version of one program should measure them."""
     engine = planned.trial.engine
     named = engine and (engine.version, engine.environment, _image(planned))
     return f"{planned.place.rig} {planned.place.engine} {named}"

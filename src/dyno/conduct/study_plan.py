@@ -40,7 +40,7 @@ _AT_LEAST = 8  # accelerators that are assumed where a study doesn't say how man
 
 
 def known() -> Known:
-    """The names that a study file may use."""
+    """Return the names that a study file may use."""
     return Known(
         backends={name: kind.backend for name, kind in KINDS.items()},
         attached=frozenset(name for name, kind in KINDS.items() if not kind.starts),
@@ -339,20 +339,12 @@ def same(a: Study, b: Study) -> bool:
 
 def differences(old: Study, new: Study) -> str:
     """Say how the file as it is now differs from the study in a folder."""
-    was = {p.place.id: p.place.label for p in old.trials}
-    now = {p.place.id: p.place.label for p in new.trials}
+    was, now = _labels(old), _labels(new)
     common = len(was.keys() & now.keys())
     parts = ["1 trial is the same" if common == 1 else f"{common} trials are the same"]
     added = [label for id, label in now.items() if id not in was]
     gone = [label for id, label in was.items() if id not in now]
-    both = set(added).intersection(gone)
-    if changed := [label for label in added if label in both]:
-        have = "has" if len(changed) == 1 else "have"
-        parts.append(f"{len(changed)} {have} other settings ({_first_labels(changed)})")
-    if added := [label for label in added if label not in both]:
-        parts.append(f"{_are(len(added))} new ({_first_labels(added)})")
-    if gone := [label for label in gone if label not in both]:
-        parts.append(f"{_are(len(gone))} removed ({_first_labels(gone)})")
+    parts += _changes(added, gone)
     if old.repeats != new.repeats:
         parts.append(f"repeats were {old.repeats} and are {new.repeats}")
     if old.seed != new.seed:
@@ -360,8 +352,23 @@ def differences(old: Study, new: Study) -> str:
     return ", ".join(parts)
 
 
-def _are(count: int) -> str:
-    return "1 is" if count == 1 else f"{count} are"
+def _changes(added: Sequence[str], gone: Sequence[str]) -> Iterator[str]:
+    """Count the trials that differ. A label that is both added and gone is a trial with other settings."""
+    both = set(added).intersection(gone)
+    groups = (
+        ("has other settings", "have other settings", [label for label in added if label in both]),
+        ("is new", "are new", [label for label in added if label not in both]),
+        ("is removed", "are removed", [label for label in gone if label not in both]),
+    )
+    for one, several, labels in groups:
+        if labels:
+            verb = one if len(labels) == 1 else several
+            yield f"{len(labels)} {verb} ({_first_labels(labels)})"
+
+
+def _labels(study: Study) -> dict[str, str]:
+    """Return the labels of a study's trials by id."""
+    return {p.place.id: p.place.label for p in study.trials}
 
 
 def _first_labels(labels: Iterable[str]) -> str:

@@ -18,7 +18,7 @@ from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Limits, image_problem, is_of
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
-from dyno.facts.rig import Peaks, Rig
+from dyno.facts.rig import Accelerator, Peaks, Rig
 from dyno.measure.agreement import plain, same_quantization
 from dyno.numbers import human_bytes
 from dyno.probe import model as model_files
@@ -49,11 +49,8 @@ class EnginePlan:
         spec = contained(self.kind, spec)
         _check_image(spec)
         lacking = weights.lacking(spec)  # of a study's own models: a dry run shows where they will be
-        if lacking and not dry:
-            raise UsageError(
-                f"The model {lacking[0]} isn't on this machine. `dyno run` provides it without --no-prepare, or with "
-                "--prepare-only."
-            )
+        if not dry:
+            _refuse_lacking(lacking)
         self.origins = weights.origins(spec)
         spec = weights.located(self.kind, spec)
         self.spec = spec = self.kind.prepare(_checked(self.kind, spec, batch))
@@ -66,11 +63,10 @@ class EnginePlan:
         present = allowed([a.index for a in rig.accelerators], _vendor(rig), os.environ)
         _check_devices(spec.devices, present, self.program.embedded, dry)
         self.devices: list[int] = self._chosen_devices(present)
-        self.assumed = _assumed_vendor(spec) if dry and spec.devices and not present else None
+        self.assumed = None if present or not dry else _assumed_vendor(spec)
         vendor = _vendor(rig) or self.assumed
         ports = _ports(spec, port or spec.port, dry)
-        names = [a.name for a in rig.accelerators if a.index in self.devices]
-        self.caches = Caches(spec, self.program.version, names)
+        self.caches = Caches(spec, self.program.version, self._device_names())
         planned = launches(self.kind, spec, self.program, ports, self.devices, vendor, batch)
         self.launches: list[Launch] = [self.caches.into(launch, i) for i, launch in enumerate(planned)]
         self.misspelt = misspelt(spec.kind, None if spec.container else self.program.python, spec.env, os.environ)
@@ -96,6 +92,9 @@ class EnginePlan:
         if self.program.embedded:
             return []
         return present if self.spec.devices is None else self.spec.devices
+
+    def _device_names(self) -> list[str]:
+        return [a.name for a in self.rig.accelerators if a.index in self.devices]
 
     def _pinned(self, spec: EngineSpec) -> EngineSpec:
         if spec.container is None or self.image is None:
@@ -241,10 +240,10 @@ class EnginePlan:
             return host
         free: float = 0
         for card in used:
-            if card.memory_bytes is None:
+            usable = _usable_bytes(card, spec.memory_fraction or 1.0)
+            if usable is None:
                 return None
-            unused = card.memory_bytes - (card.memory_used_bytes or 0)
-            free += min(unused, card.memory_bytes * (spec.memory_fraction or 1.0))
+            free += usable
         return free + (host or 0) if spreads else free
 
     def notes(self, concurrency: int | None) -> list[str]:
@@ -255,14 +254,17 @@ class EnginePlan:
         written, real = self.spec.version, self.program.version
         if written and real and not is_of(real, written):
             notes.append(f"{self.kind.title} is {real}; the setting is written for {written} and accepts it")
+        return [*notes, *self._length_notes()]
+
+    def _length_notes(self) -> Iterator[str]:
+        """Yield notes on a context that is longer than the model's, or than the memory may hold."""
         trained = self.model.context if self.model else None
         asked = self.spec.max_model_len
         if trained and asked and asked > trained:
-            notes.append(f"--max-model-len {asked} exceeds what the model was trained for ({trained})")
+            yield f"--max-model-len {asked} exceeds what the model was trained for ({trained})"
         tight = self._memory(self.limits.cache_tokens or self.limits.context or 0)
         if not self.problems() and (first := next(tight, None)):
-            notes.append(f"One request of full length may not fit: {first}")
-        return notes
+            yield f"One request of full length may not fit: {first}"
 
     def _concurrency_notes(self, concurrency: int) -> Iterator[str]:
         """Yield notes on requests that would wait or be refused."""
@@ -330,9 +332,20 @@ def _vendor(rig: Rig) -> str | None:
     return rig.accelerators[0].vendor if rig.accelerators else None
 
 
-def _assumed_vendor(spec: EngineSpec) -> str:
-    """Return the vendor in a dry run for another machine: NVIDIA, unless the container says otherwise."""
+def _assumed_vendor(spec: EngineSpec) -> str | None:
+    """Return the vendor in a dry run for another machine: NVIDIA, unless the container says otherwise. None: the
+    setting asks for no device."""
+    if not spec.devices:
+        return None
     return container.vendor(spec.container) if spec.container else "nvidia"
+
+
+def _refuse_lacking(models: Sequence[str]) -> None:
+    if models:
+        raise UsageError(
+            f"The model {models[0]} isn't on this machine. `dyno run` provides it without --no-prepare, or with "
+            "--prepare-only."
+        )
 
 
 def _check_image(spec: EngineSpec) -> None:
@@ -349,6 +362,14 @@ def _checked(kind: EngineKind, spec: EngineSpec, batch: Batch | None) -> EngineS
     if spec.draft_tokens and not spec.draft_model:
         raise UsageError("--draft-tokens needs a --draft-model.")
     return _absolute(_offline(kind, spec, batch) if batch else spec)
+
+
+def _usable_bytes(card: Accelerator, fraction: float) -> float | None:
+    """Return the memory of a card that an engine may take, at most this share of it; None: unknown."""
+    if card.memory_bytes is None:
+        return None
+    unused = card.memory_bytes - (card.memory_used_bytes or 0)
+    return min(unused, card.memory_bytes * fraction)
 
 
 def _check_devices(asked: list[int] | None, present: Sequence[int], embedded: bool, dry: bool) -> None:

@@ -345,7 +345,8 @@ def reopened(run: Run) -> Outcome:
 def _name(trial: TrialSpec, plan: EnginePlan) -> str:
     o, w = trial.offline, trial.workload
     assert o is not None
-    size = f"b{w.num_prompts}" if o.kind == "latency" else str(w.num_prompts) if o.kind == "throughput" else ""
+    sizes = {"latency": f"b{w.num_prompts}", "throughput": str(w.num_prompts)}
+    size = sizes.get(o.kind, "")
     lengths = f"{w.input_len}-{w.output_len}" if w.traits.exact else w.dataset
     lengths += f"-d{o.depth}" if o.depth else ""
     return "-".join(filter(None, (o.kind, Path(plan.served_name).name, size, lengths)))

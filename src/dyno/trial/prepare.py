@@ -265,6 +265,6 @@ def public(trial: TrialSpec) -> TrialSpec:
 
 
 def hidden(trial: TrialSpec, headers: dict[str, str]) -> list[str]:
-    """The secrets that a trial's requests and its engine are given."""
+    """Return the secrets that a trial's requests and its engine are given."""
     engine = spec_secrets(trial.engine) if trial.engine else []
     return [*secrets.of_headers(headers), *secrets.within([trial.extra_body, trial.metadata]), *engine]
