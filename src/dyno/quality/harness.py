@@ -35,6 +35,15 @@ TRIES, PAUSE_S = 3, 1.0
 BY_LIKELIHOOD = ("loglikelihood", "multiple_choice", "loglikelihood_rolling")
 SPOKEN = ("generat", "_gen", "_chat", "_cot", "_llama")  # in the names of generative forms
 FULL = 0.9  # of the context: prompts of different lengths with the same count of tokens there were cut
+# In the words of an error: a data set couldn't be fetched.
+UNREACHED = (
+    "ConnectionError",
+    "OfflineMode",
+    "LocalEntryNotFound",
+    "huggingface.co",
+    "ConnectError",
+    "on the Hub",
+)
 INVALID = "[invalid]"  # lm-eval's word for an answer from which nothing could be extracted
 
 
@@ -170,9 +179,16 @@ class Recorded(TemplateAPI):  # type: ignore[misc]
         return {"choices": [silent]} if "error" in answer else answer
 
     async def amodel_call(
-        self, session: Any, sem: Any, messages: Any, *, generate: bool = True, ctxlens: Any = None,
-        gen_kwargs: Any = None, **_: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        session: Any,
+        sem: Any,
+        messages: Any,
+        *,
+        generate: bool = True,
+        ctxlens: Any = None,
+        gen_kwargs: Any = None,
+        **_: Any,
+    ) -> Any:
         async with sem:
             call = functools.partial(self.model_call, messages, generate=generate, gen_kwargs=gen_kwargs)
             outputs = await asyncio.get_running_loop().run_in_executor(self.threads, call)
@@ -232,8 +248,7 @@ def unloaded(name: str, error: BaseException) -> str:
     while following := chain[-1].__cause__ or chain[-1].__context__:
         chain.append(following)
     words = " ".join(f"{type(e).__name__}: {e}" for e in chain)
-    hub = any(sign in words for sign in ("ConnectionError", "OfflineMode", "LocalEntryNotFound", "huggingface.co",
-                                         "ConnectError", "on the Hub"))  # fmt: skip
+    hub = any(sign in words for sign in UNREACHED)
     data = next((p.split("'")[1] for p in words.split("Couldn't reach ")[1:] if p.startswith("'")), None)
     if not hub:
         return f"The task {name} can't be loaded: {type(error).__name__}: {str(error)[:300]}"
@@ -373,18 +388,32 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     chat = job["form"] == "chat"
     likelihoods = check_likelihoods(job, server, tasks, manager)
     model = (ChatModel if chat else CompletionsModel)(
-        server, model=job["model"], base_url=job["url"], num_concurrent=job["concurrency"], seed=job["seed"],
+        server,
+        model=job["model"],
+        base_url=job["url"],
+        num_concurrent=job["concurrency"],
+        seed=job["seed"],
         max_length=job["max_length"] or 1 << 20,
-    )  # fmt: skip
+    )
     if likelihoods:
         model.tokenizer, model.tokenizer_backend = RemoteTokens(server), "remote"
     more = {"max_gen_toks": job["max_tokens"]} if job["max_tokens"] else {}
     results = simple_evaluate(
-        model, tasks=names, task_manager=manager, num_fewshot=job["num_fewshot"], limit=job["limit"],
-        apply_chat_template=chat, fewshot_as_multiturn=chat, system_instruction=job["system"],
-        gen_kwargs={**more, **job["gen_kwargs"]} or None, random_seed=job["seed"], numpy_random_seed=job["seed"],
-        torch_random_seed=None, fewshot_random_seed=job["seed"], bootstrap_iters=1000,
-    )  # fmt: skip
+        model,
+        tasks=names,
+        task_manager=manager,
+        num_fewshot=job["num_fewshot"],
+        limit=job["limit"],
+        apply_chat_template=chat,
+        fewshot_as_multiturn=chat,
+        system_instruction=job["system"],
+        gen_kwargs={**more, **job["gen_kwargs"]} or None,
+        random_seed=job["seed"],
+        numpy_random_seed=job["seed"],
+        torch_random_seed=None,
+        fewshot_random_seed=job["seed"],
+        bootstrap_iters=1000,
+    )
     listed = [a for task, samples in results["samples"].items() for s in samples for a in answers(task, s, model.about)]
     return {
         "answers": listed, "scores": scores(results, names, tasks), "truncated": dropped(model),
