@@ -74,7 +74,7 @@ class Url:
 
     @property
     def local(self) -> bool:
-        """The server is on this machine, by its address."""
+        """Whether the server is on this machine, by its address."""
         return self.host in ("localhost", "::1", "0.0.0.0") or self.host.startswith("127.")
 
     def __str__(self) -> str:
@@ -84,23 +84,35 @@ class Url:
         return f"{'https' if self.tls else 'http'}://{self.netloc}{self.prefix}"
 
 
+def _proxy(url: Url, via: Transport) -> Url | None:
+    return None if via.proxy is None or url.local else Url(via.proxy)
+
+
 class Route:
     """The way to a server: straight, by a Unix socket, or through a proxy. A loopback address is never behind one."""
 
     def __init__(self, url: Url, via: Transport = DIRECT, headers: dict[str, str] | None = None) -> None:
         self.url, self.via = url, via
-        self.proxy = None if via.proxy is None or url.local else Url(via.proxy)
+        self.proxy = _proxy(url, via)
         # TLS goes through a tunnel; a plain request is handed to the proxy, with the server's whole URL.
         handed = self.proxy is not None and not url.tls
         self.front = str(url) if handed else url.prefix  # before a path
-        login = {k: v for k, v in (headers or {}).items() if k.lower() == _PROXY_LOGIN}
-        self.headers = {k: v for k, v in (headers or {}).items() if handed or k not in login}
-        self.login = login
-        host = url.netloc if url.netloc.endswith(f":{url.port}") else f"{url.netloc}:{url.port}"
-        self.tunnel = tunnel(host, next(iter(login.values()), None)) if self.proxy and url.tls else b""
+        given = headers or {}
+        self.login = {k: v for k, v in given.items() if k.lower() == _PROXY_LOGIN}
+        self.headers = dict(given)
+        if not handed:
+            for name in self.login:
+                del self.headers[name]
+        self.tunnel = self._tunnel_request() if self.proxy and url.tls else b""
+
+    def _tunnel_request(self) -> bytes:
+        """Return what asks the proxy for a tunnel to the server, by its name and port."""
+        netloc, port = self.url.netloc, f":{self.url.port}"
+        host = netloc if netloc.endswith(port) else f"{netloc}{port}"
+        return tunnel(host, next(iter(self.login.values()), None))
 
     def addresses(self) -> list[tuple[int, Any]]:
-        """Families and addresses to connect to."""
+        """Return the families and addresses to connect to."""
         if self.url.unix:
             return [(socket.AF_UNIX, self.url.unix)]
         first = self.proxy or self.url
@@ -117,9 +129,7 @@ class Route:
         if isinstance(error, ProxyRefused):
             return f"{self.url} can't be reached: {error} ({self.proxy})."
         if isinstance(error, ConnectionRefusedError):
-            if self.proxy is not None:
-                return f"Nothing listens at {self.proxy}, the proxy that http_proxy or https_proxy names. Set no_proxy?"
-            return f"Nothing listens at {to}. Start the server, or give its address with --base-url."
+            return self._refused_words()
         if isinstance(error, FileNotFoundError) and self.url.unix:
             return f"No socket {self.url.unix}. Start the server, or give its path with --base-url."
         if isinstance(error, TimeoutError):
@@ -128,12 +138,27 @@ class Route:
                 f"{to} accepted no connection within {limit_s} s (--connect-timeout). "
                 "Check the address, and whether a firewall blocks it."
             )
-        if isinstance(error, OSError) and error.errno and error.errno < 0:
+        if _is_unresolved(error):
             host = (self.proxy or self.url).host
             return f"The host name {host!r} can't be resolved. Check the spelling in --base-url."
         what = str(error) or type(error).__name__
-        wanted = " It may require a client certificate: --cert and --key." if self.url.tls and not self.via.cert else ""
+        wanted = self._certificate_advice()
         return f"{to} can't be reached: {what}. Check --base-url, and that it is an HTTP server.{wanted}"
+
+    def _refused_words(self) -> str:
+        if self.proxy is not None:
+            return f"Nothing listens at {self.proxy}, the proxy that http_proxy or https_proxy names. Set no_proxy?"
+        return f"Nothing listens at {self.url}. Start the server, or give its address with --base-url."
+
+    def _certificate_advice(self) -> str:
+        if self.url.tls and not self.via.cert:
+            return " It may require a client certificate: --cert and --key."
+        return ""
+
+
+def _is_unresolved(error: Exception) -> bool:
+    """Whether it is an error of getaddrinfo, whose numbers are negative."""
+    return isinstance(error, OSError) and error.errno is not None and error.errno < 0
 
 
 def check_certificates(targets: Iterable[Transport]) -> None:
@@ -143,7 +168,7 @@ def check_certificates(targets: Iterable[Transport]) -> None:
 
 
 def tls_context(via: Transport) -> ssl.SSLContext:
-    """By the files that a user names."""
+    """Return a TLS context by the files that a user names."""
     context = ssl.create_default_context()
     if via.cacert is not None:
         try:
@@ -286,15 +311,10 @@ class Client:
         self._sock: socket.socket | None = None
 
     def call(self, path: str, body: Any = None) -> tuple[int, Any]:
-        """Status and decoded JSON (or text, where it isn't JSON). GET without a body, else POST."""
+        """Return status and decoded JSON (or text, where it isn't JSON). GET without a body, else POST."""
         payload = None if body is None else json.dumps(body).encode()
-        headers = {k: v for k, v in self._route.headers.items() if k.lower() != "accept-encoding"}
-        if "host" not in map(str.lower, headers):
-            headers["Host"] = self.url.netloc
-        if payload is not None:
-            headers["Content-Type"] = "application/json"
+        headers = self._headers(payload)
         deadline = time.monotonic() + self._timeout_s
-        where = f"{self.url}{path.partition('?')[0]}"
         for attempt in (1, 2):
             try:
                 status, raw = self._exchange(path, payload, headers, deadline)
@@ -302,24 +322,36 @@ class Client:
             except TargetError:
                 self.close()
                 raise
-            except _TooMuch:
-                problem = f"{where} answers with more than {self._largest >> 20} MB, more than dyno reads."
-            except TimeoutError:
-                silence = self._route.via.read_timeout_s
-                problem = f"{where} sent no complete answer within {count(self._timeout_s)} s."
-                if silence is not None and time.monotonic() < deadline:
-                    problem = f"{where} sent nothing for {count(silence)} s (--read-timeout)."
-            except (http.client.HTTPException, OSError, ValueError) as e:
+            except (_TooMuch, http.client.HTTPException, OSError, ValueError) as e:
+                problem = self._problem(e, path, deadline)
+                self.close()
                 # A kept-alive connection may have been closed by the server meanwhile: once more, afresh.
                 if attempt == 1 and isinstance(e, http.client.RemoteDisconnected | ConnectionResetError):
-                    self.close()
                     continue
-                problem = self._route.unreachable(e)
-            self.close()
-            raise TargetError(problem) from None
+                raise TargetError(problem) from None
         if status == 407 and self._route.proxy:
             raise TargetError(f"The proxy {self._route.proxy} answers {status}{login_wanted(status)}.")
         return status, secrets.clean(_decoded(raw))
+
+    def _headers(self, payload: bytes | None) -> dict[str, str]:
+        headers = {k: v for k, v in self._route.headers.items() if k.lower() != "accept-encoding"}
+        if "host" not in map(str.lower, headers):
+            headers["Host"] = self.url.netloc
+        if payload is not None:
+            headers["Content-Type"] = "application/json"
+        return headers
+
+    def _problem(self, error: Exception, path: str, deadline: float) -> str:
+        """Describe why a call failed."""
+        where = f"{self.url}{path.partition('?')[0]}"
+        if isinstance(error, _TooMuch):
+            return f"{where} answers with more than {self._largest >> 20} MB, more than dyno reads."
+        if isinstance(error, TimeoutError):
+            silence = self._route.via.read_timeout_s
+            if silence is not None and time.monotonic() < deadline:
+                return f"{where} sent nothing for {count(silence)} s (--read-timeout)."
+            return f"{where} sent no complete answer within {count(self._timeout_s)} s."
+        return self._route.unreachable(error)
 
     def _exchange(
         self, path: str, payload: bytes | None, headers: dict[str, str], deadline: float

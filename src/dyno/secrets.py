@@ -63,7 +63,7 @@ def is_secret(name: str) -> bool:
 
 
 def shown(name: str, value: str) -> str:
-    """The value, if neither its name nor its looks are those of a secret. That a secret is set may matter too."""
+    """Return the value, if neither its name nor its looks are those of a secret. That a secret is set may matter."""
     if is_secret(name):
         return HIDDEN
     tree = _json(value)
@@ -75,27 +75,32 @@ def without_looks(text: str) -> str:
 
 
 def public(value: Any, name: str = "") -> Any:
-    """Settings, such as a request's body, without what their keys or looks call a secret, however deep."""
+    """Return settings, such as a request's body, without what their keys or looks call a secret, however deep."""
     if isinstance(value, Mapping):
         return {k: public(v, name if is_secret(name) else str(k)) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        if value and not is_secret(name) and all(isinstance(v, str) for v in value):
-            return without((), value)
-        return [public(v, name) for v in value]
+        return _public_items(value, name)
     if isinstance(value, str):
         return shown(name, value)
-    return value if value is None or isinstance(value, bool) or not is_secret(name) else HIDDEN
+    if value is None or isinstance(value, bool):
+        return value
+    return HIDDEN if is_secret(name) else value
+
+
+def _public_items(values: Sequence[Any], name: str) -> list[Any]:
+    """Return a list as it may be shown: texts may be arguments of a command."""
+    if values and not is_secret(name) and all(isinstance(v, str) for v in values):
+        return without((), values)
+    return [public(v, name) for v in values]
 
 
 def within(value: Any, name: str = "") -> Iterator[str]:
-    """The secrets that `public` would hide, of any length."""
+    """Yield the secrets that `public` would hide, of any length."""
     if isinstance(value, Mapping):
         for k, v in value.items():
             yield from within(v, name if is_secret(name) else str(k))
     elif isinstance(value, list | tuple):
-        for v in value:
-            yield from within(v, name)
-        yield from (s for _, _, secrets in _hide([v for v in value if isinstance(v, str)]) for s in secrets)
+        yield from _within_items(value, name)
     elif value is not None and not isinstance(value, bool) and is_secret(name):
         yield str(value)
     elif isinstance(value, str):
@@ -103,8 +108,16 @@ def within(value: Any, name: str = "") -> Iterator[str]:
         yield from within(_json(value))
 
 
+def _within_items(values: Sequence[Any], name: str) -> Iterator[str]:
+    for value in values:
+        yield from within(value, name)
+    texts = [value for value in values if isinstance(value, str)]
+    for _, _, secrets in _hide(texts):
+        yield from secrets
+
+
 def values(env: Mapping[str, str], args: Sequence[str] = ()) -> list[str]:
-    """The secrets among variables and arguments, the longest first."""
+    """Return the secrets among variables and arguments, the longest first."""
     named = {value for name, value in env.items() if is_secret(name)}
     return _longest_first(named | {secret for _, _, secrets in _hide(args) for secret in secrets})
 
@@ -123,7 +136,7 @@ def routing(names: Iterable[str]) -> list[str]:
 
 
 def without(hidden: Iterable[str], words: Sequence[str]) -> list[str]:
-    """Arguments without their secrets: those in `hidden`, those after a secret's name, those that look like one."""
+    """Return arguments without secrets: those in `hidden`, those after a secret's name, those that look like one."""
     out = list(words)
     for i, clean_word, _ in _hide(words):
         out[i] = clean_word
@@ -133,7 +146,7 @@ def without(hidden: Iterable[str], words: Sequence[str]) -> list[str]:
 
 
 def without_in_command(text: str, hidden: Iterable[str] = ()) -> str:
-    """A line for the shell, as it was written."""
+    """Return a line for the shell as it was written, without secrets."""
     for secret in hidden:
         text = text.replace(secret, HIDDEN)
     text = _IN_COMMAND.sub(lambda m: f"{m[1]}{m[2]}{HIDDEN}" if is_secret(m[1].lstrip("-")) else m[0], text)
@@ -146,7 +159,7 @@ _IN_COMMAND = re.compile(
 
 
 def without_in_toml(text: str) -> str:
-    """A file as it was written, comments and all: the value after a secret's name is hidden in its place."""
+    """Return a file as it was written, comments and all: the value after a secret's name is hidden in its place."""
     text = _TOML_VALUE.sub(
         lambda m: f'{m[1]}{m[2]}"{HIDDEN}"' if is_secret(m[1].strip("\"'").rpartition(".")[2]) else m[0], text
     )
@@ -162,7 +175,7 @@ _TOML_FLAG = re.compile(rf"(([\"'])(--?[\w.-]+)\2\s*,\s*)({_TOML_TEXT})", re.S)
 
 
 def _hide(words: Sequence[str]) -> Iterator[tuple[int, str, list[str]]]:
-    """The words that hold a secret: their index, as they may be shown, and the secrets."""
+    """Yield the words that hold a secret: their index, as they may be shown, and the secrets."""
     flag, several = False, False
     for i, word in enumerate(words):
         after, flag = flag and not word.startswith("-"), False
@@ -190,7 +203,7 @@ def _credentials(value: str) -> set[str]:
 
 
 def _json(text: str) -> Any:
-    """The value of a text that is an object or a list of JSON."""
+    """Return the value of a text that is an object or a list of JSON."""
     if text[:1] not in ("{", "[") or text.count("{") + text.count("[") > _DEEPEST:
         return None
     try:
@@ -231,17 +244,17 @@ def known() -> list[str]:
 
 
 def public_command(text: str) -> str:
-    """A line for the shell, as it may be shown."""
+    """Return a line for the shell, as it may be shown."""
     return public_text(without_in_command(text))
 
 
 def public_text(text: str) -> str:
-    """Words of a program, as they may be shown."""
+    """Return words of a program, as they may be shown."""
     return clean(without_looks(text))
 
 
 def clean(value: T) -> T:
-    """The value without any secret that this process knows; names of fields stay as they are."""
+    """Return the value without any secret that this process knows; names of fields stay as they are."""
     return cast(T, _clean(value)) if _known else value
 
 
@@ -255,22 +268,35 @@ def _clean(value: Any) -> Any:
         return value
     if value is None or isinstance(value, int | float):
         return value
+    return _clean_nested(value)
+
+
+def _clean_nested(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return type(value)(map(_clean, value)) if type(value) in (list, tuple) else value
+        plain = type(value) in (list, tuple)
+        return type(value)(map(_clean, value)) if plain else value
     if isinstance(value, dict):
         return {_clean(k): _clean(v) for k, v in value.items()}
     if hasattr(value, "__struct_fields__"):
-        import msgspec  # here and not above: it costs `dyno --help` some time
-
-        fields = {name: getattr(value, name) for name in _texts(value.__class__)}
-        changed = {name: new for name, old in fields.items() if (new := _clean(old)) != old}
-        return msgspec.structs.replace(value, **changed) if changed else value
+        return _clean_struct(value)
     return value
+
+
+def _clean_struct(value: Any) -> Any:
+    import msgspec  # here and not above: it costs `dyno --help` some time
+
+    changed = {}
+    for name in _texts(value.__class__):
+        old = getattr(value, name)
+        new = _clean(old)
+        if new != old:
+            changed[name] = new
+    return msgspec.structs.replace(value, **changed) if changed else value
 
 
 @functools.cache
 def _texts(struct: Any) -> list[str]:
-    """The fields that may hold others' words: not a choice of dyno's own, whatever a secret's value is."""
+    """Return the fields that may hold others' words: not a choice of dyno's own, whatever a secret's value is."""
     import msgspec
 
     fields = msgspec.structs.fields(struct)
@@ -285,7 +311,8 @@ def _can_be_sent(value: str) -> bool:
 
 
 def _is_simple(value: str) -> bool:
-    """It can be searched for in all ways of writing. Others, such as certificates, are known by the usual escapes."""
+    """Whether it can be searched for in all ways of writing. Others, such as certificates, are known by the usual
+    escapes."""
     return len(value) <= _LONGEST_ESCAPED and value.count("\\") < 5
 
 
@@ -306,7 +333,7 @@ def _escaped(values: frozenset[str]) -> re.Pattern[str]:
 
 
 def _any_way(char: str) -> str:
-    r"""A letter as itself, or as \u0073, \x73, %73, &#115; or &#x73;."""
+    r"""Return a pattern of a letter as itself, or as \u0073, \x73, %73, &#115; or &#x73;."""
     code = ord(char)
     digits = "".join(f"[{d}{d.upper()}]" if d.isalpha() else d for d in f"{code:x}")
     percent = "".join(f"%(?:{byte:02x}|{byte:02X})" for byte in char.encode(errors="surrogateescape"))

@@ -5,7 +5,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from typing import Annotated, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
@@ -58,17 +58,14 @@ class ProxyRefused(OSError):
 
 
 def proxy_for(tls: bool, host: str, port: int, env: Mapping[str, str]) -> Proxy | None:
-    """The first that is set of https_proxy or http_proxy, and all_proxy; each in small letters first."""
-    names = [n for name in (f"http{'s' * tls}_proxy", "all_proxy") for n in (name, name.upper())]
-    name = next((n for n in names if n in env), None)
+    """Return the proxy that https_proxy or http_proxy names, else all_proxy; each in small letters first."""
+    own = "https_proxy" if tls else "http_proxy"
+    name = next((n for n in (own, own.upper(), "all_proxy", "ALL_PROXY") if n in env), None)
     if name is None or not env[name] or _excluded(host, port, env.get("no_proxy", env.get("NO_PROXY", ""))):
         return None
     value = env[name] if "://" in env[name] else "http://" + env[name]
-    try:
-        parts = urlsplit(value)
-        proxy, proxy_port = parts.hostname, parts.port or 80
-    except ValueError:
-        parts, proxy, proxy_port = urlsplit("http:"), None, 0
+    parts, proxy_port = _split(value)
+    proxy = parts.hostname
     if parts.scheme != "http" and re.fullmatch(r"\w{1,10}", parts.scheme):
         raise UsageError(
             f"{name} names a {parts.scheme}:// proxy, but dyno supports only http:// proxies. Set "
@@ -80,15 +77,30 @@ def proxy_for(tls: bool, host: str, port: int, env: Mapping[str, str]) -> Proxy 
             f"{name} is not a proxy that dyno can use. Write it as http://HOST:PORT, with USER:PASSWORD@ before HOST "
             "if it requires a login. Escape special characters of the password, for example as %40."
         )
-    login = None
-    if parts.username is not None:
-        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        login = "Basic " + base64.b64encode(pair.encode()).decode()
-    return Proxy(f"http://{f'[{proxy}]' if ':' in proxy else proxy}:{proxy_port}", login)
+    shown = f"[{proxy}]" if ":" in proxy else proxy
+    return Proxy(f"http://{shown}:{proxy_port}", _login(parts))
+
+
+def _split(value: str) -> tuple[SplitResult, int]:
+    """Return the parts of a proxy's URL, and its port. A value that isn't a URL has no host."""
+    try:
+        parts = urlsplit(value)
+        return parts, parts.port or 80
+    except ValueError:
+        return urlsplit("http:"), 0
+
+
+def _login(parts: SplitResult) -> str | None:
+    """Return the header of a proxy's user name and password."""
+    if parts.username is None:
+        return None
+    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return "Basic " + base64.b64encode(pair.encode()).decode()
 
 
 def _excluded(host: str, port: int, no_proxy: str) -> bool:
-    """`no_proxy`: names and all that ends in them, addresses, networks (10.0.0.0/8), each perhaps with a port; or *."""
+    """Whether `no_proxy` has the host: by names and all that ends in them, addresses, networks (10.0.0.0/8), each
+    perhaps with a port; or by *."""
     for word in no_proxy.lower().replace(",", " ").split():
         entry = word.removesuffix(f":{port}").strip("[]").removeprefix("*").lstrip(".")
         if word == "*" or host == entry or (entry and host.endswith("." + entry)):
@@ -102,7 +114,7 @@ def _excluded(host: str, port: int, no_proxy: str) -> bool:
 
 
 def tunnel(netloc: str, authorization: str | None) -> bytes:
-    """The request to a proxy for a way to HOST:PORT."""
+    """Return the request to a proxy for a way to HOST:PORT."""
     login = f"proxy-authorization: {authorization}\r\n" if authorization else ""
     return f"CONNECT {netloc} HTTP/1.1\r\nhost: {netloc}\r\n{login}\r\n".encode("latin-1")
 

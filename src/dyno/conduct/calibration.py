@@ -174,6 +174,6 @@ def server_times(log: list[list[int]]) -> Times:
 
 
 def server_streams(log: list[list[int]]) -> int:
-    """The most streams that were open at once, from a request's arrival to its last send."""
+    """Return the most streams that were open at once, from a request's arrival to its last send."""
     marks = sorted([(entry[0], 1) for entry in log] + [(entry[-1], -1) for entry in log])
     return int(np.cumsum([step for _, step in marks]).max())

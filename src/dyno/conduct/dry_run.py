@@ -21,6 +21,7 @@ from dyno.quality.ask import describe, other_tasks
 from dyno.remote import dstack
 from dyno.remote import stock as rig_stock
 from dyno.report.find import describe_search
+from dyno.store.study import StudyFolder
 from dyno.study.order import TrialGroup, sessions
 from dyno.trial.engine_plan import EnginePlan
 from dyno.trial.offline import counts
@@ -49,7 +50,7 @@ def make(
         for plan in study_plan.plans(study, wanted, machine, dry=True)
     ]
     folder = None if anew else study_plan.begun(runs, study)
-    done = folder.done() & {p.place.id for p in wanted} if folder else set()
+    done = _done(folder, wanted)
     asked = _StudyFacts(study, plans, _left(groups, done), earlier.read(runs), rules)
     times: dict[str, tuple[float, Basis]] = {}
     rigs: list[RigNeeds] = []
@@ -74,6 +75,13 @@ def make(
         cost=_total_cost(rigs),
         problems=[words(text) for text in [*study_plan.problems(plans), *problems, *_unprovided(rigs)]],
     )
+
+
+def _done(folder: StudyFolder | None, wanted: Sequence[PlannedTrial]) -> set[str]:
+    """Return the ids of the wanted trials that have a result."""
+    if folder is None:
+        return set()
+    return folder.done() & {p.place.id for p in wanted}
 
 
 def _as_provided(plan: SettingPlan, missing: Sequence[provide.Need]) -> SettingPlan:
@@ -169,10 +177,17 @@ def _rig_needs(
     phases = expected.phases(left, {id: seconds for id, (seconds, _) in times.items()})
     seconds = sum(phase.seconds or 0.0 for phase in phases)
     needs = RigNeeds(
-        rig=name, machine=place.words, known_by=place.known_by, note=place.note, advice=place.advice,
-        missing=[needed(need) for need in missing], disks=_disks(missing, place), phases=phases,
-        seconds=seconds, cost=estimate.cost(asked.rules, asked.study, mine, place.machine, seconds),
-    )  # fmt: skip
+        rig=name,
+        machine=place.words,
+        known_by=place.known_by,
+        note=place.note,
+        advice=place.advice,
+        missing=[needed(need) for need in missing],
+        disks=_disks(missing, place),
+        phases=phases,
+        seconds=seconds,
+        cost=estimate.cost(asked.rules, asked.study, mine, place.machine, seconds),
+    )
     tools = study_plan.missing_tools(plans) if place.here else []
     too_large = dict.fromkeys(filter(None, map(expected.too_large, plans)))
     return needs, times, [*tools, *too_large]
@@ -206,9 +221,15 @@ def _in_stock(need: provide.Need, stock: rig_stock.RigStock) -> bool:
 
 def needed(need: provide.Need) -> Needed:
     return Needed(
-        what=need.what, name=need.name, how=need.how, size_bytes=need.size_bytes, about=need.about,
-        unknown=need.unknown, gated=need.gated, refused=need.refused,
-    )  # fmt: skip
+        what=need.what,
+        name=need.name,
+        how=need.how,
+        size_bytes=need.size_bytes,
+        about=need.about,
+        unknown=need.unknown,
+        gated=need.gated,
+        refused=need.refused,
+    )
 
 
 def _disks(missing: Sequence[provide.Need], place: _Place) -> list[DiskNeed]:

@@ -13,7 +13,7 @@ from dyno.facts.dry_run import Basis, Phase, PhaseName, RigCost
 from dyno.facts.engine import EngineSpec
 from dyno.facts.price import Price, PriceRule
 from dyno.facts.recipe import ModelRecipe
-from dyno.facts.rig import Peaks, Rig
+from dyno.facts.rig import Accelerator, Peaks, Rig
 from dyno.facts.study import PlannedTrial, RigWanted, Study
 from dyno.measure import cost as costs
 from dyno.models import sizes, steps
@@ -164,13 +164,15 @@ class RigEstimate:
     def too_large(self, planned: SettingPlan) -> str | None:
         """Say that a model can't fit, by the size that the Hub lists: before it is fetched."""
         spec, plan = planned.trials[0].trial.engine, planned.engine
-        cards = self._machine.accelerators[: spec.world] if spec else []
         if spec is None or plan is None or plan.model or plan.program.embedded or plan.limits.spreads:
             return None  # one that is here is compared by its plan
         recipe = self._recipe(spec)
-        size = self._model_bytes(spec, plan) if recipe and self._listed_bytes(recipe) else None
-        room = sum(card.memory_bytes or 0 for card in cards)
-        if size is None or size <= room or not cards or any(card.memory_bytes is None for card in cards):
+        if recipe is None or not self._listed_bytes(recipe):
+            return None
+        size = self._model_bytes(spec, plan)
+        cards = self._machine.accelerators[: spec.world]
+        room = _memory_bytes(cards)
+        if size is None or room is None or size <= room:
             return None
         return (
             f"The weights of {spec.model} take {human_bytes(size)}, but {len(cards)} × {cards[0].name} have "
@@ -207,8 +209,8 @@ class RigEstimate:
         mine = [need for need in self._missing if need.pulled or need.box]
         if not mine:
             return None
-        known = sum(need.size_bytes or 0 for need in mine)
-        unknown = sum(need.size_bytes is None for need in mine)
+        sizes_bytes = [need.size_bytes for need in mine if need.size_bytes is not None]
+        known, unknown = sum(sizes_bytes), len(mine) - len(sizes_bytes)
         rest = f"; {many(unknown, 'thing')} of unknown size" if unknown else ""
         speed = earlier.fetched_bytes_s()
         if not known:
@@ -216,9 +218,10 @@ class RigEstimate:
         if speed is None:
             about = f"{human_bytes(known)} at 1 Gbit/s{rest}; dyno has fetched nothing here before"
             return Phase("fetch", known / _GIGABIT_S, "assumed", about)
-        basis: Basis = "measured" if self._here else "assumed"
-        whose = "as fetched before" if self._here else "as this machine fetched before"
-        return Phase("fetch", known / speed, basis, f"{human_bytes(known)} at {human_bytes(speed)}/s, {whose}{rest}")
+        about = f"{human_bytes(known)} at {human_bytes(speed)}/s"
+        if self._here:
+            return Phase("fetch", known / speed, "measured", f"{about}, as fetched before{rest}")
+        return Phase("fetch", known / speed, "assumed", f"{about}, as this machine fetched before{rest}")
 
     def _install_phase(self) -> Phase | None:
         kinds = [need.installed[0] for need in self._missing if need.installed]
@@ -251,9 +254,19 @@ class RigEstimate:
         if measured == len(mine):
             return Phase(name, total, "measured", f"{many(len(mine), 'trial')}, by earlier runs")
         assumptions = list(dict.fromkeys(setting.about for setting in settings))
-        about = "; ".join([*assumptions[:2], *["…"] * (len(assumptions) > 2)])
+        about = "; ".join(assumptions[:2])
+        if len(assumptions) > 2:
+            about += "; …"
         by_runs = f", {measured} of them by earlier runs" if measured else ""
         return Phase(name, total, "assumed", f"{many(len(mine), 'trial')}{by_runs}; {about}")
+
+
+def _memory_bytes(cards: Sequence[Accelerator]) -> int | None:
+    """Return the memory of all cards; None where there are none, or that of one is unknown."""
+    sizes_bytes = [card.memory_bytes for card in cards if card.memory_bytes is not None]
+    if not cards or len(sizes_bytes) < len(cards):
+        return None
+    return sum(sizes_bytes)
 
 
 def _kind(planned: PlannedTrial) -> PhaseName:

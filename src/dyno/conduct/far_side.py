@@ -73,9 +73,16 @@ def _hold(order: HoldOrder) -> None:
         with interruptible, running(plan, folder, order.headers, say, facts.append, below) as fleet:
             ports = [launch.port for launch in fleet.plan.launches]
             ready = HeldEngine(
-                fleet.facts, fleet.target, public_spec(fleet.plan.stored), fleet.plan.served_name, ports, echo,
-                fleet.plan.seen(machine), fleet.plan.shape(), fleet.peaks,
-            )  # fmt: skip
+                fleet.facts,
+                fleet.target,
+                public_spec(fleet.plan.stored),
+                fleet.plan.served_name,
+                ports,
+                echo,
+                fleet.plan.seen(machine),
+                fleet.plan.shape(),
+                fleet.peaks,
+            )
             _emit(HeldEvent(ready=ready, log=_log(folder)))
             while not (death := fleet.death()):
                 time.sleep(_LOOK_S)

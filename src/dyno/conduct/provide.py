@@ -61,7 +61,7 @@ class Need(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """The same for several that need the same thing."""
+        """The key that several have in common where they need the same thing."""
         return self.what, self.recipe.name if self.recipe else self.name
 
     @property
@@ -83,15 +83,18 @@ def needs(
     for another machine, on which nothing is."""
     specs = _unique(specs)
     started = [spec for spec in specs if starts(spec)]
-    out = [
-        *(need for work in _unique(works) for need in _dataset(work, bare) if dry or not offline()),
-        *(need for test in tests if other_tasks(test) for need in _environment(lm_eval.KIND, bare)),
-        *(need for spec in specs for need in _models(spec, dry, bare)),
-        *(need for spec in started for need in _engine(spec, dry, bare) if installs),
-        *(need for spec in started for need in _image(spec, dry, bare)),
-    ]
-    for spec in started if out and not installs else []:  # before anything is fetched for it
-        locate(kind_of(spec.kind), contained(kind_of(spec.kind), spec))
+    out = _datasets(works, dry, bare)
+    if any(other_tasks(test) for test in tests):
+        out += _environment(lm_eval.KIND, bare)
+    for spec in specs:
+        out += _models(spec, dry, bare)
+    engines = [need for spec in started for need in _engine(spec, dry, bare)]
+    if installs:
+        out += engines
+    for spec in started:
+        out += _image(spec, dry, bare)
+    if out and not installs:
+        _check_engines(started)  # before anything is fetched for them
     # A tool before the step that uses it, the rest as it is; each once, however many trials need it.
     out.sort(key=lambda need: need.what not in ("data set", "tool"))
     first: dict[tuple[str, str], Need] = {}
@@ -100,8 +103,15 @@ def needs(
     return list(first.values())
 
 
+def _check_engines(specs: Iterable[EngineSpec]) -> None:
+    """Raise where the program of an engine isn't here."""
+    for spec in specs:
+        kind = kind_of(spec.kind)
+        locate(kind, contained(kind, spec))
+
+
 def _unique(values: Iterable[T]) -> list[T]:
-    """A study's thousand trials have a few settings."""
+    """Return each value once: a study's thousand trials have a few settings."""
     return list({msgspec.json.encode(value): value for value in values}.values())
 
 
@@ -241,6 +251,12 @@ def _dataset(work: WorkloadSpec, bare: Bare | None) -> Iterator[Need]:
         yield Need("data set", work.dataset, f"pull {recipe.source}", hub_cache(), partial(_data_file, work), recipe)
 
 
+def _datasets(works: Iterable[WorkloadSpec], dry: bool, bare: Bare | None) -> list[Need]:
+    """Return the data sets that are missing; none where the Hub may not be asked. A wrong name is always an error."""
+    missing = [need for work in _unique(works) for need in _dataset(work, bare)]
+    return missing if dry or not offline() else []
+
+
 def _models(spec: EngineSpec, dry: bool, bare: Bare | None) -> Iterator[Need]:
     for name, recipe in spec.weights.items():
         for step in steps.steps(recipe) if bare else steps.missing(recipe):
@@ -268,12 +284,17 @@ def _data_file(work: WorkloadSpec, say: Say, below: Say) -> str:
 
 
 def _environment(kind: str | None, bare: Bare | None) -> Iterator[Need]:
-    """The environment of a tool. A step that makes a model would install its own by itself."""
+    """Yield the environment of a tool. A step that makes a model would install its own by itself."""
     if kind and (bare or environment.find(kind) is None):
         variant = install.variant_for(kind, bare.variant if bare else install.variant_of_this_machine())
-        how = install.describe(kind, variant)
-        yield Need("tool", kind, how, environment.engines_folder(), partial(_installed, kind, None, None),
-                   installed=(kind, variant))  # fmt: skip
+        yield Need(
+            what="tool",
+            name=kind,
+            how=install.describe(kind, variant),
+            folder=environment.engines_folder(),
+            provide=partial(_installed, kind, None, None),
+            installed=(kind, variant),
+        )
 
 
 def _engine(spec: EngineSpec, dry: bool, bare: Bare | None) -> Iterator[Need]:

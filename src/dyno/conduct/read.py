@@ -115,7 +115,7 @@ def distinct(reading: Sources) -> Sources:
 
 
 def _without_copies(rows: Sequence[Row], runs: set[tuple[object, ...]]) -> list[Row]:
-    """Without runs that were read from a copy of their folder: they began at the same moment and took as long."""
+    """Drop runs that were read from a copy of their folder: they began at the same moment and took as long."""
     out = []
     for row in rows:
         task = tuple(map(row.setting, ("task", "metric", "filter")))
@@ -138,7 +138,7 @@ def compare_words(
 
 
 def _name(source: Source) -> str:
-    """Its path, and the part of it."""
+    """Return the path of a source, with the part of the study that was named."""
     _, colon, part = source.word.rpartition(":")
     return f"{source.path}:{part}" if colon and source.document.format == "dyno study" else str(source.path)
 
@@ -167,12 +167,12 @@ def _check_apart(a: Source, b: Source) -> None:
 
 
 def make_report(reading: Sources, request: ReportRequest) -> tuple[Report, list[str]]:
-    """A report, and warnings. `reading`: without what is named twice."""
+    """Return a report, and warnings. `reading`: without what is named twice."""
     if not reading.sources:
         raise StoreError(f"No results found in {', '.join(request.words) or 'any file'}.")
     folder, warnings = _about(request.words)
     sources, documents = reading.sources, reading.documents
-    rows = [row for s in sources for row in (*s.document.rows, *s.missing)]
+    rows = _rows_and_failed(sources)
     judged = audit(documents, of_name, own_findings([row for row in rows if row.form == "run"]))
 
     def single_requests(row: Row) -> Detail | None:
@@ -184,8 +184,7 @@ def make_report(reading: Sources, request: ReportRequest) -> tuple[Report, list[
 
     shown = entries(rows, judged.each, request.rules, single_requests)
     if not shown:
-        why = [f"{d.file}: {u.why}" for d in documents for u in d.unread[:1]]
-        raise StoreError(" ".join(["No results found.", *why[:5]]))
+        raise StoreError(_nothing_found(documents))
     warnings += _unused(request.rules, shown)
     aim = target(shown, request.limits)
     shown = with_quality(shown, aim.limits)
@@ -193,7 +192,6 @@ def make_report(reading: Sources, request: ReportRequest) -> tuple[Report, list[
     more = [*_besides(judged, shown), *_lost(reading), *about_failures(shown)]
     findings = worst_first(merged([*judged.each, *more], SINGLE))
     studies = _studies(sources)
-    definitions = sorted({n.definition for e in shown for n in e.figures.values()})
     report = Report(
         title=secrets.clean(secrets.without_looks(request.title or folder.title or _title(sources))),
         created=datetime.datetime.now().astimezone().isoformat(timespec="minutes"),
@@ -203,8 +201,8 @@ def make_report(reading: Sources, request: ReportRequest) -> tuple[Report, list[
         words=conclude(shown, chosen, findings, aim.limits, single_requests, _unfinished(sources)),
         entries=shown,
         findings=findings,
-        about=folder.about or (studies[0][1].about or "" if len(sources) == len(studies) == 1 else ""),
-        sources=[*([folder.source] if folder.source else []), *(s.word for s in sources)],
+        about=folder.about or _about_study(sources, studies),
+        sources=_source_words(folder, sources),
         target=aim.limits,
         best=chosen,
         target_words=aim.words,
@@ -213,10 +211,43 @@ def make_report(reading: Sources, request: ReportRequest) -> tuple[Report, list[
         rigs=sheets.rigs(shown, documents),
         engines=sheets.engines(shown),
         commands=sheets.commands(shown, documents, [(study.name, text) for text, study in studies]),
-        definitions={k: DEFINITIONS[k] for k in definitions if k in DEFINITIONS},
+        definitions=_definitions(shown),
         again=request.again,
     )
     return report, list(dict.fromkeys(warnings))
+
+
+def _rows_and_failed(sources: Sequence[Source]) -> list[Row]:
+    """Return all rows of each source, followed by its failed trials, which have no figures."""
+    rows: list[Row] = []
+    for source in sources:
+        rows += source.document.rows
+        rows += source.missing
+    return rows
+
+
+def _nothing_found(documents: Sequence[Document]) -> str:
+    """Say that there are no results, and why the first files have none."""
+    why = [f"{d.file}: {d.unread[0].why}" for d in documents if d.unread]
+    return " ".join(["No results found.", *why[:5]])
+
+
+def _about_study(sources: Sequence[Source], studies: Sequence[tuple[str, Study]]) -> str:
+    """Return what a study says about itself, where it is all that is reported."""
+    if len(sources) == 1 and len(studies) == 1:
+        return studies[0][1].about or ""
+    return ""
+
+
+def _source_words(folder: About, sources: Sequence[Source]) -> list[str]:
+    words = [source.word for source in sources]
+    return [folder.source, *words] if folder.source else words
+
+
+def _definitions(shown: Sequence[Entry]) -> dict[str, str]:
+    """Return the definitions of all figures that are shown."""
+    names = {figure.definition for entry in shown for figure in entry.figures.values()}
+    return {name: DEFINITIONS[name] for name in sorted(names) if name in DEFINITIONS}
 
 
 def _besides(judged: Audit, shown: Sequence[Entry]) -> list[Finding]:
@@ -242,14 +273,19 @@ def _lost(reading: Sources) -> list[Finding]:
 
 
 def _unused(rules: Sequence[PriceRule], shown: Sequence[Entry]) -> list[str]:
-    """A price that nothing has: a name that doesn't fit, or a machine without accelerators. A file may hold more."""
+    """Warn of a price that no result uses: its name doesn't fit, or the machine has no accelerators. A file of prices
+    may hold more than is needed."""
     out = []
     stated = " ".join(e.price for e in shown)
-    for rule in (rule for rule in rules if rule.origin == "--price"):
+    names = [f"{e.accelerator} {e.series}".lower() for e in shown]
+    for rule in rules:
+        if rule.origin != "--price":
+            continue
         named = rule.accelerator or rule.series
-        if named and not any(named.lower() in f"{e.accelerator} {e.series}".lower() for e in shown):
-            out.append(f"{rule.origin} {named}: no result has this name, so the price is unused.")
-        elif not named and rule.price.accelerator_hour is not None and rule.origin not in stated:
+        if named:
+            if not any(named.lower() in name for name in names):
+                out.append(f"{rule.origin} {named}: no result has this name, so the price is unused.")
+        elif rule.price.accelerator_hour is not None and rule.origin not in stated:
             out.append(
                 f"{rule.origin}: no result says how many accelerators it used. Give a price per machine instead: "
                 "--price machine=DOLLARS."
@@ -258,7 +294,7 @@ def _unused(rules: Sequence[PriceRule], shown: Sequence[Entry]) -> list[str]:
 
 
 def _about(words: Sequence[str]) -> tuple[About, list[str]]:
-    """The contents of a folder's about.toml; and warnings."""
+    """Return the contents of a folder's about.toml, and warnings."""
     folders = {Path(word) if Path(word).is_dir() else Path(word).parent for word in words}
     if len(folders) != 1:
         return About(), []
@@ -272,18 +308,21 @@ def _about(words: Sequence[str]) -> tuple[About, list[str]]:
 
 
 def _title(sources: Sequence[Source]) -> str:
-    names = [name for s in sources for name in ([p.name for p in s.studies] or [s.path.name])]
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    names: list[str] = []
+    for source in sources:
+        names += [study.name for study in source.studies] or [source.path.name]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def _studies(sources: Sequence[Source]) -> list[tuple[str, Study]]:
-    """Each study's file as text, and the study."""
+    """Return each study's file as text, and the study."""
     folders = [StudyFolder(path) for s in sources for path in s.studies]
     return [(f.text(), f.study()) for f in folders]
 
 
 def _unfinished(sources: Sequence[Source]) -> int:
-    """Trials of whole studies that have neither a result nor a failure, and weren't left out."""
+    """Count trials of whole studies that have neither a result nor a failure, and weren't left out."""
     left: dict[tuple[str, str], bool] = {}
     for s in sources:
         if ":" in s.word and not Path(s.word).exists():  # a part of a study wants no more of it

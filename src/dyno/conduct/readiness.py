@@ -2,7 +2,7 @@
 
 import contextlib
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from dyno import secrets
@@ -17,6 +17,7 @@ from dyno.numbers import human_bytes
 from dyno.saying import Say
 from dyno.scratch import scratch
 from dyno.signals import interrupt, lent
+from dyno.trial.engine_plan import EnginePlan
 from dyno.trial.lifecycle import run_command
 
 
@@ -70,17 +71,23 @@ def requirements(plans: Sequence[SettingPlan]) -> list[Requirement]:
     names = {need.name for need in missing}
     rows: list[Requirement] = []
     for setting in plans:
-        if (plan := setting.engine) is None:
-            continue
-        version, spec = plan.program.version or "of unknown version", plan.stored
-        rows.append(Requirement("engine", f"{plan.kind.title} {version}", plan.program.where))
-        if spec.container and plan.tool and spec.container.image not in names:
-            rows.append(Requirement("image", spec.container.image, image.digest(plan.tool, spec.container.image) or ""))
-        models = [name for name in (spec.model, spec.draft_model) if name and name not in names]
-        rows += [Requirement("model", name, "here") for name in models]
+        if setting.engine is not None:
+            rows += _present(setting.engine, names)
     rows += [Requirement(need.what, need.name, _provision(need)) for need in missing]
     rows += [Requirement("disk", str(folder), f"{human_bytes(free)} free") for folder, free in provide.room(missing)]
     return list(dict.fromkeys(rows))
+
+
+def _present(plan: EnginePlan, missing: Collection[str]) -> Iterator[Requirement]:
+    """Yield what an engine needs and is here. `missing`: the names of what isn't."""
+    version, spec = plan.program.version or "of unknown version", plan.stored
+    yield Requirement("engine", f"{plan.kind.title} {version}", plan.program.where)
+    box = spec.container
+    if box and plan.tool and box.image not in missing:
+        yield Requirement("image", box.image, image.digest(plan.tool, box.image) or "")
+    for name in (spec.model, spec.draft_model):
+        if name and name not in missing:
+            yield Requirement("model", name, "here")
 
 
 def _provision(need: provide.Need) -> str:

@@ -47,22 +47,28 @@ def spread(words: Iterable[str]) -> Iterator[str]:
         shelf = _shelf(path)
         if shelf is None or shelf.runs or shelf.studies or shelf.imports:
             yield word
-            continue
-        inside = [p for p in sorted(path.iterdir()) if not p.name.startswith(".")]
-        if some := [str(p) for p in inside if p.is_file()]:
-            # lm-eval's single items are read with the results that they lie beside.
-            yield from (p for p in some if Path(p).name != "about.toml" and results_beside(Path(p)) is None)
-        else:  # a folder of such folders
-            yield from spread(str(p) for p in inside if p.is_dir())
+        else:
+            yield from _files_inside(path)
+
+
+def _files_inside(folder: Path) -> Iterator[str]:
+    inside = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+    found_files = [path for path in inside if path.is_file()]
+    if not found_files:  # a folder of such folders
+        yield from spread(str(path) for path in inside if path.is_dir())
+    for path in found_files:
+        # lm-eval's single items are read with the results that they lie beside.
+        if path.name != "about.toml" and results_beside(path) is None:
+            yield str(path)
 
 
 def _shelf(path: Path) -> Shelf | None:
-    """Everything in a folder that is neither a run nor a study itself."""
+    """Return everything in a folder that is neither a run nor a study itself."""
     return look_around(path) if path.is_dir() and kind_of(path) is None else None
 
 
 def read(word: str, runs: Path, samples: bool = True) -> Source:
-    """`samples`: the single requests too, where they are there."""
+    """Read what a word names. `samples`: the single requests too, where they are there."""
     if word == "-":
         from dyno.audit.document import read_bytes
 
@@ -103,7 +109,7 @@ def _head(path: Path) -> bytes:
 
 
 def _named(word: str, runs: Path) -> tuple[Path, str]:
-    """A path, or the name of something under `runs`; of a study, its trials that match what follows the colon."""
+    """Return the path of a word, which may name something under `runs`, and the part of a study after its colon."""
     if (shelf := _shelf(Path(word))) is not None and (shelf.runs or shelf.studies):
         return Path(word), ""
     try:
@@ -134,45 +140,73 @@ def _part(study: Path, folders: list[Path], part: str) -> list[Path]:
 
 
 def _source(word: str, path: Path, folders: list[Path], studies: Sequence[Path], kind: str, samples: bool) -> Source:
-    planned: dict[str, PlannedTrial] = {}
-    damaged, readable = [], []
+    reading = _Reading()
     for study in studies:
         try:
-            planned |= {p.place.id: p for p in StudyFolder(study).study().trials}
-            StudyFolder(study).skipped()
-            readable.append(study)
+            reading.plan(study)
         except StoreError as e:
             if kind == "study":
                 raise
-            damaged.append(str(e))  # its trials are read all the same
-    order = {id: i for i, id in enumerate(planned)}  # as the file has them
-    folders = sorted(folders, key=lambda folder: order.get(folder.name.rpartition("-")[2], -1))
-    rows, missing = [], []
-    unread = [Unread(0, why, "file") for why in damaged]
-    for folder in folders:
-        run = Run(folder)
+            reading.damage(e)  # its trials are read all the same
+    for folder in reading.in_order(folders):
         try:
-            if run.whole:
-                rows += read_rows(run, samples)
-                continue
-            failure = failure_of(run)
+            reading.trial(folder, samples)
         except StoreError as e:
             if kind == "run":
                 raise
-            unread.append(Unread(0, str(e), "file"))
-            damaged.append(str(e))
-        else:
-            unread.append(Unread(0, f"{folder}: {failure.text if failure else 'it has no result.'}"))
-            if failure is not None and (p := planned.get(folder.name.rpartition("-")[2])) is not None:
-                missing.append(row_without(p, str(folder), failure.text))
-    if not rows and not missing:
-        why = unread[0].why if unread else f"{path} has no trial."
-        raise StoreError(f"{why} {'Run `dyno runs show` for details.' if kind == 'run' else ''}".strip())
-    return Source(word, path, Document(str(path), f"dyno {kind}", rows, unread=unread), missing, readable, damaged)
+            reading.damage(e)
+    if not reading.rows and not reading.missing:
+        why = reading.unread[0].why if reading.unread else f"{path} has no trial."
+        raise StoreError(f"{why} Run `dyno runs show` for details." if kind == "run" else why.strip())
+    document = Document(str(path), f"dyno {kind}", reading.rows, unread=reading.unread)
+    return Source(word, path, document, reading.missing, reading.studies, reading.damaged)
+
+
+class _Reading:
+    """What was read so far of runs and studies."""
+
+    def __init__(self) -> None:
+        self._planned: dict[str, PlannedTrial] = {}
+        self.studies: list[Path] = []
+        self.rows: list[Row] = []
+        self.missing: list[Row] = []
+        self.unread: list[Unread] = []
+        self.damaged: list[str] = []
+
+    def plan(self, study: Path) -> None:
+        """Read which trials a study has."""
+        self._planned |= {p.place.id: p for p in StudyFolder(study).study().trials}
+        StudyFolder(study).skipped()
+        self.studies.append(study)
+
+    def damage(self, error: StoreError) -> None:
+        self.unread.append(Unread(0, str(error), "file"))
+        self.damaged.append(str(error))
+
+    def in_order(self, folders: Iterable[Path]) -> list[Path]:
+        """Sort folders of trials as the studies have them."""
+        order = {id: i for i, id in enumerate(self._planned)}
+        return sorted(folders, key=lambda folder: order.get(_trial_id(folder), -1))
+
+    def trial(self, folder: Path, samples: bool) -> None:
+        """Read a trial's rows, or why it has none."""
+        run = Run(folder)
+        if run.whole:
+            self.rows += read_rows(run, samples)
+            return
+        failure = failure_of(run)
+        self.unread.append(Unread(0, f"{folder}: {failure.text if failure else 'it has no result.'}"))
+        planned = self._planned.get(_trial_id(folder))
+        if failure is not None and planned is not None:
+            self.missing.append(row_without(planned, str(folder), failure.text))
+
+
+def _trial_id(folder: Path) -> str:
+    return folder.name.rpartition("-")[2]
 
 
 def detail(row: Row) -> Detail | None:
-    """The single requests of a result, where they were stored."""
+    """Return the single requests of a result, where they were stored."""
     if row.form != "run":
         samples = row.samples
         return None if samples is None else Detail(row, bars_of_samples(samples), len(samples.starts_s))

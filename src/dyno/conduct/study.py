@@ -245,18 +245,7 @@ class Conductor:
             planned = queue[0]
             self.watcher.begins(planned)
             self._attempts[planned.place.id] += 1
-            why = None
-            outcome = None
-            try:
-                outcome = run_one(planned)
-            except TargetError as e:  # an engine that died says more than a request that it didn't answer
-                why = death() or str(e)
-            except (UsageError, WorkloadError, NotSummedUp) as e:
-                why = str(e)
-                if isinstance(e, UsageError | WorkloadError):  # it would be the same again
-                    self._hopeless.add(planned.place.id)
-            except EngineError as e:  # of one in its own process: it says how it died
-                why = str(e)
+            outcome, why = self._try_one(planned, run_one, death)
             if self.stop.requested:
                 return
             dead = death()
@@ -273,6 +262,25 @@ class Conductor:
                 self._failed(planned, why)
             if dead is not None:
                 return
+
+    def _try_one(
+        self,
+        planned: PlannedTrial,
+        run_one: Callable[[PlannedTrial], Outcome | None],
+        death: Callable[[], str | None],
+    ) -> tuple[Outcome | None, str | None]:
+        """Return the outcome, or why there is none."""
+        try:
+            return run_one(planned), None
+        except TargetError as e:  # an engine that died says more than a request that it didn't answer
+            return None, death() or str(e)
+        except (UsageError, WorkloadError) as e:  # it would be the same again
+            self._hopeless.add(planned.place.id)
+            return None, str(e)
+        except NotSummedUp as e:
+            return None, str(e)
+        except EngineError as e:  # of one in its own process: it says how it died
+            return None, str(e)
 
     def _again(self, planned: PlannedTrial) -> bool:
         tries = 1 if planned.place.id in self._hopeless else 2
@@ -439,7 +447,7 @@ def _ended_early(outcome: Outcome | None) -> str:
 
 
 def _program(planned: PlannedTrial) -> str:
-    """The same for trials that one version of one program should measure."""
+    """Return a key that trials share where one version of one program should measure them."""
     engine = planned.trial.engine
     named = engine and (engine.version, engine.environment, _image(planned))
     return f"{planned.place.rig} {planned.place.engine} {named}"

@@ -16,6 +16,7 @@ from dyno.engines import container, versions
 from dyno.engines.kinds import KINDS, starts
 from dyno.errors import EngineError, StoreError, UsageError
 from dyno.facts.elsewhere import SshSpec
+from dyno.facts.offline import Batch
 from dyno.facts.rig import Accelerator, Rig
 from dyno.facts.study import Place, PlannedTrial, RigWanted, Study
 from dyno.facts.trial import TrialSpec
@@ -39,7 +40,7 @@ _AT_LEAST = 8  # accelerators that are assumed where a study doesn't say how man
 
 
 def known() -> Known:
-    """The names that a study file may use."""
+    """Return the names that a study file may use."""
     return Known(
         backends={name: kind.backend for name, kind in KINDS.items()},
         attached=frozenset(name for name, kind in KINDS.items() if not kind.starts),
@@ -91,7 +92,6 @@ def choose_rig(study: Study, machine: Rig, asked: str | None, anyway: bool) -> s
     if not study.rigs:
         return None
     candidates = [asked] if asked else list(study.rigs)
-    here = ", ".join(a.name for a in machine.accelerators) or "no accelerator"
     fitting_ones = [name for name in candidates if anyway or fits(study.rigs[name], machine)]
     if len(fitting_ones) == 1:
         return fitting_ones[0]
@@ -99,14 +99,15 @@ def choose_rig(study: Study, machine: Rig, asked: str | None, anyway: bool) -> s
         raise UsageError(
             f"Several of the study's rigs match this machine: give --rig {' or --rig '.join(fitting_ones)}."
         )
-    wanted = " or ".join(
-        f"{name} ({r.accelerators or 'any number'} × {r.accelerator or 'any accelerator'})"
-        for name, r in study.rigs.items()
-        if name in candidates
-    )
+    here = ", ".join(a.name for a in machine.accelerators) or "no accelerator"
+    wanted = " or ".join(_rig_words(name, study.rigs[name]) for name in candidates)
     raise UsageError(
         f"This study is for {wanted}, but this machine has {here}. --any-rig runs it anyway, --dry-run shows it."
     )
+
+
+def _rig_words(name: str, wanted: RigWanted) -> str:
+    return f"{name} ({wanted.accelerators or 'any number'} × {wanted.accelerator or 'any accelerator'})"
 
 
 def choose_rigs(study: Study, machine: Rig, asked: str | None, anyway: bool) -> list[str] | None:
@@ -148,37 +149,59 @@ class SettingPlan(NamedTuple):
 def plans(
     study: Study, trials: Iterable[PlannedTrial], machine: Rig, dry: bool, here: bool = False
 ) -> list[SettingPlan]:
-    """`dry`: with what is missing, as if it were there, and for the machines that the study is meant for. `here`: for
-    this one all the same."""
+    """Plan each engine setting of the trials. `dry`: with what is missing, as if it were there, and for the machines
+    that the study is meant for. `here`: for this one all the same."""
+    out: list[SettingPlan] = []
+    for mine in _by_setting(trials):
+        name = mine[0].place.rig
+        planned_for = assumed(study.rigs[name], machine) if dry and name and not here else machine
+        far = name is not None and study.rigs[name].elsewhere
+        setting = _setting_plan(study, mine, planned_for, dry)
+        shared = _same_batch_engine(out, setting.engine)
+        if shared and shared.trials[0].place.rig == name:
+            shared.trials.extend(mine)
+        else:
+            assumed_machine = setting.engine is not None and (far or planned_for is not machine)
+            out.append(setting._replace(elsewhere=assumed_machine))
+    return out
+
+
+def _batch(planned: PlannedTrial) -> Batch | None:
+    return batch_of(planned.trial) if planned.trial.offline else None
+
+
+def _by_setting(trials: Iterable[PlannedTrial]) -> list[list[PlannedTrial]]:
+    """Group trials that have the same engine setting on the same rig."""
     settings: dict[bytes, list[PlannedTrial]] = {}
     for planned in trials:
-        batch = batch_of(planned.trial) if planned.trial.offline else None
-        key = msgspec.json.encode([planned.place.rig, planned.trial.engine, planned.trial.target, batch])
+        trial = planned.trial
+        key = msgspec.json.encode([planned.place.rig, trial.engine, trial.target, _batch(planned)])
         settings.setdefault(key, []).append(planned)
-    out: list[SettingPlan] = []
-    for mine in settings.values():
-        engine, name = mine[0].trial.engine, mine[0].place.rig
-        planned_for = assumed(study.rigs[name], machine) if dry and name and not here else machine
-        if engine is None or not starts(engine):
-            out.append(SettingPlan(mine, None))
-            continue
-        if dry and (why := no_docker(study, mine[0])):
-            out.append(SettingPlan(mine, None, why))
-            continue
-        batch = batch_of(mine[0].trial) if mine[0].trial.offline else None
-        try:
-            plan = EnginePlan(engine, planned_for, dry=dry, batch=batch)
-        except (UsageError, EngineError) as e:
-            out.append(SettingPlan(mine, None, str(e)))
-            continue
-        # Several batches may need the same of the engine, and then share what is loaded.
-        same = next((s for s in out if batch and s.engine and s.engine.batch and same_engine(s.engine, plan)), None)
-        if same and same.trials[0].place.rig == name:
-            same.trials.extend(mine)
-        else:
-            far = name is not None and study.rigs[name].elsewhere
-            out.append(SettingPlan(mine, plan, elsewhere=far or planned_for is not machine))
-    return out
+    return list(settings.values())
+
+
+def _setting_plan(study: Study, mine: list[PlannedTrial], machine: Rig, dry: bool) -> SettingPlan:
+    """Plan one setting, or say why it is refused. A server that runs already needs no plan."""
+    first = mine[0]
+    engine = first.trial.engine
+    if engine is None or not starts(engine):
+        return SettingPlan(mine, None)
+    if dry and (why := no_docker(study, first)):
+        return SettingPlan(mine, None, why)
+    try:
+        return SettingPlan(mine, EnginePlan(engine, machine, dry=dry, batch=_batch(first)))
+    except (UsageError, EngineError) as e:
+        return SettingPlan(mine, None, str(e))
+
+
+def _same_batch_engine(settings: Sequence[SettingPlan], plan: EnginePlan | None) -> SettingPlan | None:
+    """Return the setting that loads the same engine: several batches may need the same of it, and then share it."""
+    if plan is None or not plan.batch:
+        return None
+    for setting in settings:
+        if setting.engine and setting.engine.batch and same_engine(setting.engine, plan):
+            return setting
+    return None
 
 
 def no_docker(study: Study, planned: PlannedTrial) -> str | None:
@@ -197,24 +220,42 @@ def no_docker(study: Study, planned: PlannedTrial) -> str | None:
 def problems(plans: Sequence[SettingPlan]) -> list[str]:
     """Return what the engines' own checks object to in each trial, before anything starts."""
     texts: dict[str, list[PlannedTrial]] = {}
-    for planned in (p for setting in plans if not setting.elsewhere for p in setting.trials):
-        named, engine = planned.trial.tokenizer, planned.trial.engine
-        own = engine is not None and named in engine.weights  # provided, or missed by the engine's plan
-        named = named if named and looks_local(named) and not own else None
-        data = planned.trial.workload.path
-        data = None if data and data.startswith("hub:") else data
-        for key, path in (("path", data), ("tokenizer", named)):
-            if path and (why := _missing(Path(path).expanduser(), folders=key == "tokenizer")):
-                texts.setdefault(f"{key} = {path!r}: {why}.", []).append(planned)
+    for setting in plans:
+        if setting.elsewhere:
+            continue
+        for planned in setting.trials:
+            for text in _missing_files(planned.trial):
+                texts.setdefault(text, []).append(planned)
     for setting in plans:
         if setting.refused:
             texts.setdefault(setting.refused, []).extend(setting.trials)
-        for planned in setting.trials if setting.engine else []:
-            assert setting.engine is not None
-            for problem in setting.engine.problems([longest(planned.trial)]):
-                if not (setting.elsewhere and problem == setting.engine.absent):
-                    texts.setdefault(problem, []).append(planned)
+        for planned, problem in _engine_problems(setting):
+            texts.setdefault(problem, []).append(planned)
     return [_labelled(mine, text) for text, mine in texts.items()]
+
+
+def _engine_problems(setting: SettingPlan) -> Iterator[tuple[PlannedTrial, str]]:
+    """Yield each trial with a problem of its engine. The files of a machine that is only assumed aren't known."""
+    engine = setting.engine
+    if engine is None:
+        return
+    for planned in setting.trials:
+        for problem in engine.problems([longest(planned.trial)]):
+            if not (setting.elsewhere and problem == engine.absent):
+                yield planned, problem
+
+
+def _missing_files(trial: TrialSpec) -> Iterator[str]:
+    """Yield what is wrong with the local files that a trial names."""
+    data = trial.workload.path
+    if data and not data.startswith("hub:") and (why := _missing(Path(data).expanduser(), folders=False)):
+        yield f"path = {data!r}: {why}."
+    tokenizer = trial.tokenizer
+    own = trial.engine is not None and tokenizer in trial.engine.weights  # provided, or missed by the engine's plan
+    if not tokenizer or own or not looks_local(tokenizer):
+        return
+    if why := _missing(Path(tokenizer).expanduser(), folders=True):
+        yield f"tokenizer = {tokenizer!r}: {why}."
 
 
 def problems_before_fetching(study: Study, trials: Sequence[PlannedTrial], machine: Rig) -> list[str]:
@@ -298,32 +339,43 @@ def same(a: Study, b: Study) -> bool:
 
 def differences(old: Study, new: Study) -> str:
     """Say how the file as it is now differs from the study in a folder."""
-    was, now = ({p.place.id: p for p in study.trials} for study in (old, new))
-
-    def names(ids: Iterable[str], trials: dict[str, PlannedTrial]) -> str:
-        labels = list(dict.fromkeys(trials[i].place.label for i in ids))
-        more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
-        return "; ".join(labels[:3]) + more
-
-    def are(count: int) -> str:
-        return f"{count} {'is' if count == 1 else 'are'}"
-
+    was, now = _labels(old), _labels(new)
     common = len(was.keys() & now.keys())
-    parts = [f"{common} trial{'' if common == 1 else 's'} {'is' if common == 1 else 'are'} the same"]
-    added, gone = [i for i in now if i not in was], [i for i in was if i not in now]
-    labels = {now[i].place.label for i in added} & {was[i].place.label for i in gone}
-    if changed := [i for i in added if now[i].place.label in labels]:
-        have = "has" if len(changed) == 1 else "have"
-        parts.append(f"{len(changed)} {have} other settings ({names(changed, now)})")
-    if added := [i for i in added if now[i].place.label not in labels]:
-        parts.append(f"{are(len(added))} new ({names(added, now)})")
-    if gone := [i for i in gone if was[i].place.label not in labels]:
-        parts.append(f"{are(len(gone))} removed ({names(gone, was)})")
+    parts = ["1 trial is the same" if common == 1 else f"{common} trials are the same"]
+    added = [label for id, label in now.items() if id not in was]
+    gone = [label for id, label in was.items() if id not in now]
+    parts += _changes(added, gone)
     if old.repeats != new.repeats:
         parts.append(f"repeats were {old.repeats} and are {new.repeats}")
     if old.seed != new.seed:
         parts.append(f"the seed was {old.seed} and is {new.seed}")
     return ", ".join(parts)
+
+
+def _changes(added: Sequence[str], gone: Sequence[str]) -> Iterator[str]:
+    """Count the trials that differ. A label that is both added and gone is a trial with other settings."""
+    both = set(added).intersection(gone)
+    groups = (
+        ("has other settings", "have other settings", [label for label in added if label in both]),
+        ("is new", "are new", [label for label in added if label not in both]),
+        ("is removed", "are removed", [label for label in gone if label not in both]),
+    )
+    for one, several, labels in groups:
+        if labels:
+            verb = one if len(labels) == 1 else several
+            yield f"{len(labels)} {verb} ({_first_labels(labels)})"
+
+
+def _labels(study: Study) -> dict[str, str]:
+    """Return the labels of a study's trials by id."""
+    return {p.place.id: p.place.label for p in study.trials}
+
+
+def _first_labels(labels: Iterable[str]) -> str:
+    """Join the first three of the labels, each once, and count the others."""
+    names = list(dict.fromkeys(labels))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return "; ".join(names[:3]) + more
 
 
 def begun(runs: Path, study: Study) -> StudyFolder | None:

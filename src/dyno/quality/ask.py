@@ -105,15 +105,30 @@ def _question(spec: QualitySpec, one: Item, count: Callable[[str], int] | None) 
     # Small examples of the same task: they show the form of an answer and cost few tokens.
     shown = [item(one.task, SIZES[0], _EXAMPLES + n, spec.seed) for n in range(shots(spec))]
     *examples, (question, target) = [_words(spec, each) for each in (*shown, one)]
-    limit = spec.max_tokens or MAX_TOKENS
-    if form_of(spec) == "completions":
-        parts = [*([spec.system] if spec.system else []), *(f"Question: {q}\nAnswer: {a}" for q, a in examples)]
-        text = END.join([*parts, f"Question: {question}\nAnswer:"])
-        return Question(one, target, Request(text, count(text) if count else 0, limit))
+    build = _completion if form_of(spec) == "completions" else _chat
+    return Question(one, target, build(spec, examples, question, count))
+
+
+def _completion(
+    spec: QualitySpec, examples: Sequence[tuple[str, str]], question: str, count: Callable[[str], int] | None
+) -> Request:
+    """Return a request with system prompt, examples and question as one text."""
+    parts = [spec.system] if spec.system else []
+    parts += [f"Question: {asked}\nAnswer: {answer}" for asked, answer in examples]
+    text = END.join([*parts, f"Question: {question}\nAnswer:"])
+    return Request(text, count(text) if count else 0, spec.max_tokens or MAX_TOKENS)
+
+
+def _chat(
+    spec: QualitySpec, examples: Sequence[tuple[str, str]], question: str, count: Callable[[str], int] | None
+) -> Request:
+    """Return a request with system prompt and examples as messages before the question."""
     before = [("system", spec.system)] if spec.system else []
-    before += [turn for q, a in examples for turn in (("user", q), ("assistant", a))]
-    tokens = sum(map(count, [*(text for _, text in before), question])) if count else 0
-    return Question(one, target, ChatRequest(question, tokens, limit, before))
+    for asked, answer in examples:
+        before += [("user", asked), ("assistant", answer)]
+    texts = [*(text for _, text in before), question]
+    tokens = sum(map(count, texts)) if count else 0
+    return ChatRequest(question, tokens, spec.max_tokens or MAX_TOKENS, before)
 
 
 def _words(spec: QualitySpec, one: Item) -> tuple[str, str]:
@@ -159,13 +174,22 @@ def scores(spec: QualitySpec, answers: Sequence[ItemAnswer]) -> list[TaskScore]:
         each = [answer.score for answer in answers if answer.task == task]
         if each:
             chance = 1 / len(LETTERS) if spec.choices else 0.0
-            out.append(TaskScore(task, METRIC, mean(each), len(each), standard_error(each), version=VERSION,
-                                 n_shot=shots(spec), chance=chance))  # fmt: skip
+            score = TaskScore(
+                task,
+                METRIC,
+                mean(each),
+                len(each),
+                standard_error(each),
+                version=VERSION,
+                n_shot=shots(spec),
+                chance=chance,
+            )
+            out.append(score)
     return out
 
 
 def standard_error(values: Sequence[float]) -> float | None:
-    """Of the mean; None: one value has none."""
+    """Return the standard error of the mean; None: one value has none."""
     if len(values) < 2:
         return None
     centre = mean(values)
@@ -179,7 +203,15 @@ def dropped(answers: Iterable[ItemAnswer], asked: Callable[[ItemAnswer], tuple[i
     seen = [(answer.prompt_tokens, *asked(answer)) for answer in answers if answer.prompt_tokens]
     if any(tokens for _, tokens, _ in seen):
         return sum(got < tokens for got, tokens, _ in seen)
-    most = max((got for got, _, _ in seen), default=0)
-    full = [letters for got, _, letters in seen if got == most]
-    fills = limit is not None and most >= limit - 2 * MAX_TOKENS
-    return len(full) if fills and len(full) > 1 and max(full) > 1.1 * min(full) else 0
+    return _cut_to_context([(got, letters) for got, _, letters in seen], limit)
+
+
+def _cut_to_context(prompts: Sequence[tuple[int, int]], limit: int | None) -> int:
+    """Count prompts that fill the context to the same token, though their characters differ. `prompts`: tokens by the
+    server, and characters."""
+    most = max((got for got, _ in prompts), default=0)
+    if limit is None or most < limit - 2 * MAX_TOKENS:
+        return 0
+    full = [letters for got, letters in prompts if got == most]
+    differ = len(full) > 1 and max(full) > 1.1 * min(full)
+    return len(full) if differ else 0

@@ -122,7 +122,11 @@ def _aimed(trial: TrialSpec, session: Session) -> TrialSpec:
         session.fleet.check_ports()
         trial = session.fleet.aim(trial)
     target, form = trial.target, ask.form_of(_spec(trial))
-    backend = "openai-chat" if form == "chat" else "openai" if target.backend == "openai-chat" else target.backend
+    backend = target.backend
+    if form == "chat":
+        backend = "openai-chat"
+    elif backend == "openai-chat":
+        backend = "openai"
     if backend != target.backend:
         target = msgspec.structs.replace(target, backend=backend, endpoint=PROTOCOLS[backend].path)
     stop = {"stop": [ask.END]} if PROTOCOLS[backend].takes_stop else {}
@@ -263,9 +267,12 @@ def finish(run: Run, questions: dict[tuple[str, str], Question], template: str |
 
 
 def _pass(
-    run: Run, manifest: Manifest, concurrency: int, answers: list[ItemAnswer],
+    run: Run,
+    manifest: Manifest,
+    concurrency: int,
+    answers: list[ItemAnswer],
     questions: dict[tuple[str, str], Question],
-) -> QualityPass:  # fmt: skip
+) -> QualityPass:
     spec = _spec(manifest.trial)
     own = [a for a in answers if (a.task, a.item) in questions]
 

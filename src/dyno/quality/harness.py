@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
 from importlib.metadata import version
@@ -34,6 +35,15 @@ TRIES, PAUSE_S = 3, 1.0
 BY_LIKELIHOOD = ("loglikelihood", "multiple_choice", "loglikelihood_rolling")
 SPOKEN = ("generat", "_gen", "_chat", "_cot", "_llama")  # in the names of generative forms
 FULL = 0.9  # of the context: prompts of different lengths with the same count of tokens there were cut
+# In the words of an error: a data set couldn't be fetched.
+UNREACHED = (
+    "ConnectionError",
+    "OfflineMode",
+    "LocalEntryNotFound",
+    "huggingface.co",
+    "ConnectError",
+    "on the Hub",
+)
 INVALID = "[invalid]"  # lm-eval's word for an answer from which nothing could be extracted
 
 
@@ -153,7 +163,7 @@ class Recorded(TemplateAPI):  # type: ignore[misc]
         return super().batch_loglikelihood_requests(listed)
 
     def model_call(self, messages: Any, *, generate: bool = True, gen_kwargs: Any = None, **_: Any) -> Any:
-        """In place of lm-eval's own HTTP call, with the same body."""
+        """Replace lm-eval's own HTTP call, with the same body."""
         # Copied, as lm-eval does: the body takes keys out of it.
         body = self._create_payload(
             self.create_message(messages), generate=generate, gen_kwargs=copy.deepcopy(gen_kwargs), seed=self._seed
@@ -169,9 +179,16 @@ class Recorded(TemplateAPI):  # type: ignore[misc]
         return {"choices": [silent]} if "error" in answer else answer
 
     async def amodel_call(
-        self, session: Any, sem: Any, messages: Any, *, generate: bool = True, ctxlens: Any = None,
-        gen_kwargs: Any = None, **_: Any,
-    ) -> Any:  # fmt: skip
+        self,
+        session: Any,
+        sem: Any,
+        messages: Any,
+        *,
+        generate: bool = True,
+        ctxlens: Any = None,
+        gen_kwargs: Any = None,
+        **_: Any,
+    ) -> Any:
         async with sem:
             call = functools.partial(self.model_call, messages, generate=generate, gen_kwargs=gen_kwargs)
             outputs = await asyncio.get_running_loop().run_in_executor(self.threads, call)
@@ -231,8 +248,7 @@ def unloaded(name: str, error: BaseException) -> str:
     while following := chain[-1].__cause__ or chain[-1].__context__:
         chain.append(following)
     words = " ".join(f"{type(e).__name__}: {e}" for e in chain)
-    hub = any(sign in words for sign in ("ConnectionError", "OfflineMode", "LocalEntryNotFound", "huggingface.co",
-                                         "ConnectError", "on the Hub"))  # fmt: skip
+    hub = any(sign in words for sign in UNREACHED)
     data = next((p.split("'")[1] for p in words.split("Couldn't reach ")[1:] if p.startswith("'")), None)
     if not hub:
         return f"The task {name} can't be loaded: {type(error).__name__}: {str(error)[:300]}"
@@ -249,16 +265,23 @@ def check_likelihoods(job: dict[str, Any], server: Server, tasks: dict[str, Any]
     needing = [name for name, task in tasks.items() if task.OUTPUT_TYPE in BY_LIKELIHOOD]
     if not needing:
         return False
-    why = "the chat route doesn't return them: use --form completions"
-    if job["form"] != "chat":
-        body = {"model": job["model"], "prompt": "One two three", "max_tokens": 1, "echo": True, "logprobs": 1}
-        choice = (server.post(job["url"], {**body, "temperature": 0}).get("choices") or [{}])[0]
-        if len(((choice.get("logprobs") or {}).get("token_logprobs")) or []) > 2:
-            return True
+    if job["form"] == "chat":
+        why = "the chat route doesn't return them: use --form completions"
+    elif returns_likelihoods(job, server):
+        return True
+    else:
         why = "this server doesn't return them (echo and logprobs on /v1/completions; vLLM does)"
     names = [n for n in manager.all_tasks for task in needing if spoken(n, task, manager)]
     instead = f" A generative form: {', '.join(dict.fromkeys(names[:3]))}." if names else ""
     raise Problem(f"{', '.join(needing[:3])}: scored by log-likelihoods of the prompt, and {why}.{instead}")
+
+
+def returns_likelihoods(job: dict[str, Any], server: Server) -> bool:
+    """Return whether the server gives the log-likelihoods of a short prompt."""
+    body = {"model": job["model"], "prompt": "One two three", "max_tokens": 1, "echo": True, "logprobs": 1}
+    choices = server.post(job["url"], {**body, "temperature": 0}).get("choices") or [{}]
+    logprobs = choices[0].get("logprobs") or {}
+    return len(logprobs.get("token_logprobs") or []) > 2
 
 
 def spoken(name: str, task: str, manager: TaskManager) -> bool:
@@ -298,28 +321,49 @@ def answers(task: str, sample: dict[str, Any], about: dict[str, Any]) -> list[di
 def scores(results: dict[str, Any], names: list[str], tasks: dict[str, Any]) -> list[dict[str, Any]]:
     """Return those of the tasks that were asked for: of a group that has a score of its own, that one."""
     rows = results["results"]
-    groups = [name for name in names if name not in tasks and any("," in key for key in rows.get(name, {}))]
+    groups = [name for name in names if name not in tasks and has_score(rows.get(name, {}))]
     members = {task for group in groups for task in leaves(group, results["group_subtasks"])}
     out = []
     for name in [*groups, *(task for task in tasks if task not in members)]:
         inside = leaves(name, results["group_subtasks"]) if name in groups else [name]
-        choices = [len(s["arguments"]) for s in results["samples"][name]] if name in tasks else []
-        is_chosen = name in tasks and tasks[name].OUTPUT_TYPE == "multiple_choice"
-        for key, value in rows[name].items():
-            metric, comma, by = key.partition(",")
-            if not comma or metric.endswith("_stderr") or not isinstance(value, (int, float)):
-                continue
+        guessed = chance(results["samples"][name], tasks[name]) if name in tasks else None
+        for metric, by, value in metrics(rows[name]):
             stderr = rows[name].get(f"{metric}_stderr,{by}")
             out.append({
                 "task": name, "metric": metric, "score": float(value), "filter": "" if by == "none" else by,
-                "items": sum(results["n-samples"][task]["effective"] for task in inside),
+                "items": items(inside, results),
                 "stderr": float(stderr) if isinstance(stderr, (int, float)) else None,
                 "version": str(results["versions"].get(name, "")),
                 "n_shot": results["n-shot"].get(inside[0]) or 0,
-                "chance": len(choices) and sum(1 / n for n in choices) / len(choices) if is_chosen else None,
+                "chance": guessed,
                 "higher_is_better": results["higher_is_better"].get(name, {}).get(metric) is not False,
             })  # fmt: skip
     return out
+
+
+def has_score(row: dict[str, Any]) -> bool:
+    return any("," in key for key in row)
+
+
+def items(tasks: list[str], results: dict[str, Any]) -> int:
+    """Return how many items of these tasks were asked."""
+    return sum(results["n-samples"][task]["effective"] for task in tasks)
+
+
+def metrics(row: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
+    """Yield each metric of a task that is a number, with its filter: lm-eval's keys are METRIC,FILTER."""
+    for key, value in row.items():
+        metric, comma, by = key.partition(",")
+        if comma and not metric.endswith("_stderr") and isinstance(value, (int, float)):
+            yield metric, by, value
+
+
+def chance(samples: list[dict[str, Any]], task: Any) -> float | None:
+    """Return the score that guessing reaches; None where an answer isn't one of several choices."""
+    choices = [len(sample["arguments"]) for sample in samples]
+    if task.OUTPUT_TYPE != "multiple_choice":
+        return None
+    return sum(1 / n for n in choices) / len(choices) if choices else 0
 
 
 def leaves(name: str, subtasks: dict[str, list[str]]) -> list[str]:
@@ -344,18 +388,32 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     chat = job["form"] == "chat"
     likelihoods = check_likelihoods(job, server, tasks, manager)
     model = (ChatModel if chat else CompletionsModel)(
-        server, model=job["model"], base_url=job["url"], num_concurrent=job["concurrency"], seed=job["seed"],
+        server,
+        model=job["model"],
+        base_url=job["url"],
+        num_concurrent=job["concurrency"],
+        seed=job["seed"],
         max_length=job["max_length"] or 1 << 20,
-    )  # fmt: skip
+    )
     if likelihoods:
         model.tokenizer, model.tokenizer_backend = RemoteTokens(server), "remote"
     more = {"max_gen_toks": job["max_tokens"]} if job["max_tokens"] else {}
     results = simple_evaluate(
-        model, tasks=names, task_manager=manager, num_fewshot=job["num_fewshot"], limit=job["limit"],
-        apply_chat_template=chat, fewshot_as_multiturn=chat, system_instruction=job["system"],
-        gen_kwargs={**more, **job["gen_kwargs"]} or None, random_seed=job["seed"], numpy_random_seed=job["seed"],
-        torch_random_seed=None, fewshot_random_seed=job["seed"], bootstrap_iters=1000,
-    )  # fmt: skip
+        model,
+        tasks=names,
+        task_manager=manager,
+        num_fewshot=job["num_fewshot"],
+        limit=job["limit"],
+        apply_chat_template=chat,
+        fewshot_as_multiturn=chat,
+        system_instruction=job["system"],
+        gen_kwargs={**more, **job["gen_kwargs"]} or None,
+        random_seed=job["seed"],
+        numpy_random_seed=job["seed"],
+        torch_random_seed=None,
+        fewshot_random_seed=job["seed"],
+        bootstrap_iters=1000,
+    )
     listed = [a for task, samples in results["samples"].items() for s in samples for a in answers(task, s, model.about)]
     return {
         "answers": listed, "scores": scores(results, names, tasks), "truncated": dropped(model),

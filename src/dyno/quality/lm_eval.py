@@ -72,8 +72,13 @@ def _work(run: Run, session: Session, trial: TrialSpec, concurrency: int, tasks:
     """Run the worker; None where the user stops it. Its log stays where it fails."""
     job, out = run.path / "lm-eval-job.json", run.path / "lm-eval-result.json"
     out.unlink(missing_ok=True)
-    write(job, pretty({**_job(trial, session, tasks), "concurrency": concurrency, "out": str(out.absolute()),
-                       "cache": str(_cache(run, concurrency).absolute())}))  # fmt: skip
+    order = {
+        **_job(trial, session, tasks),
+        "concurrency": concurrency,
+        "out": str(out.absolute()),
+        "cache": str(_cache(run, concurrency).absolute()),
+    }
+    write(job, pretty(order))
     env = {**os.environ, "DYNO_HEADERS": msgspec.json.encode(session.headers).decode()}
     log = run.path / "lm-eval.log"
     with EngineProcess([interpreter(), "-I", str(_WORKER), str(job)], env, log) as process:

@@ -109,10 +109,15 @@ class Elsewhere:
         """Describe a job that is to be started."""
         now, rig, name = datetime.datetime.now(datetime.UTC), self.study.rigs[self.rig], new_id()
         return RigEntry(
-            id=name, rig=self.rig, study=self.study.name, folder=str(self.folder.path.absolute()),
-            since=now.isoformat(timespec="seconds"), ssh=rig.ssh, dstack=rig.dstack,
+            id=name,
+            rig=self.rig,
+            study=self.study.name,
+            folder=str(self.folder.path.absolute()),
+            since=now.isoformat(timespec="seconds"),
+            ssh=rig.ssh,
+            dstack=rig.dstack,
             dstack_run=run_name(self.rig, name) if rig.dstack else None,
-        )  # fmt: skip
+        )
 
     def _job(self, entry: RigEntry, wanted: Sequence[PlannedTrial], begin: Sequence[str] | None) -> bool:
         """Follow a job to its end, and clean up. `begin`: flags of one to be started. False: it was cut there."""
@@ -128,8 +133,7 @@ class Elsewhere:
                 self._follow(machine, wanted)
                 raise
         if begin is not None and state != "0":
-            killed = state == "lost" or state.startswith("-")
-            how = "was killed" if killed else "was interrupted" if state == "130" else "failed; its message is above"
+            how = _end_words(state)
             raise RigError(f"dyno on {self.rig} {how}. Finished trials are here. Repeat the command to resume.")
         return state == "0"
 
@@ -416,13 +420,24 @@ def _write(stdin: IO[bytes], data: bytes) -> None:
     stdin.write(data)
 
 
+def _end_words(state: str) -> str:
+    """Say how a job ended by its exit code, or by the signal that ended it (-9)."""
+    if state == "lost" or state.startswith("-"):
+        return "was killed"
+    return "was interrupted" if state == "130" else "failed; its message is above"
+
+
 def environ(trials: Sequence[PlannedTrial]) -> dict[str, str]:
-    """The keys that these trials need: of running servers, and of the Hub where a model comes from there."""
-    names = {p.api_key_env for p in trials if p.api_key_env}
-    if any(p.api_key_env is None and not starts(p.trial.engine) for p in trials):
-        names.add("OPENAI_API_KEY")
-    if any(p.trial.engine and p.trial.engine.model and not looks_local(p.trial.engine.model) for p in trials):
-        names.add("HF_TOKEN")
+    """Return the keys that these trials need: of running servers, and of the Hub where a model comes from there."""
+    names: set[str] = set()
+    for planned in trials:
+        engine = planned.trial.engine
+        if planned.api_key_env:
+            names.add(planned.api_key_env)
+        elif planned.api_key_env is None and not starts(engine):
+            names.add("OPENAI_API_KEY")
+        if engine and engine.model and not looks_local(engine.model):
+            names.add("HF_TOKEN")
     return {name: os.environ[name] for name in sorted(names) if name in os.environ}
 
 

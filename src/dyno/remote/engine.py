@@ -107,7 +107,7 @@ class HeldFleet:
         return None
 
     def check_ports(self) -> None:
-        """The ports here belong to ssh, which dyno started."""
+        """Do nothing: the ports here belong to ssh, which dyno started."""
 
     def machine(self, urls: list[str]) -> Rig:
         return self._engine.rig
@@ -179,10 +179,17 @@ def _stored(asked: EngineSpec, reported: EngineSpec, host: str) -> EngineSpec:
     if box is not None and (why := image_problem(box.image)):
         raise EngineError(f"{host} reports an engine in a container that can't be: {why}")
     return msgspec.structs.replace(
-        reported, kind=own.kind, args=own.args, env=own.env, before=own.before, after=own.after, python=own.python,
-        binary=own.binary, weights=own.weights,
+        reported,
+        kind=own.kind,
+        args=own.args,
+        env=own.env,
+        before=own.before,
+        after=own.after,
+        python=own.python,
+        binary=own.binary,
+        weights=own.weights,
         container=own.container or (ContainerSpec(box.image, box.tool) if box else None),
-    )  # fmt: skip
+    )
 
 
 def _ready(process: "subprocess.Popen[bytes]", folder: Path, say: Say, below: Below) -> HeldEngine:
@@ -223,5 +230,5 @@ def _decoded(line: bytes) -> HeldEvent:
 
 
 def _one_line(text: str) -> str:
-    """A line of its own would look like one of dyno's."""
+    """Join lines: one of its own would look like one of dyno's."""
     return secrets.clean(" ".join(text[:_TEXT].splitlines()))

@@ -326,7 +326,7 @@ def _refusal(error: Exception) -> DynoError:
 
 
 def _reason(error: Exception) -> str:
-    """The last line of Ray's words, which may be a whole traceback. A node may have written them."""
+    """Return the last line of Ray's words, which may be a whole traceback. A node may have written them."""
     try:
         words = str(error)[-2000:]
     except Exception:  # it is a class of the node's, perhaps

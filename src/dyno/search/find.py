@@ -4,7 +4,7 @@ import contextlib
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -16,6 +16,7 @@ from dyno.facts.finding import Finding
 from dyno.facts.limits import Limit
 from dyno.facts.study import Place
 from dyno.facts.summary import Result
+from dyno.facts.telemetry import TelemetrySummary
 from dyno.facts.trial import TrialSpec
 from dyno.load.progress import Progress, Stop
 from dyno.load.sessions import Graph
@@ -244,7 +245,7 @@ class Finder:
         return outcome, look, took_s
 
     def _words(self, step: ProbeStep, confirm_s: float | None) -> str:
-        """'Between 16 and 64; trying 32; about 40 s left'."""
+        """Describe a probe before it starts: 'Between 16 and 64; trying 32; about 40 s left'."""
         unit = " requests/s" if self.spec.over == "rate" else ""
         if confirm_s:
             return f"Confirming {self.spec.over} {count(step.level)}{unit}"
@@ -270,14 +271,12 @@ class Finder:
         self.watcher.phase(time_words(self.estimate, self.spec.budget_s, self.spent_s))
 
     def _trial(self, step: ProbeStep, confirm_s: float | None) -> TrialSpec:
-        """The trial at a load, with prompts of its own: those of another probe may be in the server's cache."""
+        """Return the trial at a load, with prompts of its own: those of another probe may be in the server's cache."""
         seed = self.trial.workload.seed + 7919 * self._tried
         first = self._tried == self._tried_before + 1
         requests = self._requests(step, confirm_s)
-        workload = replace(
-            self.trial.workload, num_prompts=requests, seed=seed,
-            num_warmups=self.trial.workload.num_warmups or 8 if first else 0,
-        )  # fmt: skip
+        warmups = self.trial.workload.num_warmups or 8
+        workload = replace(self.trial.workload, num_prompts=requests, seed=seed, num_warmups=warmups if first else 0)
         load = replace(self.trial.load, seed=seed, duration_s=confirm_s)
         if self.spec.over == "concurrency":
             load = replace(load, max_concurrency=int(step.level))
@@ -375,15 +374,19 @@ class Finder:
                 needs_s=None if more_s is None else 1.2 * (self.spent_s + more_s),
             )
         above, below = answer.at_level(answer.high), answer.at_level(answer.low)
-        contradictions = self.search.contradictions
         return replace(
             answer,
             limited_by=self._limits(above) if above else [],
             cliff=_cliff(below, above) if below and above else "",
-            contradiction=f"{many(len(contradictions), 'load')} above {count(self.search.missed or 0)} met the target."
-            if contradictions
-            else "",
+            contradiction=self._contradiction(),
         )
+
+    def _contradiction(self) -> str:
+        """Say that loads above one that misses the target meet it; '' where none does."""
+        contradictions = self.search.contradictions
+        if not contradictions:
+            return ""
+        return f"{many(len(contradictions), 'load')} above {count(self.search.missed or 0)} met the target."
 
     def _variation(self) -> str:
         """Say by how much probes of one load differ, where that is much."""
@@ -393,22 +396,25 @@ class Finder:
         return f"Probes of the same load differ by {percent(math.expm1(spread))} (standard deviation)."
 
     def _limits(self, above: ProbeFacts) -> list[str]:
-        """Figures that miss, and what the server was short of there."""
+        """Return the figures that miss, and what the server was short of there."""
         words = [figure.limit.words for figure in above.figures if figure.within is False]
         if any(probe.queue_grew for probe in self.probes if probe.level == above.level):
             words.append("a queue that grew without end")
         sampled = Run(self.folder / above.run).result().telemetry
-        if sampled is None:
-            return words
-        for engine in sampled.engines:
-            if (engine.kv_peak_share or 0) > 0.95:
-                words.append(f"KV cache {engine.kv_peak_share:.0%} full")
-            if (engine.waiting_mean or 0) >= 1:
-                words.append(f"{count(round(engine.waiting_mean or 0))} requests waiting in the server, on average")
-        busy = [a.use_mean_percent for a in sampled.accelerators if a.use_mean_percent is not None]
-        if busy and max(busy) > 90:
-            words.append(f"accelerators {max(busy):.0f} % busy")
-        return words
+        return [*words, *_shortages(sampled)] if sampled else words
+
+
+def _shortages(sampled: TelemetrySummary) -> Iterator[str]:
+    """Yield what a server was short of: memory for its cache, slots, accelerators."""
+    for engine in sampled.engines:
+        if (engine.kv_peak_share or 0) > 0.95:
+            yield f"KV cache {engine.kv_peak_share:.0%} full"
+        waiting = engine.waiting_mean or 0
+        if waiting >= 1:
+            yield f"{count(round(waiting))} requests waiting in the server, on average"
+    busy = [a.use_mean_percent for a in sampled.accelerators if a.use_mean_percent is not None]
+    if busy and max(busy) > 90:
+        yield f"accelerators {max(busy):.0f} % busy"
 
 
 def disturbed(result: Result, limits: Sequence[Limit]) -> str:

@@ -126,9 +126,9 @@ class Proposer:
         axis = self._axes[name]
         if axis.values:
             last = len(axis.values) - 1
-            return (
-                trial.suggest_int(name, 0, last) if axis.ordered else trial.suggest_categorical(name, range(last + 1))
-            )
+            if axis.ordered:
+                return trial.suggest_int(name, 0, last)
+            return trial.suggest_categorical(name, range(last + 1))
         assert axis.least is not None and axis.most is not None
         if axis.whole:
             return trial.suggest_int(name, int(axis.least), int(axis.most), log=axis.log)
@@ -145,12 +145,20 @@ class Proposer:
         count = possible(self._axes)
         if count is None or count > _LISTED:
             return None
-        names = list(self._axes)
-        spans = [range(len(a.values)) if a.values else range(int(a.least or 0), int(a.most or 0) + 1)
-                 for a in self._axes.values()]  # fmt: skip
-        every = (dict(zip(names, each, strict=True)) for each in itertools.product(*spans))
-        left = [x for x in every if key_of({n: self._value(n, v) for n, v in x.items()}) not in self._numbers]
+        left = []
+        for each in itertools.product(*map(_span, self._axes.values())):
+            drawn = dict(zip(self._axes, each, strict=True))
+            setting = {name: self._value(name, raw) for name, raw in drawn.items()}
+            if key_of(setting) not in self._numbers:
+                left.append(drawn)
         return self._rng.choice(left) if left else None
+
+
+def _span(axis: TuneAxis) -> range:
+    """Return all that may be drawn of an axis that can be listed: indices of its values, or whole numbers."""
+    if axis.values:
+        return range(len(axis.values))
+    return range(int(axis.least or 0), int(axis.most or 0) + 1)
 
 
 def _repair(path: Path) -> None:

@@ -16,7 +16,7 @@ from dyno.compare.compare import difference
 from dyno.compare.scores import score_difference
 from dyno.engines.launch import shown as shown_launch
 from dyno.errors import DynoError, EngineError, UsageError
-from dyno.facts.comparison import Estimate
+from dyno.facts.comparison import Difference, Estimate
 from dyno.facts.find import FindAnswer
 from dyno.facts.limits import Limit
 from dyno.facts.metric import words as metric_words
@@ -78,12 +78,15 @@ class Tuner:
         self.trials: dict[str, TuneTrial] = {}
 
     def run(self, command: Callable[[TrialSpec], str]) -> TuneAnswer:
-        """`command`: makes the command line of a trial."""
+        """Search, and return the answer. `command`: makes the command line of a trial."""
         make_folder(self.folder.path)
         proposer = Proposer(  # first: without Optuna nothing is measured
-            self.folder.path / "optuna.log", self.spec.settings, lower=self.spec.lower, seed=self.plan.study.seed,
+            self.folder.path / "optuna.log",
+            self.spec.settings,
+            lower=self.spec.lower,
+            seed=self.plan.study.seed,
             trials=self.spec.trials,
-        )  # fmt: skip
+        )
         write(self.folder.path / "search.json", self.plan.identity.encode())
         best = None
         try:
@@ -153,7 +156,7 @@ class Tuner:
         return "trials"
 
     def _ranked(self) -> list[TuneTrial]:
-        """The settings that may be best, the best first; those with a longer load before all others."""
+        """Return the settings that may be best, the best first; those with a longer load before all others."""
         known = [t for t in [self.default, *self.trials.values()] if t.judged is not None and not t.objection]
         if not any(t.setting and t.long_value is not None for t in known):  # the default's alone compares with nothing
             return sorted(known, key=lambda t: self._sign * (t.value or 0.0))
@@ -260,12 +263,19 @@ class Tuner:
         else:
             why = f"Repeat {which + 1} of {len(planned)}: {repeats[which].objection}"
         return replace(
-            trial, objection=why, load="repeat", repeat_value=result.value, throughput=result.throughput,
-            p99_ttft_ms=result.p99_ttft_ms, cost=result.cost, verdict=result.verdict, run=result.run,
-        )  # fmt: skip
+            trial,
+            objection=why,
+            load="repeat",
+            repeat_value=result.value,
+            throughput=result.throughput,
+            p99_ttft_ms=result.p99_ttft_ms,
+            cost=result.cost,
+            verdict=result.verdict,
+            run=result.run,
+        )
 
     def _gain(self, default: Sequence[PlannedTrial], trial: TuneTrial) -> TuneGain | None:
-        """The gain, by the repeats that count. The default's count though they miss the target."""
+        """Return the gain, by the repeats that count. The default's count though they miss the target."""
         before = [r.value for r in self._repeats(default) if r.counts and r.value is not None]
         after = [r.value for r in trial.counted if r.value is not None]
         if not before or not after:
@@ -329,15 +339,11 @@ class Tuner:
 
     def _beyond(self, plan: EnginePlan, trial: TrialSpec) -> str:
         """Say which bound of the machine the setting would have to break: each step reads all weights once."""
-        shape, peaks = plan.shape(), plan.peaks()
-        single = tokens_per_step(plan.spec, None) == 1.0
-        loaded = as_loaded(shape, plan.spec) if shape and peaks and single else None
-        speed = bandwidth_at(peaks, loaded.least_bytes) if loaded and peaks else None
-        if not loaded or not peaks or not speed:
+        step = _weights_read(plan)
+        if step is None:
             return ""
-        speed *= 1 + UNSURE if peaks.measured else 1.0
-        step_s = loaded.least_bytes / speed
-        reads = f"A step reads {number(loaded.least_bytes / 1e9)} GB of weights at up to {number(speed / 1e9)} GB/s"
+        reads = f"A step reads {number(step.size_bytes / 1e9)} GB of weights at up to {number(step.speed / 1e9)} GB/s"
+        step_s = step.size_bytes / step.speed
         for limit in self.spec.limits:
             if limit.stem == "tpot" and limit.most < step_s * 1000:
                 return f"{reads}: at least {number(step_s * 1000)} ms per token, but the target is {limit.words}."
@@ -412,9 +418,10 @@ class Tuner:
         if result.find:
             return _unmet(result.find)
         row = read_row(run, samples=False)
-        return next(
-            filter(None, (_missed(limit, row.get, value_of(row, limit.metric)) for limit in self.spec.limits)), ""
-        )
+        for limit in self.spec.limits:
+            if missed := _missed(limit, row.get, value_of(row, limit.metric)):
+                return missed
+        return ""
 
     def _worse(self, setting: Setting) -> str:
         """Say by how much its answers score lower than the default's; '' where they don't."""
@@ -427,10 +434,9 @@ class Tuner:
             return "Its quality could not be measured."
         default, mine = (read_rows(run)[-1:] for run in runs)  # of all tasks
         d = score_difference(default, mine)
-        if d is None or d.low is None or d.high is None or d.change is None:
+        if d is None or not _shown_worse(d):
             return ""
-        worse = d.low > 0 if d.lower else d.high < 0
-        return f"Its answers score lower: {number(d.b.value)}, the default's {number(d.a.value)}." if worse else ""
+        return f"Its answers score lower: {number(d.b.value)}, the default's {number(d.a.value)}."
 
     def _commands(self, best: TuneTrial, command: Callable[[TrialSpec], str]) -> list[str]:
         engine, load = self.plan.trial(best.setting).trial.engine, self.plan.base.trial.load
@@ -446,6 +452,34 @@ class Tuner:
         except DynoError:
             return [command(trial)]
         return [command(trial), *(plan.clean(shown_launch(launch)) for launch in plan.launches)]
+
+
+class _WeightsRead(NamedTuple):
+    """The bytes that each step reads at least, and the bytes per second at most."""
+
+    size_bytes: float
+    speed: float
+
+
+def _weights_read(plan: EnginePlan) -> _WeightsRead | None:
+    """Return how fast a step can read the weights; None where that is unknown, or a step makes several tokens."""
+    shape, peaks = plan.shape(), plan.peaks()
+    if not shape or not peaks or tokens_per_step(plan.spec, None) != 1.0:
+        return None
+    loaded = as_loaded(shape, plan.spec)
+    speed = bandwidth_at(peaks, loaded.least_bytes) if loaded else None
+    if not loaded or not speed:
+        return None
+    if peaks.measured:
+        speed *= 1 + UNSURE
+    return _WeightsRead(loaded.least_bytes, speed)
+
+
+def _shown_worse(d: Difference) -> bool:
+    """Whether the whole interval of a difference is on the worse side."""
+    if d.low is None or d.high is None or d.change is None:
+        return False
+    return d.low > 0 if d.lower else d.high < 0
 
 
 def _estimate(values: Sequence[float]) -> Estimate:
@@ -465,17 +499,19 @@ def _unmet(answer: FindAnswer) -> str:
 
 
 def _missed(limit: Limit, get: Callable[[str], float | None], value: float | None) -> str:
-    """'p99 TTFT is 812 ms, but the target is p99 TTFT ≤ 500 ms.'"""
+    """Say that a figure misses its limit: 'p99 TTFT is 812 ms, but the target is p99 TTFT ≤ 500 ms.'"""
     if limit.stem == "failed":
         failed, done = get("failed") or 0.0, get("completed") or 0.0
         share = failed / max(failed + done, 1.0)
-        return (
-            f"{percent(share)} of the requests failed, but the target is {limit.words}." if share > limit.most else ""
-        )
+        if share > limit.most:
+            return f"{percent(share)} of the requests failed, but the target is {limit.words}."
+        return ""
     if value is None:
         return f"{metric_words(limit.metric)} is unknown, but the target limits it."
-    name = limit.words.partition(" ≤")[0]
-    return f"{name} is {number(value)} ms, but the target is {limit.words}." if value > limit.most else ""
+    if value > limit.most:
+        name = limit.words.partition(" ≤")[0]
+        return f"{name} is {number(value)} ms, but the target is {limit.words}."
+    return ""
 
 
 def stored(folder: Path) -> TuneAnswer:

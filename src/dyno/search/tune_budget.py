@@ -77,7 +77,7 @@ class TuneBudget:
         return self.left_s >= self._pair_s(times)
 
     def repeats(self) -> Repeats:
-        """The repeats of the best setting and the default: longer ones, if there is time for enough of them."""
+        """Return the repeats of the best setting and the default: longer ones, if there is time for enough of them."""
         return self._repeats_within(self.left_s)
 
     def _pair_s(self, times: int) -> float:
@@ -138,5 +138,5 @@ def _span(seconds: float) -> str:
 
 
 def _flag(seconds: float) -> str:
-    """A time as a flag takes it, rounded up: 40, 2m."""
+    """Return a time as a flag takes it, rounded up: 40, 2m."""
     return f"{math.ceil(seconds)}" if seconds < 90 else f"{math.ceil(seconds / 60)}m"

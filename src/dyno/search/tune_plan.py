@@ -1,5 +1,6 @@
 """The trials of a search for an engine's best settings, and the folder of their results."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -30,7 +31,12 @@ def applied(spec: EngineSpec, setting: Setting, tune: TuneSpec) -> EngineSpec:
     for key, value in setting.items():
         if not own_argument(key) or value is False:
             continue
-        args += [key] if value is True else [f"{key}{value}"] if key.endswith("=") else [key, str(value)]
+        if value is True:
+            args.append(key)
+        elif key.endswith("="):
+            args.append(f"{key}{value}")
+        else:
+            args += [key, str(value)]
     recipes = {name: recipe for name, recipe in tune.weights.items() if name in fields.values()}
     return replace(spec, **fields, args=args, weights={**spec.weights, **recipes})
 
@@ -42,20 +48,8 @@ class TunePlan:
         if study.tune is None:
             raise UsageError(f"The study {study.name} has no [tune]: docs/tune.md shows one.")
         self.study, self.spec = study, study.tune
-        mine = [
-            p
-            for p in study.trials
-            if p.place.engine == (self.spec.engine or p.place.engine) and p.place.repeat == 1 and p.place.rig == rig
-        ]
-        searches = [p for p in mine if p.trial.find and self.spec.objective == "load"]
-        serving = searches or [p for p in mine if p.trial.kind == "serve" and not p.trial.find]
-        if len(serving) != 1:
-            which = "; ".join(p.place.label for p in serving[:3]) or "none"
-            raise UsageError(
-                f"[tune] needs one trial of the engine that it tunes, but the study has {len(serving)}: {which}. Leave "
-                "one workload and one load, and no lists in the engine's table."
-            )
-        self.base = serving[0]
+        mine = self._tuned_trials(rig)
+        self.base = self._base_of(mine)
         self._own_seed = self._seed()
         self.search = self._search() if self.spec.objective == "load" else None
         self.quality = next((p for p in mine if p.trial.quality), None)
@@ -66,15 +60,40 @@ class TunePlan:
                 "[tune] objective = 'cost' needs the rig's price: [rigs.NAME] price = { machine_hour = … }."
             )
 
+    def _tuned_trials(self, rig: str | None) -> list[PlannedTrial]:
+        """Return the study's trials of the engine that is tuned, each once."""
+        mine = []
+        for planned in self.study.trials:
+            place = planned.place
+            tuned = not self.spec.engine or place.engine == self.spec.engine
+            if tuned and place.repeat == 1 and place.rig == rig:
+                mine.append(planned)
+        return mine
+
+    def _base_of(self, mine: Sequence[PlannedTrial]) -> PlannedTrial:
+        """Return the one trial that is varied: a search, where the highest load is tuned for and the study has one."""
+        serving: list[PlannedTrial] = []
+        if self.spec.objective == "load":
+            serving = [p for p in mine if p.trial.find]
+        if not serving:
+            serving = [p for p in mine if p.trial.kind == "serve" and not p.trial.find]
+        if len(serving) != 1:
+            which = "; ".join(p.place.label for p in serving[:3]) or "none"
+            raise UsageError(
+                f"[tune] needs one trial of the engine that it tunes, but the study has {len(serving)}: {which}. Leave "
+                "one workload and one load, and no lists in the engine's table."
+            )
+        return serving[0]
+
     def _seed(self) -> int:
-        """The workload's own seed; 0: it has none, and the study has given it one."""
+        """Return the workload's own seed; 0: it has none, and the study has given it one."""
         trial, place = self.base.trial, self.base.place
         plain = replace(trial, workload=replace(trial.workload, seed=0), load=replace(trial.load, seed=0))
         given = file.placed(place, plain, None, self.study.name, self.study.seed, 1, 1).trial
         return 0 if trial.workload.seed == given.workload.seed else trial.workload.seed
 
     def _search(self) -> FindSpec:
-        """The search for a setting's highest load: the study's [find] may set its range, [tune] sets the target."""
+        """Return the search for a setting's highest load: the study's [find] may set its range, [tune] the target."""
         load, asked = self.base.trial.load, self.base.trial.find
         over: Over = "rate" if load.request_rate_rps else "concurrency"
         spec = spec_of(self.spec.target, {"over": over, "resolution": _RESOLUTION}, "tune.")
@@ -94,7 +113,7 @@ class TunePlan:
         return replace(place, settings={**place.settings, **{f"engine.{k.rstrip('=')}": v for k, v in setting.items()}})
 
     def trial(self, setting: Setting, times: int = 1, repeat: int = 1, repeats: int = 1) -> PlannedTrial:
-        """`times`: as long a load as a short one."""
+        """Return the trial of a setting, with a load `times` as long as a short one."""
         base, seconds = self.base.trial, self.spec.seconds * times
         load, work = base.load, base.workload
         search = replace(self.search, budget_s=seconds * SEARCH) if self.search else None
@@ -127,7 +146,7 @@ class TunePlan:
         return file.placed(place, trial, key, self.study.name, self.study.seed, 1, 1)
 
     def models(self) -> list[TrialSpec]:
-        """The trials that name every model and engine that the search may need."""
+        """Return trials that name every model and engine that the search may need."""
         named = [key for key in ("model", "draft_model", "quantization") if key in self.spec.settings]
         each: list[Setting] = [{key: value} for key in named for value in self.spec.settings[key].values]
         quality = [self.quality.trial] if self.quality else []

@@ -18,7 +18,7 @@ from dyno.errors import UsageError
 from dyno.facts.engine import ContainerSpec, EngineSpec, Launch, Limits, image_problem, is_of
 from dyno.facts.model import ModelShape
 from dyno.facts.offline import Batch
-from dyno.facts.rig import Peaks, Rig
+from dyno.facts.rig import Accelerator, Peaks, Rig
 from dyno.measure.agreement import plain, same_quantization
 from dyno.numbers import human_bytes
 from dyno.probe import model as model_files
@@ -47,37 +47,26 @@ class EnginePlan:
         self.kind: EngineKind = kind_of(spec.kind)
         self.rig, self.batch, self.image, self._asked = rig, batch, image, (spec, port)
         spec = contained(self.kind, spec)
-        if spec.container and (why := image_problem(spec.container.image)):
-            raise UsageError(why)
+        _check_image(spec)
         lacking = weights.lacking(spec)  # of a study's own models: a dry run shows where they will be
-        if lacking and not dry:
-            raise UsageError(
-                f"The model {lacking[0]} isn't on this machine. `dyno run` provides it without --no-prepare, or with "
-                "--prepare-only."
-            )
+        if not dry:
+            _refuse_lacking(lacking)
         self.origins = weights.origins(spec)
         spec = weights.located(self.kind, spec)
         self.spec = spec = self.kind.prepare(_checked(self.kind, spec, batch))
         secrets.learn([*secrets.values(os.environ), *spec_secrets(spec)])  # what the engine is given, or inherits
         self.program: Program = locate(self.kind, self._pinned(spec), dry)
-        # In a dry run for another machine a model that isn't here is a problem to report, and the command still shown.
         self.absent = None if lacking else _absent(spec)
-        if self.absent and not dry:
-            raise UsageError(self.absent)
-        self.model = None if self.absent else _model(spec)
+        self.model: ModelShape | None = self._local_model(dry)
         limits = self.kind.limits if batch is None else self.kind.worker_limits
         self.limits: Limits = limits(spec, self.model, self.program.version)
         present = allowed([a.index for a in rig.accelerators], _vendor(rig), os.environ)
         _check_devices(spec.devices, present, self.program.embedded, dry)
-        # What comes with dyno runs on the CPU.
-        self.devices = [] if self.program.embedded else present if spec.devices is None else spec.devices
-        # A dry run for another machine: as if it had NVIDIA's, unless the container says otherwise.
-        wanted = container.vendor(spec.container) if spec.container else "nvidia"
-        self.assumed = wanted if dry and spec.devices and not present else None
+        self.devices: list[int] = self._chosen_devices(present)
+        self.assumed = None if present or not dry else _assumed_vendor(spec)
         vendor = _vendor(rig) or self.assumed
         ports = _ports(spec, port or spec.port, dry)
-        names = [a.name for a in rig.accelerators if a.index in self.devices]
-        self.caches = Caches(spec, self.program.version, names)
+        self.caches = Caches(spec, self.program.version, self._device_names())
         planned = launches(self.kind, spec, self.program, ports, self.devices, vendor, batch)
         self.launches: list[Launch] = [self.caches.into(launch, i) for i, launch in enumerate(planned)]
         self.misspelt = misspelt(spec.kind, None if spec.container else self.program.python, spec.env, os.environ)
@@ -88,6 +77,24 @@ class EnginePlan:
         if box := self._pinned(spec).container:
             self.tool = (box.tool or "docker") if dry else container.tool(box.tool)
             self._into_containers(self.caches.mounted(self._with_weights(box)), self.tool, vendor)
+
+    def _local_model(self, dry: bool) -> ModelShape | None:
+        """Return the shape of a model that is a file here. In a dry run for another machine a model that isn't here is
+        a problem to report, and the command still shown."""
+        if self.absent is None:
+            return _model(self.spec)
+        if not dry:
+            raise UsageError(self.absent)
+        return None
+
+    def _chosen_devices(self, present: list[int]) -> list[int]:
+        """Return the devices to use: those of the setting, else all. An engine that comes with dyno runs on the CPU."""
+        if self.program.embedded:
+            return []
+        return present if self.spec.devices is None else self.spec.devices
+
+    def _device_names(self) -> list[str]:
+        return [a.name for a in self.rig.accelerators if a.index in self.devices]
 
     def _pinned(self, spec: EngineSpec) -> EngineSpec:
         if spec.container is None or self.image is None:
@@ -174,29 +181,33 @@ class EnginePlan:
 
     def _contradictions(self) -> Iterator[str]:
         """Yield contradictions between the setting, the model's files and the machine."""
-        spec, model = self.spec, self.model
-        if model and not model.format and spec.load_format != "dummy":
+        spec = self.spec
+        if self.model:
+            yield from self._contradictions_of_files(self.model)
+        if not self.devices and spec.devices is None and spec.world > 1:
+            yield (
+                f"{spec.world} accelerators are needed (--tensor-parallel-size × --pipeline-parallel-size), "
+                "but none is detected (`dyno doctor`). For a CPU, give an empty --devices."
+            )
+
+    def _contradictions_of_files(self, model: ModelShape) -> Iterator[str]:
+        spec, files = self.spec, model.quantization
+        if not model.format and spec.load_format != "dummy":
             yield (
                 f"{model.path} contains no weights (no *.safetensors). Give a folder with weights, or "
                 "--load-format 'dummy' for random ones."
             )
         # An online quantization (fp8) is made from unquantized files; a quantized file is what it is.
-        files = model.quantization if model else None
-        if model and files and spec.quantization and same_quantization(spec.quantization, files, model.dtype) is False:
+        if files and spec.quantization and same_quantization(spec.quantization, files, model.dtype) is False:
             yield (
                 f"--quantization {spec.quantization!r}, but the files at {model.path} are {files}. Give other "
                 "files, or remove the quantization."
             )
         unsaid = self.kind.unsaid_quantization(spec, self.program.version)  # no flag makes it, the files must
-        if unsaid and model and model.format == "safetensors" and not files:
+        if unsaid and model.format == "safetensors" and not files:
             yield (
                 f"--quantization {spec.quantization!r} needs quantized files, but those at {model.path} "
                 "are not. Give quantized ones."
-            )
-        if not self.devices and spec.devices is None and spec.world > 1:
-            yield (
-                f"{spec.world} accelerators are needed (--tensor-parallel-size × --pipeline-parallel-size), "
-                "but none is detected (`dyno doctor`). For a CPU, give an empty --devices."
             )
 
     def _memory(self, cache_tokens: int | None = None) -> Iterator[str]:
@@ -227,38 +238,45 @@ class EnginePlan:
             used = used[: spec.world * spec.replicas]
         if not used or any(a.integrated for a in used):
             return host
-        if any(a.memory_bytes is None for a in used):
-            return None
-        sizes = [(a.memory_bytes or 0, (a.memory_bytes or 0) - (a.memory_used_bytes or 0)) for a in used]
-        free = sum(min(free, total * (spec.memory_fraction or 1.0)) for total, free in sizes)
+        free: float = 0
+        for card in used:
+            usable = _usable_bytes(card, spec.memory_fraction or 1.0)
+            if usable is None:
+                return None
+            free += usable
         return free + (host or 0) if spreads else free
 
     def notes(self, concurrency: int | None) -> list[str]:
         """Return what is allowed and will be a finding."""
-        at_once = self.limits.slots and self.limits.slots * self.spec.replicas
-        notes = []
-        if at_once and concurrency and concurrency > at_once:
-            notes.append(
-                f"{concurrency} requests in flight, but only {at_once} run at once: the queue is part of the latency"
-            )
-        refuses = self.limits.refuses and self.limits.refuses * self.spec.replicas
-        if refuses and concurrency and concurrency > refuses:
-            notes.append(
-                f"{concurrency} requests in flight, but {self.kind.title} refuses more than {refuses} (HTTP 429): "
-                "raise its limit in --engine-args"
-            )
+        notes = list(self._concurrency_notes(concurrency)) if concurrency else []
         if self.spec.replicas > 1 and not self.devices:
             notes.append(f"{self.spec.replicas} copies share the cores of this machine: no accelerator is used")
         written, real = self.spec.version, self.program.version
         if written and real and not is_of(real, written):
             notes.append(f"{self.kind.title} is {real}; the setting is written for {written} and accepts it")
-        trained, asked = self.model and self.model.context, self.spec.max_model_len
+        return [*notes, *self._length_notes()]
+
+    def _length_notes(self) -> Iterator[str]:
+        """Yield notes on a context that is longer than the model's, or than the memory may hold."""
+        trained = self.model.context if self.model else None
+        asked = self.spec.max_model_len
         if trained and asked and asked > trained:
-            notes.append(f"--max-model-len {asked} exceeds what the model was trained for ({trained})")
+            yield f"--max-model-len {asked} exceeds what the model was trained for ({trained})"
         tight = self._memory(self.limits.cache_tokens or self.limits.context or 0)
         if not self.problems() and (first := next(tight, None)):
-            notes.append(f"One request of full length may not fit: {first}")
-        return notes
+            yield f"One request of full length may not fit: {first}"
+
+    def _concurrency_notes(self, concurrency: int) -> Iterator[str]:
+        """Yield notes on requests that would wait or be refused."""
+        at_once = (self.limits.slots or 0) * self.spec.replicas
+        if at_once and concurrency > at_once:
+            yield f"{concurrency} requests in flight, but only {at_once} run at once: the queue is part of the latency"
+        refuses = (self.limits.refuses or 0) * self.spec.replicas
+        if refuses and concurrency > refuses:
+            yield (
+                f"{concurrency} requests in flight, but {self.kind.title} refuses more than {refuses} (HTTP 429): "
+                "raise its limit in --engine-args"
+            )
 
     def shape(self) -> ModelShape | None:
         """The model's shape; by its name on the Hub where the engine has fetched it."""
@@ -290,7 +308,8 @@ class EnginePlan:
         if version == self.kind.name:  # what is part of dyno has no version of its own
             version = ""
         if not self.program.asked:
-            version += f" ({'as the setting says; ' * bool(self.program.version)}a dry run doesn't ask the program)"
+            origin = "as the setting says; " if self.program.version else ""
+            version += f" ({origin}a dry run doesn't ask the program)"
         yield f"# {f'{self.kind.title} {version}'.rstrip()}, {self.program.where}"
         yield self._limits_line()
         if self.assumed:
@@ -313,6 +332,27 @@ def _vendor(rig: Rig) -> str | None:
     return rig.accelerators[0].vendor if rig.accelerators else None
 
 
+def _assumed_vendor(spec: EngineSpec) -> str | None:
+    """Return the vendor in a dry run for another machine: NVIDIA, unless the container says otherwise. None: the
+    setting asks for no device."""
+    if not spec.devices:
+        return None
+    return container.vendor(spec.container) if spec.container else "nvidia"
+
+
+def _refuse_lacking(models: Sequence[str]) -> None:
+    if models:
+        raise UsageError(
+            f"The model {models[0]} isn't on this machine. `dyno run` provides it without --no-prepare, or with "
+            "--prepare-only."
+        )
+
+
+def _check_image(spec: EngineSpec) -> None:
+    if spec.container and (why := image_problem(spec.container.image)):
+        raise UsageError(why)
+
+
 def _checked(kind: EngineKind, spec: EngineSpec, batch: Batch | None) -> EngineSpec:
     """Refuse settings that contradict themselves; return the others with whole paths."""
     if not kind.starts:
@@ -322,6 +362,14 @@ def _checked(kind: EngineKind, spec: EngineSpec, batch: Batch | None) -> EngineS
     if spec.draft_tokens and not spec.draft_model:
         raise UsageError("--draft-tokens needs a --draft-model.")
     return _absolute(_offline(kind, spec, batch) if batch else spec)
+
+
+def _usable_bytes(card: Accelerator, fraction: float) -> float | None:
+    """Return the memory of a card that an engine may take, at most this share of it; None: unknown."""
+    if card.memory_bytes is None:
+        return None
+    unused = card.memory_bytes - (card.memory_used_bytes or 0)
+    return min(unused, card.memory_bytes * fraction)
 
 
 def _check_devices(asked: list[int] | None, present: Sequence[int], embedded: bool, dry: bool) -> None:
@@ -341,7 +389,10 @@ def _check_devices(asked: list[int] | None, present: Sequence[int], embedded: bo
 
 def _ports(spec: EngineSpec, first: int | None, dry: bool) -> list[int]:
     """Return a port for each copy: from the first one on, or free ones."""
-    ports = [first + i if first else 8000 + i if dry else free_port() for i in range(spec.replicas)]
+    start = first
+    if not start and dry:
+        start = 8000
+    ports = [start + i if start else free_port() for i in range(spec.replicas)]
     if max(ports, default=0) > 65535:
         raise UsageError(
             f"port = {first}: the last of {spec.replicas} copies would have {ports[-1]}, which is not a port."

@@ -62,7 +62,7 @@ class Fleet(Life):
         return self.plan.shape()
 
     def round_trip_ns(self) -> int | None:
-        """None: there is no network between the engine and dyno."""
+        """Return None: there is no network between the engine and dyno."""
         return None
 
     def check_ports(self) -> None:

@@ -101,11 +101,11 @@ class Life:
         return ", ".join(str(fact) for fact in facts if fact)
 
     def cpu_s(self) -> float | None:
-        """CPU seconds of its processes so far. None in a container: they are another's children."""
+        """Return the CPU seconds of its processes so far. None in a container: they are another's children."""
         return None if self.plan.spec.container else sum(e.process.cpu_s() for e in self.engines)
 
     def death(self) -> str | None:
-        """The last words of a copy that died."""
+        """Return the last words of a copy that died."""
         when = " under load" if self.plan.batch is None else ""
         for engine in self.engines:
             if not engine.process.alive():
@@ -161,9 +161,11 @@ def _provide_image(engine: Life, log: Path, say: Say, below: Below) -> None:
     if digest != before:
         plan = engine.plan = plan.again()
     engine.note(
-        image=digest, version=plan.program.version, launches=[public(launch) for launch in plan.launches],
+        image=digest,
+        version=plan.program.version,
+        launches=[public(launch) for launch in plan.launches],
         program=plan.program.where,
-    )  # fmt: skip
+    )
 
 
 def start(plan: EnginePlan, folder: Path, index: int = 0) -> Engine:
@@ -176,10 +178,15 @@ def start(plan: EnginePlan, folder: Path, index: int = 0) -> Engine:
     after = ["sh", "-c", "; ".join(plan.spec.after)] if plan.spec.after and not index else None
     try:
         process = EngineProcess(
-            launch.argv, {**os.environ, **launch.env}, log, cleanup=[*plan.cleanups[index]] or None,
-            secrets=secrets.known(), after=after, talks=plan.batch is not None,
+            launch.argv,
+            {**os.environ, **launch.env},
+            log,
+            cleanup=[*plan.cleanups[index]] or None,
+            secrets=secrets.known(),
+            after=after,
+            talks=plan.batch is not None,
             cpu=CpuShare(share.nice, share.engine_cores),
-        )  # fmt: skip
+        )
     except (OSError, ValueError) as e:  # the latter: a word with a zero byte
         raise EngineError(f"{title} can't be started: {e}.") from None
     url = f"http://127.0.0.1:{launch.port}" if plan.batch is None else ""
@@ -286,7 +293,7 @@ def _stop(engine: Engine) -> None:
 
 
 def _devices(plan: EnginePlan) -> list[int]:
-    """The accelerators that it may use."""
+    """Return the accelerators that the engine may use."""
     return sorted({d for launch in plan.launches for d in launch.devices or plan.devices})
 
 
@@ -331,9 +338,13 @@ def run_command(
     with open(log, "ab", opener=private) as out:
         shown = start = out.tell()
         process = subprocess.Popen(
-            command, shell=isinstance(command, str), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+            command,
+            shell=isinstance(command, str),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
             env={**os.environ, **(env or {})},
-        )  # fmt: skip
+        )
     try:
         while True:
             code = process.poll()

@@ -118,8 +118,7 @@ def conduct(
     machine = rig.look()
     waiting = [(t, engine_plan(t, machine, batch=b)) for t, b in zip(trials, _widest(trials), strict=True)]
     for trial, plan in waiting:
-        if wrong := plan.problems([longest(trial)]):
-            raise UsageError(" ".join(wrong))
+        _refuse_problems(trial, plan)
     while waiting and not stop.requested:
         plan = waiting[0][1]
         mine = [trial for trial, other in waiting if same_engine(plan, other)]
@@ -130,16 +129,28 @@ def conduct(
                 if i:
                     run = create(runs, _name(trial, plan))
                     run.write_engine(worker.facts)
-                cut = False
-                try:
-                    measure(run, trial, worker, watcher)
-                except KeyboardInterrupt:
-                    if not any(not it.warmup for it in run.iterations()):
-                        raise
-                    cut = stop.requested = True
+                cut = _measure_until_cut(run, trial, worker, watcher)
+                if cut:
+                    stop.requested = True
                 yield finish(run, cut)
                 if cut:
                     return
+
+
+def _refuse_problems(trial: TrialSpec, plan: EnginePlan) -> None:
+    if wrong := plan.problems([longest(trial)]):
+        raise UsageError(" ".join(wrong))
+
+
+def _measure_until_cut(run: Run, trial: TrialSpec, worker: Worker, watcher: Watcher) -> bool:
+    """Measure a trial. Return whether Ctrl-C has cut it, after at least one iteration that counts."""
+    try:
+        measure(run, trial, worker, watcher)
+    except KeyboardInterrupt:
+        if all(it.warmup for it in run.iterations()):
+            raise
+        return True
+    return False
 
 
 def same_engine(plan: EnginePlan, other: EnginePlan) -> bool:
@@ -334,7 +345,8 @@ def reopened(run: Run) -> Outcome:
 def _name(trial: TrialSpec, plan: EnginePlan) -> str:
     o, w = trial.offline, trial.workload
     assert o is not None
-    size = f"b{w.num_prompts}" if o.kind == "latency" else str(w.num_prompts) if o.kind == "throughput" else ""
+    sizes = {"latency": f"b{w.num_prompts}", "throughput": str(w.num_prompts)}
+    size = sizes.get(o.kind, "")
     lengths = f"{w.input_len}-{w.output_len}" if w.traits.exact else w.dataset
     lengths += f"-d{o.depth}" if o.depth else ""
     return "-".join(filter(None, (o.kind, Path(plan.served_name).name, size, lengths)))

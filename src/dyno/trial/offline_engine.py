@@ -1,6 +1,7 @@
 """A worker: an engine loaded in its own process, or several copies of it, asked for one iteration after the other."""
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -68,8 +69,10 @@ class Worker(Life):
             for engine in self.engines:
                 engine.process.say(b"begin")
         each = [message.iterations or [] for message in self.answers(waiting, progress)]
-        for answer in (a for iterations in each for it in iterations for a in it.get("answers", []) if a.get("error")):
-            answer["error"] = self.plan.clean(answer["error"])
+        for iteration in itertools.chain.from_iterable(each):
+            for answer in iteration.get("answers", []):
+                if answer.get("error"):
+                    answer["error"] = self.plan.clean(answer["error"])
         return each
 
     def answers(
@@ -78,11 +81,11 @@ class Worker(Life):
         """Return the next message of each copy that isn't progress. Raise as soon as one of them died or failed."""
         done = [0 for _ in self.engines]
         answers: dict[int, _Message] = {}
+        wait_s = _LOOK_S if len(self.engines) == 1 else _LOOK_SEVERAL_S
         while len(answers) < len(self.engines):
             for i, engine in enumerate(self.engines):
                 # All are listened to in turn: one whose pipe is full would wait within its iteration.
-                look_s = 0.0 if i in answers else _LOOK_S if len(self.engines) == 1 else _LOOK_SEVERAL_S
-                message = self._hear(engine, look_s, loading)
+                message = self._hear(engine, 0.0 if i in answers else wait_s, loading)
                 if message is None:
                     if i not in answers:
                         waiting(engine)

@@ -24,6 +24,7 @@ from dyno.errors import DynoError, Interrupted, NotSummedUp, StoreError, TargetE
 from dyno.facts.engine import Remark
 from dyno.facts.finding import verdict
 from dyno.facts.record import ClientFacts, Record
+from dyno.facts.rig import Roofline
 from dyno.facts.summary import Result, Summary, Unfrozen
 from dyno.facts.telemetry import SamplerSpec, TelemetrySummary
 from dyno.facts.trial import TrialSpec
@@ -133,22 +134,13 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         sampling = Sampler(_sampled(run, trial, session))
         last.callback(sampling.end)
         if work.warmups:
-            watcher.phase(f"Warming up with {len(work.warmups)} requests")
-            first = closed_loop(trial, session, work.warmups)
-            spools = run.spools_of(processes.busy(count, first.plan), warmup=True)
-            if len(spools) == 1:
-                with contextlib.closing(Spool(run.warmup_path, keys)) as spool:
-                    Wire(first, spool, watch=watcher.progress, stop=stop, core=session.core).drive()
-            else:
-                processes.drive(session, first, spools, keys)  # also before a load from elsewhere
-            watcher.over()
-            _check_warmup(spools, trial, work.warmups, stop)
+            _warm_up(run, session, prepared, count, keys)
         if trial.reset_cache and session.target.prefix_caching is not False:
             # After the warm-up: what it left in the cache must not help a measured request.
             emptied = session.empty_cache(trial.target)
             run.write_manifest(msgspec.structs.replace(manifest, cache_emptied=emptied))
-        here, shared = trial.client.on == "here", "" if count == 1 else f" with {count} processes"
-        watcher.phase(f"Measuring{shared}" if here else f"Starting the client{shared} on Ray")
+        here = trial.client.on == "here"
+        watcher.phase(_load_words(count, here))
         last.callback(watcher.over)
         last.callback(sampling.end)
         sampling.begin()
@@ -161,15 +153,43 @@ def measure(run: Run, session: Session, prepared: Prepared) -> None:
         else:
             client = processes.drive(session, load, run.spools_of(count), keys, trial.client)
         after = others_s(session.cpu_s)
-        if here and before is not None and after is not None and client.duration_ns:
-            others = max(after - before, 0.0) / seconds(client.duration_ns)
-            client = msgspec.structs.replace(client, others_cpu=others)
+        if here:
+            client = _with_others(client, before, after)
         if trip is not None:
             trips = [trip, *filter(None, [session.round_trip_ns()])]
             client = msgspec.structs.replace(client, round_trips_ns=trips)
         run.write_client(client)
     if trial.correctness_check and client.outcome == "complete":
         correctness.ask_after(run, session, trial)
+
+
+def _warm_up(run: Run, session: Session, prepared: Prepared, count: int, keys: Sequence[bytes]) -> None:
+    """Send the warm-up requests. `count`: processes of the load, of which fewer may be busy now."""
+    trial, warmups, watcher = prepared.trial, prepared.prompts.workload.warmups, session.watcher
+    watcher.phase(f"Warming up with {len(warmups)} requests")
+    load = closed_loop(trial, session, warmups)
+    spools = run.spools_of(processes.busy(count, load.plan), warmup=True)
+    if len(spools) == 1:
+        with contextlib.closing(Spool(run.warmup_path, keys)) as spool:
+            Wire(load, spool, watch=watcher.progress, stop=session.stop, core=session.core).drive()
+    else:
+        processes.drive(session, load, spools, keys)  # also before a load from elsewhere
+    watcher.over()
+    _check_warmup(spools, trial, warmups, session.stop)
+
+
+def _with_others(client: ClientFacts, before: float | None, after: float | None) -> ClientFacts:
+    """Return the facts with the cores that others used meanwhile. `before`, `after`: their CPU seconds, where known."""
+    if before is None or after is None or not client.duration_ns:
+        return client
+    others = max(after - before, 0.0) / seconds(client.duration_ns)
+    return msgspec.structs.replace(client, others_cpu=others)
+
+
+def _load_words(count: int, here: bool) -> str:
+    """Describe the phase in which `count` processes put the load on."""
+    shared = "" if count == 1 else f" with {count} processes"
+    return f"Measuring{shared}" if here else f"Starting the client{shared} on Ray"
 
 
 def manifest_of(session: Session, prepared: Prepared) -> Manifest:
@@ -239,7 +259,7 @@ def finish(
 def _finish(
     run: Run, tokenizer: Tokenizer | None, keep_raw: bool, only_whole: bool, keys_known: bool, watcher: Watcher
 ) -> Outcome:
-    manifest, client, engine = run.manifest(), run.client(), run.engine()
+    manifest, client = run.manifest(), run.client()
     trial = manifest.trial
     wordless = not keys_known and _keyed(trial)
     tally = Tally(trial, len(client.processes) if client else 1)
@@ -254,57 +274,94 @@ def _finish(
         sent += 1
         if client and sent % _STEP == 0:
             watcher.step(sent, max(client.sent, sent))
-    if client is None:  # dyno itself was killed: the spool is all there is
-        planned = max(sent, trial.workload.num_prompts)
-        client = ClientFacts(0, last_ns, "interrupted", planned, sent, 0.0, 0, [], kernel_stamps=True)
-    elif any(process.outcome == "lost" for process in client.processes):  # its last report was earlier
-        client = msgspec.structs.replace(client, sent=sent, end_ns=max(client.end_ns, client.start_ns + last_ns))
-    summary = tally.summary(client, _session_sizes(run, tally))
-    if summary.freezes:
-        summary = msgspec.structs.replace(summary, unfrozen=_unfrozen(run, trial, client, summary))
+    client = _completed_facts(client, trial, sent, last_ns)
+    summary = _summary(run, trial, client, tally)
     window = telemetry.Window.of_load(client, summary.steady)
     sampled = summarize_samples(run, manifest, window, summary.total_output_tokens) if placed else None
-    summary = msgspec.structs.replace(
-        summary,
-        reuse=reuse and reuse.summary(),
-        cancelling=summary.cancelling and telemetry.with_generated(summary.cancelling, sampled),
-    )
-    shares = None
-    if manifest.model is not None and manifest.peaks is not None:
-        prefix = trial.workload.prefix_len
-        shares = roofline.of_served(
-            summary, manifest.model, trial.engine, manifest.target, manifest.peaks, sampled, prefix
-        )
-    findings = examine(
-        Evidence(
-            trial=trial,
-            target=manifest.target,
-            counted_by=manifest.counted_by,
-            prompts=manifest.prompts,
-            repeated_prompts=manifest.repeated_prompts,
-            sent_before=manifest.sent_before,
-            cache_emptied=manifest.cache_emptied,
-            engine=engine,
-            summary=summary,
-            rig=manifest.rig,
-            host=manifest.place.host if manifest.place else None,
-            repeats=manifest.place.repeats if manifest.place else 1,
-            first_failure=run.first_failure(),
-            telemetry=sampled,
-            roofline=shares,
-            remarks=log_remarks(run),
-            correctness=run.correctness(),
-            round_trips_ns=client.round_trips_ns,
-            dropped=manifest.dropped,
-            template=manifest.template,
-        )
-    )
+    if summary.cancelling:
+        generated = telemetry.with_generated(summary.cancelling, sampled)
+        summary = msgspec.structs.replace(summary, cancelling=generated)
+    summary = msgspec.structs.replace(summary, reuse=reuse.summary() if reuse is not None else None)
+    shares = _roofline(manifest, summary, sampled)
+    findings = examine(_evidence(run, manifest, client, summary, sampled, shares))
     result = Result(summary, findings, verdict(findings), sampled, roofline=shares)
-    if not only_whole or (client.outcome == "complete" and sent == client.sent and summary.completed):
+    if not only_whole or _is_complete(client, sent, summary):
         run.write_result(result)
-    if run.whole and (not keep_raw or wordless or _key_came_back(run)):
-        run.drop_raw()
+    if run.whole:
+        _drop_raw_unless(run, keep=keep_raw and not wordless)
     return Outcome(run, manifest, result)
+
+
+def _is_complete(client: ClientFacts, sent: int, summary: Summary) -> bool:
+    """Whether the load came to its end, all of it is on record and something was completed."""
+    return client.outcome == "complete" and sent == client.sent and summary.completed > 0
+
+
+def _drop_raw_unless(run: Run, keep: bool) -> None:
+    """Drop the raw answers, unless they are to be kept and hold no key."""
+    if not keep or _key_came_back(run):
+        run.drop_raw()
+
+
+def _evidence(
+    run: Run,
+    manifest: Manifest,
+    client: ClientFacts,
+    summary: Summary,
+    sampled: TelemetrySummary | None,
+    shares: Roofline | None,
+) -> Evidence:
+    """Gather what the checks examine."""
+    place = manifest.place
+    return Evidence(
+        trial=manifest.trial,
+        target=manifest.target,
+        counted_by=manifest.counted_by,
+        prompts=manifest.prompts,
+        repeated_prompts=manifest.repeated_prompts,
+        sent_before=manifest.sent_before,
+        cache_emptied=manifest.cache_emptied,
+        engine=run.engine(),
+        summary=summary,
+        rig=manifest.rig,
+        host=place.host if place else None,
+        repeats=place.repeats if place else 1,
+        first_failure=run.first_failure(),
+        telemetry=sampled,
+        roofline=shares,
+        remarks=log_remarks(run),
+        correctness=run.correctness(),
+        round_trips_ns=client.round_trips_ns,
+        dropped=manifest.dropped,
+        template=manifest.template,
+    )
+
+
+def _summary(run: Run, trial: TrialSpec, client: ClientFacts, tally: Tally) -> Summary:
+    """Return the run's figures; where nothing moved for some time, also those without that time."""
+    summary = tally.summary(client, _session_sizes(run, tally))
+    if not summary.freezes:
+        return summary
+    return msgspec.structs.replace(summary, unfrozen=_unfrozen(run, trial, client, summary))
+
+
+def _completed_facts(client: ClientFacts | None, trial: TrialSpec, sent: int, last_ns: int) -> ClientFacts:
+    """Return the client's facts, by the records where its own last report is missing or too early."""
+    if client is None:  # dyno itself was killed: the spool is all there is
+        planned = max(sent, trial.workload.num_prompts)
+        return ClientFacts(0, last_ns, "interrupted", planned, sent, 0.0, 0, [], kernel_stamps=True)
+    if any(process.outcome == "lost" for process in client.processes):  # its last report was earlier
+        return msgspec.structs.replace(client, sent=sent, end_ns=max(client.end_ns, client.start_ns + last_ns))
+    return client
+
+
+def _roofline(manifest: Manifest, summary: Summary, sampled: TelemetrySummary | None) -> Roofline | None:
+    """Return the shares of the machine's peaks; None where the model or the peaks are unknown."""
+    model, machine_peaks, trial = manifest.model, manifest.peaks, manifest.trial
+    if model is None or machine_peaks is None:
+        return None
+    prefix = trial.workload.prefix_len
+    return roofline.of_served(summary, model, trial.engine, manifest.target, machine_peaks, sampled, prefix)
 
 
 def _session_sizes(run: Run, tally: Tally) -> list[int]:
@@ -315,7 +372,7 @@ def _session_sizes(run: Run, tally: Tally) -> list[int]:
 
 
 def _reuse(run: Run, manifest: Manifest) -> ReuseTally | None:
-    """None where it is known that prompts share nothing."""
+    """Return a tally of prompts that share something; None where it is known that they don't."""
     work = manifest.trial.workload
     plain = work.traits.exact and not (work.prefix_len or work.prefix_hit_rate)
     if plain or not run.requests_path.exists():
@@ -343,7 +400,7 @@ def summarize_samples(
 
 
 def _unfrozen(run: Run, trial: TrialSpec, client: ClientFacts, s: Summary) -> Unfrozen:
-    """The run's figures once more, without the time in which nothing moved."""
+    """Return the run's figures once more, without the time in which nothing moved."""
     cuts = freeze.Cuts(run.records(), s)
     tally = Tally(trial)
     for record in run.records():

@@ -99,17 +99,23 @@ def make_prompts(trial: TrialSpec, watcher: Watcher, client: Client | None = Non
         watcher.phase(str(Dropped(reason, number)))
     _check_times(trial.load, work)
     _check_bodies(work.requests, trial.target.backend)
-    if not PROTOCOLS[trial.target.backend].takes_token_ids and any(isinstance(r.prompt, list) for r in work.requests):
+    _check_prompts(work.requests, trial.target.backend)
+    return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None, file)
+
+
+def _check_prompts(requests: Sequence[Request], backend: str) -> None:
+    """Refuse prompts of a form that the backend can't send."""
+    protocol = PROTOCOLS[backend]
+    if not protocol.takes_token_ids and any(isinstance(r.prompt, list) for r in requests):
         raise UsageError(
-            f"The dataset has token ids as prompts, which --backend {trial.target.backend} can't send. Use "
+            f"The dataset has token ids as prompts, which --backend {backend} can't send. Use "
             f"{_protocols_of_token_ids()}, or a dataset of texts."
         )
-    if not PROTOCOLS[trial.target.backend].chat and any(map(_needs_chat, work.requests)):
+    if not protocol.chat and any(map(_needs_chat, requests)):
         raise UsageError(
-            f"The dataset has tools, or messages with roles, which --backend {trial.target.backend} can't "
+            f"The dataset has tools, or messages with roles, which --backend {backend} can't "
             "send: it takes text alone. Use --backend openai-chat."
         )
-    return Prompts(work, tokenizer if tokenizer.counted_by == "tokenizer" else None, file)
 
 
 def _protocols_of_token_ids() -> str:
@@ -259,6 +265,6 @@ def public(trial: TrialSpec) -> TrialSpec:
 
 
 def hidden(trial: TrialSpec, headers: dict[str, str]) -> list[str]:
-    """The secrets that a trial's requests and its engine are given."""
+    """Return the secrets that a trial's requests and its engine are given."""
     engine = spec_secrets(trial.engine) if trial.engine else []
     return [*secrets.of_headers(headers), *secrets.within([trial.extra_body, trial.metadata]), *engine]

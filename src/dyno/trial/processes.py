@@ -72,18 +72,25 @@ def records(
     yield from heapq.merge(*each, key=attrgetter("end_ns"))
 
 
+def _facts_of_process(client: ClientFacts | None, k: int) -> ClientFacts | None:
+    """Return the facts of one process of several; the client's own where it was a single one."""
+    if client is None or not client.processes:
+        return client
+    return client.processes[k]
+
+
 def _of_process(
     spools: Sequence[Path], k: int, lengths: Sequence[Lengths], protocol: WireProtocol, client: ClientFacts | None
 ) -> Iterator[Record]:
     count, graph = len(spools), Graph.from_requests(lengths)
     own = slices.of_slice(lengths, k, count, len(lengths), graph)
     number, turns = slices.Numbering(graph, k, count), graph.turns() if graph else []
-    facts = client.processes[k] if client and client.processes else client
-    zero_ns, unasked = (client.start_ns, facts.unasked) if client and facts else (None, ())
+    facts = _facts_of_process(client, k)
+    zero_ns = client.start_ns if client else None
     clock = facts.clock if facts else None
     if clock and zero_ns is not None:
         zero_ns += clock.before.ahead_ns
-    decoded = decode.records(spools[k], own, protocol, zero_ns, unasked)
+    decoded = decode.records(spools[k], own, protocol, zero_ns, facts.unasked if facts else ())
     for record in clocks.align(decoded, clock, zero_ns or 0) if clock else decoded:
         record.group = getattr(own[record.index % len(own)], "group", "")
         record.index = number(record.index)

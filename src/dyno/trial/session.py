@@ -171,7 +171,7 @@ def _wait_until_ready(trial: TrialSpec, url: Url, headers: dict[str, str]) -> No
 
 
 def _test_body(trial: TrialSpec, model: str) -> dict[str, Any]:
-    """A request like those of the load, with a prompt of its own and as few tokens as it may ask for."""
+    """Return a request like those of the load, with a prompt of its own and as few tokens as it may ask for."""
     least = trial.extra_body.get("min_tokens")
     asked = Asked(model, trial.ignore_eos, trial.sampling, trial.extra_body)
     request = Request("Are you ready?", 4, least if isinstance(least, int) and least > 0 else 1)

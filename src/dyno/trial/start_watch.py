@@ -122,9 +122,10 @@ class StartWatch:
             "accelerator memory unchanged" if self._memory else "",
             self.answer,
         ]
+        longer = f", {_COMPUTES} times that while it computes" if first else ""
         return engine.failed(
             f"made no progress for {_words(still_s)} while {self._doing}: {first}{', '.join(filter(None, seen))}",
-            f"The limit is {limit_s:g} s without progress{f', {_COMPUTES} times that while it computes' * bool(first)}."
+            f"The limit is {limit_s:g} s without progress{longer}."
             " Raise --engine-ready-stall-sec if it needs more time.",
         )
 

@@ -22,7 +22,7 @@ class Watcher:
     def phase(self, text: str) -> None: ...
 
     def below(self, text: str, stays: bool = False) -> None:
-        """What the current phase does, in a line: the last of a log. `stays`: a line of a command's output."""
+        """Show what the current phase does, in a line: the last of a log. `stays`: a line of a command's output."""
 
     def sampling(self, sampler: Sampler) -> None:
         """The load begins; `sampler.latest()` may be called at any time until it is over."""
@@ -54,4 +54,4 @@ class StudyWatcher(Watcher):
     def ended(self, planned: PlannedTrial, end: TrialEnd) -> None: ...
 
     def remark(self, text: str) -> None:
-        """A sentence between trials."""
+        """Show a sentence between trials."""

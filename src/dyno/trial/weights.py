@@ -55,20 +55,33 @@ def named(spec: EngineSpec) -> Iterator[tuple[str, str]]:
 def of_hub(spec: EngineSpec) -> dict[str, ModelRecipe]:
     """Return the models that the engine would fetch from the Hub when it starts. {}: it doesn't, or not into this
     machine's cache."""
-    box = spec.container
-    elsewhere = _OWN_CACHE & spec.env.keys() or (box and any(_CACHE_INSIDE in mount for mount in box.mounts))
-    if not kind_of(spec.kind).fetches or elsewhere:
+    if not kind_of(spec.kind).fetches or _has_own_cache(spec):
         return {}
     out = {}
     for key in _KEYS:
         name = getattr(spec, key)
-        if name in spec.weights or not re.fullmatch(r"[\w.-]+/[\w.-]+", name or "") or looks_local(name):
+        if name in spec.weights or not _is_hub_name(name):
             continue
         revision = valued(spec.args, "--revision") if key == "model" else None
         source = f"hub:{name}@{revision}" if revision else f"hub:{name}"
         include = _NO_WEIGHTS if spec.load_format == "dummy" else []
         out[name] = ModelRecipe(source=source, include=include, exclude=_OTHER_FORMATS)
     return out
+
+
+def _has_own_cache(spec: EngineSpec) -> bool:
+    """Whether the engine fetches into another cache than this machine's."""
+    if _OWN_CACHE & spec.env.keys():
+        return True
+    box = spec.container
+    return box is not None and any(_CACHE_INSIDE in mount for mount in box.mounts)
+
+
+def _is_hub_name(name: str | None) -> bool:
+    """Whether a model is named as OWNER/NAME, and isn't a folder here."""
+    if not name or not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        return False
+    return not looks_local(name)
 
 
 def tokenizer(trial: TrialSpec) -> str | None:
