@@ -166,7 +166,10 @@ class _Handler(BaseHTTPRequestHandler):
         if length < LFS_BYTES:
             return self._send_file(path, {"ETag": f'"{sums.git_sha1}"', "X-Repo-Commit": commit})
         self.send_response(302)
-        self.send_header("Location", f"http://localhost:{self.server.server_port}/storage/{path.relative_to(self.server.folder).as_posix()}")
+        self.send_header(
+            "Location",
+            f"http://localhost:{self.server.server_port}/storage/{path.relative_to(self.server.folder).as_posix()}",
+        )
         self.send_header("X-Repo-Commit", commit)
         self.send_header("X-Linked-Etag", f'"{sums.sha256}"')
         self.send_header("X-Linked-Size", str(length))
