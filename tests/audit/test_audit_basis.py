@@ -5,8 +5,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from test_coverage import READ, UNKNOWN, fenced, report
-from test_false_alarms import block, serve_json
 
 from dyno import checks
 from dyno.audit.audit import REPORT_CHECKS, audit
@@ -30,6 +28,8 @@ from dyno.facts.finding import Basis
 from dyno.facts.imported import Document, Row
 from dyno.probe.peaks import of_name
 from findings import ALL
+from test_coverage import READ, UNKNOWN, fenced, report
+from test_false_alarms import block, serve_json
 
 RESULTS = {"row", "any_row", "rows", "roofline", "duplicates", "documents"}  # evidence from other tools
 RUNS = Path(__file__).parents[1] / "fixtures" / "runs"

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from test_coverage import fenced, report
 
 from dyno.audit.audit import Audit, audit
 from dyno.audit.document import read_bytes, read_text
 from dyno.facts.finding import Finding
 from dyno.facts.imported import Document
 from dyno.probe.peaks import of_name
+from test_coverage import fenced, report
 
 SERVED = """============ Serving Benchmark Result ============
 Successful requests:                     {completed}

@@ -4,7 +4,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_scores import quality_trial, result
 
 from dyno.compare.compare import compare
 from dyno.facts.comparison import Agreement
@@ -20,6 +19,7 @@ from dyno.store.rows import quality_rows
 from offlines import manifest
 from reports import of
 from rows import row
+from test_scores import quality_trial, result
 
 
 def answered(*texts: str, split: bool = True, **settings: Any) -> Row:

@@ -10,7 +10,6 @@ import re
 from pathlib import Path
 
 import pytest
-from test_published import NAMES, REPORTS, ROOT, published
 
 from dyno.conduct.read import ReportRequest, distinct, make_report, read_words
 from dyno.facts.imported import Document, Figure
@@ -20,6 +19,7 @@ from dyno.numbers import decimals
 from dyno.report.charts import charts
 from dyno.report.page import page
 from dyno.study.prices import price_rules
+from test_published import NAMES, REPORTS, ROOT, published
 
 
 @pytest.fixture(scope="module", params=NAMES)

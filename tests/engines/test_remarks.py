@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_offline_figures import evidence
 
 from dyno import secrets
 from dyno.checks import examine
@@ -16,6 +15,7 @@ from dyno.facts.engine import EngineFacts, EngineSpec, Remark
 from dyno.facts.rig import Accelerator, Rig
 from dyno.store.run import Run
 from dyno.trial.online import log_remarks
+from test_offline_figures import evidence
 
 HERE = Path(__file__).parents[1]
 HEAD = "(EngineCore pid=1221) WARNING 11-15 00:31:54 [envs.py:2004] "

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_hostile_hub import Victim, body_answer, json_answer, listing, sibling, victim  # noqa: F401
 
 from conftest import Scripted, StartFake
 from dyno.cli.main import main
 from dyno.errors import RigError
 from dyno.remote import dstack
+from test_hostile_hub import Victim, body_answer, json_answer, listing, sibling, victim  # noqa: F401
 
 SECRET = "hunter2-of-this-test"
 Run = Callable[..., tuple[int, str]]

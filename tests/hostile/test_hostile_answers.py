@@ -11,7 +11,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from mutants import mutant
 
 from conftest import requests
 from dyno.facts.load import LoadSpec
@@ -27,6 +26,7 @@ from dyno.load.wire import Traffic, Wire
 from dyno.measure.counting import Counting
 from dyno.measure.summary import Tally
 from dyno.workload.spec import WorkloadSpec
+from mutants import mutant
 
 ON_THE_WIRE, DECODED = 20_000, 20_000  # the second for each of four protocols
 TRIAL = TrialSpec(TargetSpec("http://h:1", "openai", "/v1/completions"), WorkloadSpec("random"), LoadSpec())

@@ -12,8 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-from test_hostile_kills import Place
-from test_hostile_processes import wait_for
 
 import quantized_files
 import tiny
@@ -21,6 +19,8 @@ from conftest import StartFake
 from dyno.engines import model
 from dyno.models import shelf
 from rigs_over_ssh import DynoProcess
+from test_hostile_kills import Place
+from test_hostile_processes import wait_for
 
 DAY_S = 86_400
 # Python imports it at its start.

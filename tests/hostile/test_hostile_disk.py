@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_hostile_kills import RUN, Place
 
 import quantized_files
 import tiny
 from conftest import StartFake
 from hostile_archives import Packed
 from hub_server import serving
+from test_hostile_kills import RUN, Place
 from test_models_hub import make_model
 
 pytestmark = pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit of util-linux")

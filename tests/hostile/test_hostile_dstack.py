@@ -10,13 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_hostile_hub import memory_bytes
 
 from dyno.errors import DynoError, RigError
 from dyno.facts.elsewhere import DstackSpec, SshSpec
 from dyno.facts.study import RigWanted
 from dyno.remote import dstack
 from test_dstack import job, resolved
+from test_hostile_hub import memory_bytes
 
 ESCAPES = "\x1b[2J\x1b]0;owned\x07 red\r\nHost *\n  ProxyCommand touch owned\x00 \u202eabc"
 NAN = float("nan")

@@ -12,8 +12,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_hostile_rigs import Rig, rig  # noqa: F401  (a fixture)
-from test_hostile_terminal import steering
 
 from dyno.cli.main import main
 from dyno.conduct.study import Conductor
@@ -27,6 +25,8 @@ from dyno.store.study import StudyFolder, failure_of
 from dyno.trial.engine_plan import EnginePlan
 from dyno.trial.fleet import running
 from studies import study
+from test_hostile_rigs import Rig, rig  # noqa: F401  (a fixture)
+from test_hostile_terminal import steering
 
 STUDY = """
 [rigs.far]

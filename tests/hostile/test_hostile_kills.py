@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from test_hostile_processes import living_in, wait_for
 
 from conftest import StartFake
 from dyno.cli.main import main
@@ -22,6 +21,7 @@ from dyno.report.page import bundle
 from dyno.scratch import Scratch, scratch, sweep
 from hostile_archives import Packed
 from hub_server import serving
+from test_hostile_processes import living_in, wait_for
 from test_models_hub import make_model
 
 RUN = Path(__file__).parents[1] / "fixtures" / "runs"

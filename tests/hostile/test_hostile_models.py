@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_hostile_hub import JSON, NAMES, memory_bytes
 
 from dyno.errors import ModelError, UsageError, WorkloadError
 from dyno.facts.recipe import ModelRecipe
@@ -20,6 +19,7 @@ from dyno.probe import model as model_files
 from dyno.probe.tensors import read_safetensors
 from dyno.workload.tokenizer import LocalTokenizer
 from hostile_archives import Packed
+from test_hostile_hub import JSON, NAMES, memory_bytes
 
 COMMIT = "c" * 40
 

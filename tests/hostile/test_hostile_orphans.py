@@ -6,10 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
-from test_hostile_kills import Place
-from test_hostile_processes import living_in, wait_for
 
 from rigs_over_ssh import DynoProcess
+from test_hostile_kills import Place
+from test_hostile_processes import living_in, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at in /proc")
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_hostile_kills import Place
 
 import quantized_files
 import tiny
+from test_hostile_kills import Place
 
 
 class Evil:

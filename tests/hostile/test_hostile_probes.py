@@ -11,8 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_probe_server import LLAMA, SGLANG, TGI, VLLM, VLLM_METRICS
-from test_summary import TRIAL
 
 from conftest import Scripted
 from dyno.cli.main import main
@@ -28,6 +26,8 @@ from dyno.store.run import Manifest, Run
 from dyno.trial.lifecycle import log_facts
 from dyno.workload import prompts, tokenizer
 from dyno.workload.spec import WorkloadSpec
+from test_probe_server import LLAMA, SGLANG, TGI, VLLM, VLLM_METRICS
+from test_summary import TRIAL
 
 Serve = Callable[..., Scripted]
 NAMED = TargetSpec("", "openai", "/v1/completions", "m")

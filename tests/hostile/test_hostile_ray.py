@@ -17,7 +17,6 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_hostile_hub import memory_bytes
 
 from conftest import StartFake
 from dyno.errors import DynoError, TargetError, UsageError
@@ -31,6 +30,7 @@ from dyno.load.worker import SliceWorker
 from dyno.measure import clocks
 from dyno.remote import on_ray
 from dyno.units import NS_PER_MS, NS_PER_S
+from test_hostile_hub import memory_bytes
 from test_on_ray import StandIn, on_nodes, ray
 
 __all__ = ["ray"]  # a fixture

@@ -21,7 +21,6 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_hostile_hub import JSON, NAMES, memory_bytes
 
 from dyno.conduct import study_plan
 from dyno.errors import DynoError, RigError, Unreachable
@@ -31,6 +30,7 @@ from dyno.remote.elsewhere import Elsewhere, unpack
 from dyno.remote.ssh import SshMachine
 from dyno.store.study import StudyFolder, trial_name
 from studies import study
+from test_hostile_hub import JSON, NAMES, memory_bytes
 
 STUDY = """
 [rigs.far]

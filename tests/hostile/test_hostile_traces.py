@@ -16,12 +16,12 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_hostile_hub import JSON, memory_bytes
 
 from dyno.errors import WorkloadError
 from dyno.workload import prompts
 from dyno.workload.spec import WorkloadSpec
 from dyno.workload.tokenizer import ApproximateTokenizer
+from test_hostile_hub import JSON, memory_bytes
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 Steps = tuple[str | int, ...]

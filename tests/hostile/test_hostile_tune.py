@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_hostile_disk import full
-from test_hostile_kills import Place
-from test_hostile_processes import living_in, script, wait_for
-from test_hostile_terminal import steering
 
 from dyno.errors import StoreError
 from dyno.facts.tune import TuneAxis
 from dyno.search.proposer import Proposer
 from rigs_over_ssh import DynoProcess
+from test_hostile_disk import full
+from test_hostile_kills import Place
+from test_hostile_processes import living_in, script, wait_for
+from test_hostile_terminal import steering
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are looked at in /proc")
 

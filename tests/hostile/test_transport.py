@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import pytest
 import trustme
-from test_wire import answer_all
 
 from conftest import Scripted, StartFake, answer, drive, receive_request, requests
 from dyno.cli.main import main
@@ -29,6 +28,7 @@ from dyno.load.spool import Spool
 from dyno.load.wire import Traffic, Wire
 from dyno.transport import Transport
 from dyno.units import NS_PER_S
+from test_wire import answer_all
 
 Serve = Callable[..., Scripted]
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import additions
 import pytest
 
+import additions
 import dyno
 from dyno.workload.datasets import DATASETS
 

@@ -7,9 +7,9 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from test_imports_point_down import imported, parsed
 
 import dyno
+from test_imports_point_down import imported, parsed
 
 SOURCE = Path(dyno.__file__).parent
 PAGE = Path(__file__).parents[2] / "ARCHITECTURE.md"

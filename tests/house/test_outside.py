@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from path_joins import INSIDE, OWN
 
 import dyno
 from dyno.outside import OutsideName, UnsafeName, is_safe
+from path_joins import INSIDE, OWN
 
 pytestmark = pytest.mark.usefixtures("no_collector")
 SOURCE = Path(dyno.__file__).parent

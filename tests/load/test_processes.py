@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import psutil
 import pytest
-from test_wire import refused_port
 
 from conftest import StartFake
 from dyno.errors import TargetError
@@ -33,6 +32,7 @@ from dyno.trial.session import Session, Watcher
 from dyno.units import NS_PER_S
 from dyno.workload.request import Request
 from dyno.workload.spec import Workload, WorkloadSpec
+from test_wire import refused_port
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_wire import https, most_at_once, refused_port, spans_of
 
 from conftest import Driven, Scripted, answer, drive, receive_request, requests
 from dyno.engines.fake import FakeSpec
@@ -28,6 +27,7 @@ from dyno.trial.prepare import Prepared, Prompts
 from dyno.trial.session import Session
 from dyno.units import NS_PER_MS, NS_PER_S
 from dyno.workload.spec import Workload, WorkloadSpec
+from test_wire import https, most_at_once, refused_port, spans_of
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_sessions import chat
 
 from conftest import StartFake
 from dyno.audit.document import read_bytes as imported
@@ -31,6 +30,7 @@ from dyno.workload.dataset import Dataset
 from dyno.workload.datasets import DATASETS
 from dyno.workload.request import Answers, StoredRequest, Turn
 from dyno.workload.spec import TrafficClass, WorkloadSpec
+from test_sessions import chat
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from test_roofline import LLAMA_8B, TARGET, VLLM, of_config
-from test_summary import TRIAL
 
 from conftest import STREAM_HEAD, Driven, Scripted, StartFake, drive, receive_request, requests
 from dyno.cli.main import main
@@ -30,6 +28,8 @@ from dyno.search.judge import Judge
 from dyno.search.timeline import Timeline
 from dyno.units import NS_PER_MS
 from matrix import sampled
+from test_roofline import LLAMA_8B, TARGET, VLLM, of_config
+from test_summary import TRIAL
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 

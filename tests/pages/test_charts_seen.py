@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from chromium import OVERLAPS, Open, browser, missing, opened, settle, until
 
 import reports
+from chromium import OVERLAPS, Open, browser, missing, opened, settle, until
 from dyno.cli.main import main
 from dyno.facts.entry import Bar, Entry, Memory, Moment
 from dyno.report.charts import charts

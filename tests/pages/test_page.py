@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chromium import Open, browser, missing, opened, settle, until
-from test_report_page import hostile
 
 import reports
+from chromium import Open, browser, missing, opened, settle, until
 from dyno.report.page import bundle, page
+from test_report_page import hostile
 
 pytestmark = [pytest.mark.pages, pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")]
 

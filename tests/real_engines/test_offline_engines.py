@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_real_engines import CPU, OFFLINE, installed
 
 import tiny
 from dyno.errors import EngineError, UsageError
@@ -20,6 +19,7 @@ from dyno.facts.trial import TrialSpec
 from dyno.trial.offline import conduct
 from dyno.trial.online import Outcome
 from dyno.workload.spec import WorkloadSpec
+from test_real_engines import CPU, OFFLINE, installed
 
 pytestmark = pytest.mark.engines
 

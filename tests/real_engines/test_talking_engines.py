@@ -4,10 +4,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from test_real_engines import CPU
 
 from dyno.cli.main import main
 from dyno.store.run import Run
+from test_real_engines import CPU
 
 pytestmark = pytest.mark.engines
 

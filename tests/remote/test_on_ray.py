@@ -13,10 +13,8 @@ from typing import Any
 
 import msgspec
 import pytest
-import test_processes
-from test_processes import outcome
-from test_wire import refused_port
 
+import test_processes
 from conftest import StartFake
 from dyno.checks import client as checks
 from dyno.errors import TargetError, UsageError
@@ -27,6 +25,8 @@ from dyno.load import worker
 from dyno.remote import on_ray
 from dyno.trial.online import Outcome
 from dyno.units import NS_PER_MS, NS_PER_S
+from test_processes import outcome
+from test_wire import refused_port
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 

@@ -3,7 +3,6 @@
 import re
 
 import msgspec
-from test_scores import rows
 
 import reports
 from dyno.facts.entry import Cost, Entry, Number
@@ -16,6 +15,7 @@ from dyno.report.conclusion import conclude
 from dyno.report.csv_table import csv
 from dyno.report.front import front_sentences, with_quality
 from rows import row
+from test_scores import rows
 
 # Right of 100 items of each of two tasks, output tokens/s, price of a million, and the weights.
 SETTINGS = {

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from test_correctness import Model
-from test_find import MODEL, answer, find
 
 from conftest import Scripted, StartFake
 from dyno.cli.main import main
+from test_correctness import Model
+from test_find import MODEL, answer, find
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 

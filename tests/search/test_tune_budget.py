@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-from test_tune import FAKE, starts_of, written
 
 from dyno.cli import exit_codes
 from dyno.cli.main import main
@@ -14,6 +13,7 @@ from dyno.facts.tune import Setting, TuneSpec
 from dyno.report.tune import lines
 from dyno.search.tune import stored
 from dyno.search.tune_budget import TuneBudget
+from test_tune import FAKE, starts_of, written
 from tuned_model import Outcome, tuner
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds

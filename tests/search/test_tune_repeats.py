@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from test_tune import FAKE, written
 
 from dyno.cli import exit_codes
 from dyno.cli.main import main
@@ -16,6 +15,7 @@ from dyno.facts.tune import Setting
 from dyno.report.tune import lines
 from dyno.search.tune import stored
 from dyno.search.tune_plan import TunePlan
+from test_tune import FAKE, written
 from tuned_model import Outcome, missing, tuner, void
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds

@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_fleet import FAKE, RIG, descendants_of, script, wait_for
 
 from dyno.engines import port
 from dyno.errors import EngineError
@@ -24,6 +23,7 @@ from dyno.trial import start_watch
 from dyno.trial.engine_plan import EnginePlan
 from dyno.trial.fleet import Fleet, running
 from dyno.trial.offline_engine import working
+from test_fleet import FAKE, RIG, descendants_of, script, wait_for
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 

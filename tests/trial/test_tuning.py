@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from test_fleet import RIG, script
 
 from dyno.engines.caches import TUNINGS
 from dyno.engines.kinds import KINDS
@@ -13,6 +12,7 @@ from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, EngineFacts, EngineSpec, Preparation
 from dyno.trial.engine_plan import EnginePlan
 from dyno.trial.fleet import running
+from test_fleet import RIG, script
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 

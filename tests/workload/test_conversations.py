@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from test_study_file import mistakes, study
 
 from conftest import StartFake
 from dyno.cli.main import main
@@ -17,6 +16,7 @@ from dyno.workload.prompts import make, within
 from dyno.workload.request import Turn
 from dyno.workload.spec import Workload, WorkloadSpec
 from dyno.workload.tokenizer import Tokenizer, choose
+from test_study_file import mistakes, study
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 

@@ -1,13 +1,13 @@
 """Shared prefixes, counted as a server's cache would: by whole blocks of a real tokenizer's ids."""
 
 import pytest
-from test_workload import bpe, folder  # noqa: F401
 
 from dyno.errors import WorkloadError
 from dyno.workload.prompts import make
 from dyno.workload.spec import Workload, WorkloadSpec
 from dyno.workload.tokenizer import Tokenizer
 from matrix import sampled
+from test_workload import bpe, folder  # noqa: F401
 
 BLOCK = 16
 
