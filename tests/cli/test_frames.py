@@ -93,4 +93,4 @@ def test_a_study_sends_from_few_more(sends: list[list[str]], tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s.toml").write_text(STUDY)
     assert main(["run", "s.toml", "--plain", "--no-report"]) == 0
-    assert max(map(len, sends)) == 13
+    assert max(map(len, sends)) == 14
