@@ -12,6 +12,7 @@ from dyno.cli import flags
 from dyno.errors import EngineError, UsageError
 from dyno.facts.engine import ContainerSpec, image_problem
 from dyno.numbers import human_bytes
+from dyno.report.table import terminal, text_table
 from dyno.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -120,14 +121,17 @@ def show(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps([i._asdict() for i in images]))
         return 0
-    width = max((len(each.name) for each in images), default=0)
-    for each in images:
-        print(_line(each, width))
+    if images:
+        print(*terminal(text_table(("",) * 4, map(_cells, images), keep=(0, 3))), sep="\n")
     return 0
 
 
-def _line(image: "Image", width: int = 0) -> str:
-    return f"{image.name:<{width}}  {image.id[:19]}  {image.created}  {human_bytes(image.size_bytes)}"
+def _line(image: "Image") -> str:
+    return "  ".join(_cells(image))
+
+
+def _cells(image: "Image") -> tuple[str, str, str, str]:
+    return image.name, image.id[:19], image.created, human_bytes(image.size_bytes)
 
 
 def remove(options: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from dyno.errors import ModelError, NotFound, UsageError
 from dyno.facts.recipe import ModelRecipe
 from dyno.numbers import UNKNOWN, count, human_bytes
 from dyno.option import fields
+from dyno.report.table import terminal, text_table
 
 if TYPE_CHECKING:
     from dyno.models.shelf import ModelEntry
@@ -158,14 +159,12 @@ def show(options: argparse.Namespace) -> int:
         return 0
     if not rows:
         return 0
-    table = [("name", "step", "size", "revision", "from")]
+    cells = []
     for row in rows:
         state = "" if row["whole"] else ", incomplete"
         size, revision = human_bytes(row["size_bytes"]), (row["revision"] or UNKNOWN)[:12]
-        table.append((row["name"], f"{row['step']}{state}", size, revision, row["from"]))
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for line in table:
-        print("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip())
+        cells.append((row["name"], f"{row['step']}{state}", size, revision, row["from"]))
+    print(*terminal(text_table(("name", "step", "size", "revision", "from"), cells, keep=(0, 2))), sep="\n")
     return 0
 
 

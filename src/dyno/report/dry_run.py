@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from dyno.facts.dry_run import DiskNeed, DryRun, Needed, Phase, RigNeeds, SessionLine, TrialLine
 from dyno.numbers import clock, human_bytes, many, price
+from dyno.report.table import terminal, text_table
 
 
 def lines(dry: DryRun) -> Iterator[str]:
@@ -68,11 +69,8 @@ def _rig(rig: RigNeeds) -> Iterator[str]:
 
 def missing_lines(missing: Sequence[Needed]) -> Iterator[str]:
     """Yield what is missing, with sizes, in columns."""
-    rows = [(need.what, need.name, need.how) for need in missing]
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    for need, row in zip(missing, rows, strict=True):
-        cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
-        yield "  ".join([*cells, _size(need)])
+    rows = [(need.what, need.name, need.how, _size(need)) for need in missing]
+    yield from terminal(text_table(("",) * 4, rows, keep=range(4)))
 
 
 def _size(need: Needed) -> str:
