@@ -122,7 +122,7 @@ def test_a_hang_is_reported_by_the_limit_and_what_was_last_seen(tmp_path: Path) 
     assert re.search(r"vLLM made no progress for \d+ s while starting: no new log line since \d\d:\d\d:\d\d", reported)
     for words in (
         "CPU 0 %", "no data read or written", "it doesn't listen yet", '"Loading shard 3 of 9"',
-        "The limit is 1 s without progress", "Raise ready_stall_s (--engine-ready-stall-sec)", "engine.log",
+        "The limit is 1 s without progress", "Raise --engine-ready-stall-sec", "engine.log",
     ):  # fmt: skip
         assert words in reported
     assert "Nothing listens" not in reported
