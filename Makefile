@@ -52,7 +52,7 @@ test-pages: $(VENV)/.dev
 
 # Every command in docs/, in the order of its page, against the fake engine or llama.cpp. Searches and gates run alone.
 test-docs: $(VENV)/.dev
-	$(BIN)/pytest -n 6 --dist worksteal -m docs --durations 8
+	$(BIN)/pytest -n 4 --dist worksteal -m docs --durations 8
 
 # What the suites above only sample: all mutated answers, all seeds of a simulation, the variants of what runs once.
 test-nightly: $(VENV)/.dev

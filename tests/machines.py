@@ -330,7 +330,7 @@ class Nvml:
         return SimpleNamespace(busId="00000000:AB:00.0" if handle == 0 else "00000000:1B:00.0")
 
 
-class Told:
+class Listed:
     """A source that was given what to say."""
 
     def __init__(self, *found: Accelerator, pids: tuple[tuple[int, ...], ...] = ()) -> None:

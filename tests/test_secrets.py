@@ -152,7 +152,7 @@ def test_a_known_secret_is_found_in_whatever_form_it_is_written(form: Callable[[
     assert re.fullmatch(r"before \W*\[redacted\](?:\w{0,4}\W*) behind", cleaned), cleaned
 
 
-class Told(msgspec.Struct):
+class Reported(msgspec.Struct):
     name: str
     counts: dict[str, int]
     number: int
@@ -160,7 +160,7 @@ class Told(msgspec.Struct):
 
 def test_values_and_keys_are_cleaned_and_names_of_fields_and_numbers_are_not() -> None:
     secrets.learn(["password-123", "number", "counts1", "12345678"])
-    reported = Told("a password-123", {"password-123": 1}, 12345678)
+    reported = Reported("a password-123", {"password-123": 1}, 12345678)
     assert msgspec.json.decode(pretty(reported)) == {"name": f"a {HIDDEN}", "counts": {HIDDEN: 1}, "number": 12345678}
     secrets.learn(["redacted"])
     assert secrets.clean(secrets.clean("password-123")) == HIDDEN

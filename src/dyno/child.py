@@ -69,7 +69,7 @@ class Orders:
 
 
 def report(value: Any) -> None:
-    """Write a report. Where nobody reads any more, nothing happens."""
+    """Write a report. Where the reader has gone, nothing happens."""
     write(msgspec.json.encode(value))
 
 

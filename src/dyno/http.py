@@ -58,7 +58,7 @@ class Url:
         elif parts.scheme in ("http", "https") and parts.hostname:
             self.host = parts.hostname
             try:
-                self.port = parts.port or (443 if self.tls else 80)
+                self.port = parts.port or self._usual_port
             except ValueError:
                 raise UsageError(f"{shown!r} has a port outside 1 to 65535.") from None
         else:
@@ -70,7 +70,13 @@ class Url:
     @property
     def netloc(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.unix or self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+        if self.unix or self.port == self._usual_port:
+            return host
+        return f"{host}:{self.port}"
+
+    @property
+    def _usual_port(self) -> int:
+        return 443 if self.tls else 80
 
     @property
     def local(self) -> bool:

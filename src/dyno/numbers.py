@@ -66,8 +66,14 @@ def percent(share: float | None, signed: bool = False) -> str:
     if share is None or not math.isfinite(share):
         return UNKNOWN
     value = 100 * share
-    after = 0 if abs(value) >= 100 else 1 if abs(value) >= 1 else min(_decimals(value, 2), 4)
-    text = _trimmed(f"{value:{'+' if signed else ''},.{after}f}")
+    if abs(value) >= 100:
+        after = 0
+    elif abs(value) >= 1:
+        after = 1
+    else:
+        after = min(_decimals(value, 2), 4)
+    sign = "+" if signed else ""
+    text = _trimmed(f"{value:{sign},.{after}f}")
     return "0 %" if float(text.replace(",", "")) == 0 else f"{text} %"
 
 

@@ -12,4 +12,4 @@ class Below(Protocol):
 
 
 def silent(text: str, stays: bool = False) -> None:
-    """Say nothing: nobody watches."""
+    """Say nothing."""

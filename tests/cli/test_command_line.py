@@ -158,6 +158,7 @@ def _name(action: argparse.Action) -> str:
         ('It said: "max_model_len --max-model-len". Lower --max-model-len.',
          'It said: "max_model_len --max-model-len". Lower engine.max_model_len.'),
         ("with --engine-image, or /data/max_num_seqs.json", "with engine.container.image, or /data/max_num_seqs.json"),
+        ("with --max-num-seqs --seed -1", "with engine.max_num_seqs workload.seed = -1"),
         ("vLLM 0.9 has no --max-model-len", "vLLM 0.9 has no --max-model-len"),
         ("--max-concurrency-schedule, x--seed", "--max-concurrency-schedule, x--seed"),
     ],

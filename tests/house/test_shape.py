@@ -26,7 +26,7 @@ BASELINE = {
     "complex": 8,
     "knots": 30,
     "dense": 1,
-    "nested conditions": 4,
+    "nested conditions": 1,
     "fmt: skip": 251,
     "tokens a line": 10.12,
 }

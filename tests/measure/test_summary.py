@@ -174,6 +174,16 @@ def test_a_latency_with_an_unseen_end_lies_between_the_earliest_and_the_latest_i
     assert timing.tpot_ns(cut) == (15 * MS / 2, 30 * MS / 2)
 
 
+def test_bounds_of_the_own_tpot_are_by_the_tokens_after_the_first_chunk_too() -> None:
+    """Twelve tokens in the first chunk, eight in 20 ms: 2.5 ms a token, whatever the late client knows of it."""
+    prompt = record(gaps_ms=[10, 10], output_tokens=20, first_tokens=12)
+    late = record(gaps_ms=[10, 10], output_tokens=20, first_tokens=12, unseen=[2], unseen_since_ns=[118 * MS])
+    assert summarize([prompt]).true_tpot.mean == 2.5
+    own, vllms = summarize([late]).true_tpot, summarize([late]).tpot
+    assert own.bounds["mean"] == pytest.approx((18 / 8, 20 / 8)) and own.mean is None
+    assert vllms.bounds["mean"] == pytest.approx((18 / 19, 20 / 19))
+
+
 def test_records_that_do_not_say_since_when_are_bounded_by_what_came_before() -> None:
     assert timing.ttft_ns(record(sent_ms=50, unseen=[0])) == (0, 100 * MS)
     assert timing.ttft_ns(record(unseen=[1])) == (100 * MS, 100 * MS)

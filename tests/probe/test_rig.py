@@ -18,7 +18,7 @@ from dyno.facts.rig import Rig
 from dyno.probe import details, host, rig, software
 from dyno.probe.accelerators.nvidia import Nvidia
 from dyno.report.machine import rig_lines as lines
-from machines import AMD, Nvml, Told, gpu, lay, mi300x_in_cpx, strix_halo, xeon
+from machines import AMD, Listed, Nvml, gpu, lay, mi300x_in_cpx, strix_halo, xeon
 
 pytestmark = pytest.mark.real  # starts processes, uses sockets or takes seconds
 
@@ -239,14 +239,14 @@ def test_cards_that_differ_get_a_word_about_the_order_in_which_cuda_counts() -> 
 def test_the_children_of_dyno_are_the_engine_and_others_are_others(tmp_path: Path) -> None:
     lay(tmp_path, {"proc/700/stat": f"700 (a (b) c) S {os.getpid()} 1", "proc/701/stat": "701 (x) S 700 1"})
     lay(tmp_path, {"proc/800/stat": "800 (bash) S 1 1"})
-    source = Told(gpu(), gpu(index=1), gpu(index=2), pids=((701, 800), (800,), ()))
+    source = Listed(gpu(), gpu(index=1), gpu(index=2), pids=((701, 800), (800,), ()))
     found = rig.look(root=tmp_path, environ={}, vendors=[source]).accelerators
     assert [a.engine for a in found] == [True, False, False]
     assert [a.processes for a in found] == [["python3 (pid 800, 1 GiB)"], ["python3 (pid 800, 1 GiB)"], []]
 
 
 def test_where_the_engine_is_on_no_accelerator_it_is_not_known_who_is_who(tmp_path: Path) -> None:
-    [a] = rig.look(root=tmp_path, environ={}, vendors=[Told(gpu(), pids=((12345,),))]).accelerators
+    [a] = rig.look(root=tmp_path, environ={}, vendors=[Listed(gpu(), pids=((12345,),))]).accelerators
     assert (a.engine, len(a.processes)) == (None, 1)
 
 
@@ -271,7 +271,7 @@ def test_a_server_that_dyno_did_not_start_is_known_by_its_port(
     server: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port, worker = server
-    source = Told(gpu(), pids=((worker,),))
+    source = Listed(gpu(), pids=((worker,),))
     monkeypatch.setattr(os, "getpid", lambda: 4_000_000)  # it is a child of this test, and must not count as one
     [a] = rig.look([f"http://127.0.0.1:{port}"], environ={}, vendors=[source]).accelerators
     assert (a.engine, a.processes) == (True, [])

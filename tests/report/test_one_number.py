@@ -274,12 +274,13 @@ _SESSIONS = {
 
 
 def check(found: Sequence[Result], *also: Mapping[str, set[str]], measured_here: bool = False) -> None:
-    """`measured_here`: beside other tests, where a latency that a late client can't know has no number."""
+    """`measured_here`: beside other tests, where what a late client can't know has no number."""
     for result in found:
         for surface, shown in result.surfaces.items():
             wanted = _EVERYWHERE[surface].union(*(more.get(surface, set()) for more in also))
             if measured_here:
-                wanted = {n for n in wanted if not n.endswith("_ms") or n in result.surfaces["result file"]}
+                known = result.surfaces["result file"]
+                wanted = {n for n in wanted if n in known or not (n.endswith("_ms") or n == "request_goodput")}
             assert wanted <= shown.keys(), (surface, wanted - shown.keys())
         assert not differing(result.surfaces)
 

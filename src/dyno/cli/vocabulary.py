@@ -21,7 +21,7 @@ from dyno.study.cells import CELLS, hints
 _PLAIN = {"seed", "num_warmups", "percentiles", "kind", "weights", "goodput_ms", "reset_cache"}
 _QUOTED = re.compile(r'("[^"\n]*"|Known: [^.]*)')  # words of a server or an engine; names that it knows
 # A flag as a word of its own, and the beginning of a value: a number, a list or a text in quotes.
-_FLAG = re.compile(r"(?<![\w-])(?<!has no )(--[a-z]+(?:-[a-z]+)*)(?![\w-])( (?=[\d\['-]))?")
+_FLAG = re.compile(r"(?<![\w-])(?<!has no )(--[a-z]+(?:-[a-z]+)*)(?![\w-])( (?=-?\d|[\[']))?")
 
 
 @functools.cache

@@ -579,6 +579,8 @@ def _differ(own: Latency, vllms: Latency) -> bool:
         return True
     pairs = [(own.mean, vllms.mean), (own.median, vllms.median)]
     pairs += [(value, vllms.percentiles[p]) for p, value in own.percentiles.items()]
+    for figure, ends in own.bounds.items():
+        pairs += zip(ends, vllms.bounds[figure], strict=True)
     return any(a is not None and b is not None and abs(a - b) > TPOTS_DIFFER * b for a, b in pairs)
 
 

@@ -44,7 +44,7 @@ class Fleet(Life):
         f, caching = self.facts, self.target.prefix_caching
         parts = ", ".join(f"{name} {number(took)}" for name, took in f.startup_s.items())
         took = duration(f.ready_s or 0) + (f" ({parts})" if parts else "")
-        cache = "" if caching is None else f"prefix cache {'on' if caching else 'off'}"
+        cache = {None: "", True: "prefix cache on", False: "prefix cache off"}[caching]
         capacity = ", ".join(filter(None, (self.capacity(), cache))) or "no details reported"
         version = f" {f.version}" if f.version and f.version != self.plan.kind.name else ""
         return f"Ready after {took}: {self.plan.kind.title}{version}, {capacity}"
