@@ -700,6 +700,8 @@ SOME_LATE = distribution_ms([0.0] * 98 + [3e7] * 2, [99])
 RATE = {"load": LoadSpec(request_rate_rps=10)}
 CHATS = {"workload": WorkloadSpec("chat"), "load": LoadSpec(max_concurrency=4)}
 REPLAY = {"load": LoadSpec(arrivals="recorded")}
+# 2,000 requests in 100 s, of a trace that has them in as much time, or in half of it.
+AS_RECORDED, TWICE_AS_FAST = ReplaySummary(20.0, 20.0, 1, 2, 3), ReplaySummary(40.0, 40.0, 1, 2, 3)
 CAPPED_REPLAY = {"load": LoadSpec(arrivals="recorded", max_concurrency=4)}
 
 
@@ -1084,6 +1086,8 @@ CASES: list[tuple[Callable[[Evidence], Any], Evidence, str | None, str | None]] 
     (load.rate, evidence({"wait": wait(last_p25_ms=1300.0, last_median_ms=1500.0)}, trial=RATE), None, None),  # little
     (load.rate, evidence({"wait": None}, trial=RATE), None, None),  # too few to tell
     (load.rate, evidence({"steady": None}, trial=RATE), None, None),
+    (load.rate, evidence({"replay": AS_RECORDED, "wait": GROWN}, trial=REPLAY), None, None),
+    (load.rate, evidence({"replay": TWICE_AS_FAST}, trial=REPLAY), "load.rate_not_reached", "doubt"),
     (load.streams, evidence({"steady": steady()}), None, None),
     (load.streams, evidence({"steady": steady(streams_mean=1.5)}), "load.streams_missing", "doubt"),
     (load.streams, evidence({"steady": steady(streams_mean=1.5)}, trial=RATE), None, None),
